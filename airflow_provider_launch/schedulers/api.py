@@ -1,0 +1,323 @@
+"""The interface behind which every backend stands.
+
+A scheduler is synchronous, has no hidden threads, and keeps the truth about its apps in the engine: any process
+that knows an app id sees, follows and cancels the app. Calls may come from several threads at once.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import inspect
+import re
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from airflow_provider_launch.schedulers.capability import Capability
+from airflow_provider_launch.schedulers.logs import (
+    JsonValue,
+    LogChunk,
+    LogLine,
+    Stream,
+    filter_regex,
+    split_lines,
+    split_lines_iterator,
+)
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.specs.errors import UnknownAppException, UnsupportedError
+from airflow_provider_launch.specs.resources import NULL_RESOURCE
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.states import is_terminal
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.roles import AppDef, Role
+    from airflow_provider_launch.specs.workspaces import Workspace
+
+__all__ = [
+    "DAYS_IN_2_WEEKS",
+    "Capability",
+    "DescribeAppResponse",
+    "JsonValue",
+    "ListAppResponse",
+    "LogChunk",
+    "LogLine",
+    "Scheduler",
+    "Stream",
+    "StructuredOpts",
+    "filter_regex",
+    "spec_hash",
+    "split_lines",
+    "split_lines_iterator",
+]
+
+DAYS_IN_2_WEEKS = 14
+_TAIL_PAUSE_S = 0.2
+
+T = TypeVar("T")
+
+
+class Scheduler(abc.ABC, Generic[T]):
+    """One execution system. `T` is the type of its resolved cfg.
+
+    A backend implements `schedule`, `_submit_dryrun`, `list`, `_cancel_existing`, one of `describe` and
+    `describe_many`, and one of `read_logs` and `log_iter`: each of a pair builds on the other.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    """What this scheduler can do; anything else is refused at dry run."""
+
+    poll_interval_s: ClassVar[float] = 10.0
+    """Seconds between two looks at an app that suit this engine."""
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        self.backend = backend
+        self.session_name = session_name
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def submit(self, app: AppDef, cfg: T | Mapping[str, Any], workspace: str | Workspace | None = None) -> str:
+        """Launch `app` and return its id; the one call that may write `workspace` into the caller's app."""
+        if workspace:
+            raise ValueError(f"`{self.backend}` does not support workspaces; leave `workspace` out")
+        return self.schedule(self.submit_dryrun(app, cfg))
+
+    def submit_dryrun(
+        self, app: AppDef, cfg: T | Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[Any]:
+        """Return the request that `schedule` would send; nothing outside the process is touched.
+
+        Args:
+            app: what to launch; left as it is.
+            cfg: option name to value; resolved against `run_opts()`.
+            app_id: the id that the app shall have. None: a new unique one.
+
+        Raises:
+            InvalidAppError: app or cfg is wrong, or the scheduler cannot keep a wish (`UnsupportedError`).
+        """
+        resolved: Any = self.run_opts().resolve(cfg)  # type: ignore[arg-type]  # T is a mapping by contract
+        if "app_id" in inspect.signature(self._submit_dryrun).parameters:
+            info = self._submit_dryrun(app, resolved, app_id=app_id)
+        else:
+            # Plug-ins older than `app_id` choose their own.
+            info = self._submit_dryrun(app, resolved)
+        for role in app.roles:
+            info = role.pre_proc(self.backend, info)
+        info._app = app
+        info._cfg = resolved
+        return info
+
+    @abc.abstractmethod
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send the request and return the app id.
+
+        With `Capability.ADOPT` the same id and spec hash adopt what runs already, so the call may be repeated.
+
+        Raises:
+            AppConflictError: the id belongs to another app.
+            SchedulerUnavailableError: not reached; the same call may succeed later.
+            SchedulerRejectedError: reached, and refused.
+        """
+
+    @abc.abstractmethod
+    def _submit_dryrun(self, app: AppDef, cfg: T, *, app_id: str | None = None) -> AppDryRunInfo[Any]: ...
+
+    # ---- options and checks ----------------------------------------------------------------------------------
+
+    def run_opts(self) -> runopts:
+        """Return the schema of this scheduler's options."""
+        return self._run_opts()
+
+    def _run_opts(self) -> runopts:
+        return runopts()
+
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
+        """Check before workspaces are built."""
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
+        """Check before the request is built."""
+        for role in app.roles:
+            if role.resource == NULL_RESOURCE:
+                raise UnsupportedError(
+                    f"role {role.name!r} has no resource, and {scheduler!r} must know what to allocate; "
+                    f"give it `resource=Resource(cpu=..., gpu=..., memMB=...)`"
+                )
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return all that is known of the app; None says that there is no such app.
+
+        Raises:
+            SchedulerUnavailableError: not reached, so nothing is known.
+        """
+        return self.describe_many([app_id])[app_id]
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Return `describe` of each id; built-in schedulers ask once for all of them."""
+        if type(self).describe is Scheduler.describe:
+            raise TypeError(f"{type(self).__name__} must override `describe_many` or `describe`")
+        return {app_id: self.describe(app_id) for app_id in app_ids}
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Any] | None:
+        """Return the request as the engine keeps it; None where it keeps none."""
+        return None
+
+    @abc.abstractmethod
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return the apps of this launcher, each once."""
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether the scheduler knows the app."""
+        return self.describe(app_id) is not None
+
+    def result(self, app_id: str) -> JsonValue:
+        """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
+
+        Raises:
+            LaunchError: there is a document, but it is too large or no JSON.
+        """
+        return None
+
+    # ---- end -------------------------------------------------------------------------------------------------
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the app to end and return at once; its record stays. No-op for an unknown or ended app."""
+        if self.exists(app_id):
+            self._cancel_existing(app_id)
+
+    def delete(self, app_id: str) -> None:
+        """Remove the app and its record; a live one is cancelled first. No-op for an unknown app."""
+        if self.exists(app_id):
+            self._delete_existing(app_id)
+
+    @abc.abstractmethod
+    def _cancel_existing(self, app_id: str) -> None: ...
+
+    def _delete_existing(self, app_id: str) -> None:
+        self._cancel_existing(app_id)
+
+    def close(self) -> None:
+        """Free what this object holds; may be repeated, never raises."""
+
+    # ---- logs ------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        """Return the lines of one replica after `cursor`, and the cursor which follows them.
+
+        Does not wait: no lines means "nothing new yet". Bounded in size. Lines keep their newline; text after the
+        last newline comes once the replica has ended. `k` counts from 0 in its role. The cursor is opaque JSON;
+        None starts at the first line of the first attempt. The log is complete when a read that was begun after the
+        replica was seen terminal brings nothing.
+
+        Raises:
+            UnknownAppException: the scheduler has no such app, or has forgotten it.
+            ValueError: the app has no such role or replica, or the stream is not kept.
+            SchedulerUnavailableError: not reached; the same call may succeed later.
+        """
+        if type(self).log_iter is Scheduler.log_iter:
+            raise NotImplementedError(f"{self.backend!r} has no logs")
+        # A plug-in with only `log_iter`: each call starts anew, so the cursor can only count lines.
+        seen = cursor if isinstance(cursor, int) else 0
+        response = self.describe(app_id)
+        if response is None:
+            raise UnknownAppException(app_id)
+        lines: list[LogLine] = []
+        kept = streams or Stream.COMBINED
+        for number, text in enumerate(self.log_iter(app_id, role_name, k, should_tail=False, streams=streams)):
+            if number < seen:
+                continue
+            # The last line may still grow; it is told only when nothing can follow.
+            if not text.endswith("\n") and not is_terminal(response.state):
+                break
+            lines.append(LogLine(text, kept))
+            if len(lines) >= _PLUGIN_CHUNK_LINES:
+                break
+        return LogChunk(lines, seen + len(lines))
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,  # noqa: FBT001, FBT002 - the known signature
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of one replica, all attempts in order.
+
+        Args:
+            app_id: the app.
+            role_name: its role.
+            k: the replica, from 0 in its role.
+            regex: keep only the lines in which this is found.
+            since: keep only lines from this time on; naive means UTC.
+            until: keep only lines before this time; naive means UTC.
+            should_tail: follow until the app has ended; else end with what is there.
+            streams: STDOUT, STDERR or COMBINED; None: what the backend has.
+        """
+        if type(self).read_logs is Scheduler.read_logs:
+            raise NotImplementedError(f"{self.backend!r} has no logs")
+        pattern = re.compile(regex) if regex else None
+        bounds = (_epoch(since), _epoch(until))
+        if (since or until) and Capability.TIME_FILTER not in self.capabilities:
+            warnings.warn(
+                f"{self.backend!r} does not know when a line was written: `since` and `until` are not honoured",
+                stacklevel=2,
+            )
+            bounds = (None, None)
+        # The first read happens at the call, so that an unknown app is told here and not at the first line.
+        first = self.read_logs(app_id, role_name, k, None, streams=streams)
+        lines = self._lines(app_id, role_name, k, first, should_tail=should_tail, streams=streams)
+        texts = (line.text for line in lines if _within(line, *bounds))
+        return texts if pattern is None else filter_regex(pattern, texts)
+
+    def _lines(
+        self, app_id: str, role_name: str, k: int, chunk: LogChunk, *, should_tail: bool, streams: Stream | None
+    ) -> Iterator[LogLine]:
+        ended = False
+        while True:
+            yield from chunk.lines
+            if not chunk.lines:
+                if ended or not should_tail:
+                    return
+                # Status first, then the log: a read begun after the end that brings nothing is the last.
+                response = self.describe(app_id)
+                ended = response is None or is_terminal(response.state)
+                if not ended:
+                    time.sleep(min(_TAIL_PAUSE_S, self.poll_interval_s))
+            chunk = self.read_logs(app_id, role_name, k, chunk.cursor, streams=streams)
+
+
+_PLUGIN_CHUNK_LINES = 1000
+
+
+def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
+    """Return the role, or raise a `ValueError` that lists the valid roles and replicas."""
+    for role in roles:
+        if role.name == role_name:
+            if 0 <= k < role.num_replicas:
+                return role
+            raise ValueError(f"role {role_name!r} has no replica {k}; it has 0 to {role.num_replicas - 1}")
+    raise ValueError(f"no role {role_name!r}; the app has {', '.join(role.name for role in roles) or 'none'}")
+
+
+def _epoch(moment: datetime | None) -> float | None:
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _within(line: LogLine, since: float | None, until: float | None) -> bool:
+    if line.time is None:
+        return True
+    return (since is None or line.time >= since) and (until is None or line.time < until)

@@ -1,0 +1,40 @@
+"""What a scheduler can do, one sentence for each."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Capability"]
+
+
+class Capability(str, Enum):
+    """A wish that only some schedulers can keep; the others refuse it at dry run."""
+
+    REPLICA_RETRY = "REPLICA_RETRY"
+    """Restarts a failed replica alone, exactly `max_retries` times."""
+    APPLICATION_RETRY = "APPLICATION_RETRY"
+    """Restarts all roles when a replica failed, exactly `max_retries` times."""
+    ROLE_RETRY = "ROLE_RETRY"
+    """Restarts the role of the failed replica."""
+    ADOPT = "ADOPT"
+    """`schedule` twice with one id starts one app."""
+    STREAMS = "STREAMS"
+    """Keeps stdout and stderr apart."""
+    TIME_FILTER = "TIME_FILTER"
+    """Honours `since` and `until` to the second."""
+    RANK0 = "RANK0"
+    """Every replica can reach replica 0 of the first role by name."""
+    PORTS = "PORTS"
+    """Agrees on free ports between the replicas."""
+    GPU = "GPU"
+    """Gives each replica GPUs of its own."""
+    BIND_MOUNT = "BIND_MOUNT"
+    """Mounts a directory of the host."""
+    VOLUME_MOUNT = "VOLUME_MOUNT"
+    """Mounts a volume of the scheduler."""
+    DEVICE_MOUNT = "DEVICE_MOUNT"
+    """Passes a device of the host."""
+    RESULT = "RESULT"
+    """Hands back the JSON document that a replica wrote to `LAUNCH_RESULT_PATH`."""
+    WORKSPACE = "WORKSPACE"
+    """Mirrors local directories into the replicas."""

@@ -1,0 +1,80 @@
+"""Log lines, streams and the small functions around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from re import Pattern
+
+__all__ = [
+    "JsonValue",
+    "LogChunk",
+    "LogLine",
+    "Stream",
+    "filter_regex",
+    "split_lines",
+    "split_lines_iterator",
+]
+
+JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]
+"""What survives `json.dumps` and `json.loads`."""
+
+
+class Stream(str, Enum):
+    """Which output of a replica a log line comes from, or is asked for."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    COMBINED = "combined"
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of one replica."""
+
+    # Not `dataclass(slots=True)`: a million lines are created one by one, and a plain
+    # instance is faster to make; none of them lives long.
+    text: str
+    """With its line feed, unless the replica ended without one."""
+    stream: Stream
+    """STDOUT or STDERR; COMBINED where the backend cannot tell them apart."""
+    time: float | None = None
+    """Epoch seconds by the clock of the node, None where the backend has none."""
+    attempt: int = 0
+    """Which attempt of the replica wrote it, from 0."""
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Some lines, and the cursor from which the next read goes on."""
+
+    lines: list[LogLine]
+    cursor: JsonValue
+    """Opaque plain JSON; it may be stored and used by another process."""
+
+
+def filter_regex(regex: str | Pattern[str], data: Iterable[str]) -> Iterator[str]:
+    """Keep the items in which `regex` is found; compiled at the call, read lazily."""
+    pattern = re.compile(regex)
+    return (line for line in data if pattern.search(line))
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split after each `\n` only, so that carriage returns stay: `"foo\nbar"` -> `["foo\n", "bar"]`."""
+    lines = text.split("\n")
+    last = lines.pop()
+    result = [line + "\n" for line in lines]
+    if last:
+        result.append(last)
+    return result
+
+
+def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
+    """Split each chunk as `split_lines` does; chunks are not joined."""
+    for chunk in chunks:
+        yield from split_lines(chunk)

@@ -1,0 +1,43 @@
+"""What a scheduler answers about its apps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch.specs.resources import NONE
+from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import RoleStatus
+
+__all__ = ["DescribeAppResponse", "ListAppResponse"]
+
+NOT_SET = "<NOT_SET>"
+
+
+@dataclass
+class DescribeAppResponse:
+    """All that the scheduler knows of one app, the latest attempt of each replica."""
+
+    app_id: str = NOT_SET
+    state: AppState = AppState.UNSUBMITTED
+    num_restarts: int = -1
+    msg: str = NONE
+    structured_error_msg: str = NONE
+    ui_url: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    roles_statuses: list[RoleStatus] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+
+
+@dataclass
+class ListAppResponse:
+    """One row of a list of apps."""
+
+    app_id: str
+    state: AppState
+    app_handle: str = NOT_SET
+    name: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.app_id, self.app_handle, self.state))

@@ -1,0 +1,44 @@
+"""One hash for what the user gave, so that a repeated submit can tell "the same" from "another"."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["spec_hash"]
+
+
+def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
+    """Return 16 hex digits over the app and its options.
+
+    Variables that the launcher adds to the environment of every role are left out: they differ between two
+    launchers of the same app, and a retry from another worker must find its app again.
+    """
+    document = {"app": _plain(app), "cfg": _plain(dict(cfg))}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+INJECTED = ("TORCHX_JOB_ID", "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", "TORCHX_TRACKERS")
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        env = fields.get("env")
+        if isinstance(env, dict):
+            fields["env"] = {key: text for key, text in env.items() if key not in INJECTED}
+        return {"__type__": type(value).__name__, **fields}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,141 @@
+"""Every error of the launcher, divided by who must act.
+
+```text
+LaunchError
+  InvalidAppError                 the author of the app: fix it, no retry helps
+    UnsupportedError              the same: this scheduler cannot keep the wish
+    InvalidRunConfigException     the same: an option is unknown, missing or wrong
+    UnknownSchedulerException     the same: no such backend is registered
+    MalformedAppHandleException   the same: text is not a handle
+  AppConflictError                the caller: the id is taken by another app
+  UnknownAppException             who asked: no such app, or it was forgotten
+  UnknownOutcomeError             who owns the app: it vanished while it was followed
+  SessionMismatchException        the caller: the handle belongs to another session
+  SchedulerUnavailableError       nobody: the same call may succeed later
+  SchedulerRejectedError          who runs the cluster: credentials, permission, quota
+  MissingDependencyError          who installs: the extra is named
+  AppStatusError                  who owns the app: it did not succeed
+    AppFailedError                the same, with the first failed replica in the text
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.statuses import AppStatus
+
+__all__ = [
+    "AppConflictError",
+    "AppFailedError",
+    "AppStatusError",
+    "InvalidAppError",
+    "InvalidRunConfigException",
+    "LaunchError",
+    "MalformedAppHandleException",
+    "MissingDependencyError",
+    "SchedulerRejectedError",
+    "SchedulerUnavailableError",
+    "SessionMismatchException",
+    "UnknownAppException",
+    "UnknownOutcomeError",
+    "UnknownSchedulerException",
+    "UnsupportedError",
+]
+
+
+class LaunchError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidAppError(LaunchError, ValueError):
+    """The app or its options are wrong; only a change of the DAG helps."""
+
+
+class UnsupportedError(InvalidAppError):
+    """The scheduler cannot keep a wish of the app; wishes are never dropped silently."""
+
+
+class InvalidRunConfigException(InvalidAppError):
+    """The cfg violates the schema of the scheduler's options."""
+
+    def __init__(self, invalid_reason: str, cfg_key: str, cfg: Mapping[str, object] | None) -> None:
+        self.cfg_key = cfg_key
+        shown = ", ".join(f"{key}={_shown(key, value)}" for key, value in (cfg or {}).items())
+        super().__init__(f"{invalid_reason}. Given: {shown or '<EMPTY>'}")
+
+
+class UnknownSchedulerException(InvalidAppError, KeyError):
+    """No scheduler is registered under the name."""
+
+    def __init__(self, scheduler_backend: str, known: Iterable[str] = ()) -> None:
+        self.scheduler_backend = scheduler_backend
+        names = ", ".join(known) or "<none>"
+        super().__init__(f"unknown scheduler {scheduler_backend!r}; registered are: {names}")
+
+    # KeyError would show the text as a quoted literal.
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class MalformedAppHandleException(InvalidAppError):
+    """The text is not of the form `scheduler://session/app_id`."""
+
+    def __init__(self, app_handle: str) -> None:
+        super().__init__(f"{app_handle!r} is not an app handle; expected scheduler://session/app_id")
+
+
+class AppConflictError(LaunchError):
+    """Another app already has this id; nothing was started."""
+
+
+class UnknownAppException(LaunchError):
+    """The scheduler has no such app, or has forgotten it."""
+
+    def __init__(self, app_handle: str) -> None:
+        super().__init__(f"unknown app {app_handle!r}: it was never launched here, or its record has been removed")
+
+
+class UnknownOutcomeError(LaunchError):
+    """The record of a launched app vanished, so nobody can tell how it ended."""
+
+
+class SessionMismatchException(LaunchError):
+    """The handle belongs to another session, which this runner may not change."""
+
+    def __init__(self, app_handle: str, session_name: str) -> None:
+        super().__init__(f"{app_handle!r} does not belong to session {session_name!r}")
+
+
+class SchedulerUnavailableError(LaunchError):
+    """The scheduler was not reached; the same call may succeed later."""
+
+
+class SchedulerRejectedError(LaunchError):
+    """The scheduler was reached and refused: credentials, permission, quota."""
+
+
+class MissingDependencyError(LaunchError, ImportError):
+    """An optional package is not installed; the text names the extra."""
+
+
+class AppStatusError(LaunchError):
+    """The app did not succeed; `status` tells all that is known."""
+
+    def __init__(self, status: AppStatus, *args: object) -> None:
+        super().__init__(*args)
+        self.status = status
+
+
+class AppFailedError(AppStatusError):
+    """The app ended as FAILED or CANCELLED."""
+
+
+_SENSITIVE = ("password", "passwd", "secret", "token", "api_key", "apikey", "credential")
+
+
+def _shown(key: str, value: object) -> str:
+    """Keep secrets out of error texts, which end up in task logs."""
+    return "***" if any(word in key.lower() for word in _SENSITIVE) else repr(value)
