@@ -1,0 +1,87 @@
+# The task file: people, CI and CONTRIBUTING.md use these names.
+# Needs git, make and Python >= 3.10. All state stays in .build/ of this checkout; ~/airflow is never touched.
+
+PYTHON ?= python3
+BUILD  := $(CURDIR)/.build
+VENV   := $(BUILD)/venv
+PY     := $(VENV)/bin/python
+UV     := $(VENV)/bin/uv
+# Pass e.g. ARGS="-k retry tests/local" to test, or a DAG's name to demo: make demo DAG=launch_local_retry
+ARGS   ?=
+DAG    ?= launch_local_demo
+JOBS   ?= 2
+PORT   ?= 8793
+
+# The environment is current as long as the files that describe it are: their checksum names the stamp.
+KEY    := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+READY  := $(BUILD)/ready-$(KEY)
+
+# Byte code makes every import two to five times faster, and Airflow imports a lot.
+unexport PYTHONDONTWRITEBYTECODE
+# These would lead to another environment than ours.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PATH := $(VENV)/bin:$(PATH)
+export AIRFLOW_HOME := $(BUILD)/airflow
+
+AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=True AIRFLOW__CORE__DAGS_FOLDER=$(BUILD)/airflow/dags \
+  AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-ui test lint types gen docs bench constraints build clean
+
+help:  ## say what there is
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
+
+setup: $(READY)  ## make the environment in .build/venv (the other tasks do it by themselves)
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit(f"needs Python 3.10 or newer, {sys.executable} is {sys.version.split()[0]}; say make PYTHON=...")'
+	@mkdir -p $(BUILD)
+	@echo "setting up $(VENV) (once; takes a minute)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "python's venv module does not work here; on Debian: apt-get install python3-venv"; exit 1; }
+	@test -x $(UV) || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	@$(UV) pip install --quiet --python $(PY) --compile-bytecode --editable . --group dev --constraint constraints.txt
+	@rm -f $(BUILD)/ready-*
+	@touch $@
+
+demo: $(READY)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_local_retry, launch_local_sensor
+	@mkdir -p $(AIRFLOW_HOME)/dags
+	@$(AIRFLOW_ENV) $(PY) tools/demo.py $(DAG)
+
+demo-ui: $(READY)  ## start Airflow with the example DAGs in a browser: PORT=8793
+	@mkdir -p $(AIRFLOW_HOME)/dags
+	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
+
+test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"
+	$(PY) -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(READY)  ## style, formatting and the layers of the imports
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/lint-imports --cache-dir $(BUILD)/cache/import-linter
+
+types: $(READY)  ## mypy, strict
+	$(VENV)/bin/mypy
+
+gen: $(READY)  ## write the generated pages anew
+	$(PY) tools/gen.py
+
+docs: $(READY)  ## check the pages: links, code blocks, generated parts; show the next changelog
+	$(PY) -m pytest -q tests/repo/test_docs.py tests/repo/test_generated.py
+	$(VENV)/bin/towncrier build --draft --version next
+
+bench: $(READY)  ## measure what issue 3 promises, side by side with its peers: ARGS="imports logs"
+	$(PY) bench/run.py $(ARGS)
+
+constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt
+	@echo "# What the tests ran with; written by: make constraints. Several lines of one package are for different Pythons." > $(BUILD)/constraints.txt
+	$(UV) pip compile --quiet pyproject.toml --group dev --universal --python-version 3.10 --upgrade \
+	  --no-header --no-annotate --no-emit-index-url >> $(BUILD)/constraints.txt
+	mv $(BUILD)/constraints.txt constraints.txt
+
+build: $(READY)  ## wheel and sdist into dist/
+	rm -rf dist
+	$(PY) -m build --no-isolation --outdir dist .
+
+clean:  ## remove everything the tasks made
+	rm -rf $(BUILD) dist

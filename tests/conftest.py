@@ -1,0 +1,78 @@
+"""What all tests share: a home of their own, and engines that are asked for by name.
+
+Airflow reads its configuration when it is imported and then writes `airflow.cfg`, so the variables are set here,
+before any test module is imported. Each process (also each of `pytest -n`) gets a fresh folder, removed at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def _fresh_home() -> Path:
+    # Not below .build: its path may be long, and a Unix socket's path may not.
+    home = Path(tempfile.mkdtemp(prefix="launch-tests-"))
+    owner = os.getpid()
+
+    def remove() -> None:
+        # A forked child leaves through here too; the folder is its parent's.
+        if os.getpid() == owner:
+            shutil.rmtree(home, ignore_errors=True)
+
+    atexit.register(remove)
+    return home
+
+
+HOME = _fresh_home()
+(HOME / "airflow" / "dags").mkdir(parents=True)
+for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_"))]:
+    del os.environ[name]
+os.environ.update(
+    AIRFLOW_HOME=str(HOME / "airflow"),
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__CORE__DAGS_FOLDER=str(HOME / "airflow" / "dags"),
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{HOME / 'airflow' / 'airflow.db'}",
+    LAUNCH_HOME=str(HOME / "launch"),
+)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def _missing_local() -> str | None:
+    return None if os.name == "posix" else f"local processes need a POSIX system, this is {sys.platform}"
+
+
+# Engine -> why it cannot be used here, or None. A backend adds its own line.
+ENGINES = {"local": _missing_local}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `engine(name)` runs where the engine answers, and else says why not."""
+    for mark in item.iter_markers("engine"):
+        (engine,) = mark.args
+        if reason := ENGINES[engine]():
+            if os.environ.get("LAUNCH_REQUIRE_ENGINES") == "all":
+                pytest.fail(f"engine {engine} is required and missing: {reason}", pytrace=False)
+            pytest.skip(f"engine {engine}: {reason}")
+
+
+def pytest_report_header() -> list[str]:
+    """Say on top which engines this machine has."""
+    states = [f"{name} ({reason})" if (reason := missing()) else name for name, missing in ENGINES.items()]
+    required = os.environ.get("LAUNCH_REQUIRE_ENGINES", "those that answer")
+    return [f"engines: {', '.join(states)}; required: {required}"]
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of the source checkout."""
+    return CHECKOUT
