@@ -1,0 +1,31 @@
+"""Watching apps: state changes, log lines, and the cursors from which another process goes on."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.follow.events import (
+    Ended,
+    Event,
+    LogGap,
+    LogLines,
+    Reached,
+    StateChanged,
+    Tick,
+    Unreachable,
+)
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.poller import Answer, Poller, poll_many
+
+__all__ = [
+    "Answer",
+    "Ended",
+    "Event",
+    "Follower",
+    "LogGap",
+    "LogLines",
+    "Poller",
+    "Reached",
+    "StateChanged",
+    "Tick",
+    "Unreachable",
+    "poll_many",
+]

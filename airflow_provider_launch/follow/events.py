@@ -1,0 +1,77 @@
+"""What a follower tells its consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, LogLine
+    from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+    from airflow_provider_launch.specs.states import AppState
+
+__all__ = ["Ended", "Event", "LogGap", "LogLines", "Reached", "StateChanged", "Tick", "Unreachable"]
+
+
+@dataclass(frozen=True)
+class StateChanged:
+    """The app has another state; while it is PENDING, also: another message says why."""
+
+    old: AppState | None
+    """None: this is the first thing known of the app."""
+    new: AppState
+    response: DescribeAppResponse
+
+
+@dataclass(frozen=True)
+class LogLines:
+    """Lines of one replica, in the order in which they were written."""
+
+    role: str
+    replica: int
+    lines: list[LogLine]
+
+
+@dataclass(frozen=True)
+class LogGap:
+    """Lines may be late or missing, and why; the app itself is not concerned."""
+
+    role: str | None
+    """None: more than one role or replica is meant."""
+    replica: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """The scheduler does not answer; said once, then the follower keeps asking."""
+
+    since_s: float
+    """Seconds for which it has been so."""
+    error: SchedulerUnavailableError
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The scheduler answers again."""
+
+    after_s: float
+    """Seconds that the outage took."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Nothing happened; comes so often that the consumer can look at its own flags."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The app has ended, and its log was told as far as it could be read; nothing follows."""
+
+    response: DescribeAppResponse
+    cursors: Mapping[str, JsonValue]
+
+
+Event = StateChanged | LogLines | LogGap | Unreachable | Reached | Tick | Ended

@@ -1,0 +1,302 @@
+"""Following one app: the loop that operator, sensor and trigger share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.follow.events import (
+    Ended,
+    Event,
+    LogGap,
+    Reached,
+    StateChanged,
+    Tick,
+    Unreachable,
+)
+from airflow_provider_launch.follow.log_reader import LogReader
+from airflow_provider_launch.follow.poller import Answer, Poller
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException, UnknownOutcomeError
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, Scheduler, Stream
+    from airflow_provider_launch.specs.roles import Role
+
+__all__ = ["Follower"]
+
+TICK_S = 0.2
+_SILENCE_S = 30.0
+_CLOSE_S = 0.5
+_GAPS_AT_END = 5
+
+
+class Follower:
+    """Tells what happens to one app, from its first known state to `Ended`.
+
+    Status and logs are read by two helper threads of their own, so that neither a request that hangs nor a log
+    source that fails keeps the consumer from its `Tick`, or the end of the app from the consumer.
+
+    Iterate once; a loop left with `break` goes on where it was when it is entered again. `close` ends the threads.
+
+    Args:
+        scheduler: where the app runs; it is called from the helper threads.
+        app_id: the app.
+        app_handle: named in errors instead of the id.
+        poll_interval_s: seconds between two looks at the state. None: the scheduler's hint.
+        unavailable_for_s: how long an outage is borne before its error is raised.
+        log_roles: whose logs are read. None: all roles.
+        logs: False reads no logs.
+        streams: which stream is read. None: what the backend has.
+        cursors: where another follower of the app left off (`Follower.cursors`).
+        logs_from: "start", or "now": without what was written before; replicas with a cursor go on from there.
+        log_drain_s: how long the rest of the log is waited for after the end, without a new line.
+        roles: the roles, if known; otherwise they are learnt from the scheduler.
+        scheduled: the caller has launched the app, so an unknown app is one that vanished.
+        poller: shared by followers of the same scheduler. None: an own one.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler[Any],
+        app_id: str,
+        *,
+        app_handle: str = "",
+        poll_interval_s: float | None = None,
+        unavailable_for_s: float = 600.0,
+        log_roles: Sequence[str] | None = None,
+        logs: bool = True,
+        streams: Stream | None = None,
+        cursors: Mapping[str, JsonValue] | None = None,
+        logs_from: str = "start",
+        log_drain_s: float = 30.0,
+        roles: Sequence[Role] | None = None,
+        scheduled: bool = False,
+        poller: Poller | None = None,
+    ) -> None:
+        if logs_from not in ("start", "now"):
+            raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
+        self._app_id = app_id
+        self._name = app_handle or app_id
+        self._unavailable_for_s = unavailable_for_s
+        self._log_roles = None if log_roles is None else frozenset(log_roles)
+        self._logs = logs
+        self._cursors: dict[str, JsonValue] = dict(cursors or {})
+        self._log_drain_s = log_drain_s
+        self._roles = roles
+        self._scheduled = scheduled
+        # Re-entrant (the default), because a signal handler may raise in the consumer's thread while it holds it.
+        self._changed = threading.Condition()
+        self._answers: deque[Answer] = deque()
+        self._poller = poller or Poller(scheduler, poll_interval_s)
+        self._reader = LogReader(
+            scheduler,
+            app_id,
+            self._changed,
+            cursors=dict(self._cursors),
+            streams=streams,
+            from_now=logs_from == "now",
+        )
+        self._response: DescribeAppResponse | None = None
+        self._missing = False
+        self._down_since: float | None = None
+        self._down_told = False
+        self._closed = False
+        self._events: Generator[Event, None, None] | None = None
+
+    @property
+    def cursors(self) -> dict[str, JsonValue]:
+        """Where to go on: plain JSON over all lines handed out, also those in hand."""
+        return dict(self._cursors)
+
+    @property
+    def response(self) -> DescribeAppResponse | None:
+        """The last description of the app, None if there was none yet."""
+        return self._response
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield events until `Ended`; at least one each 0.2 s.
+
+        Raises:
+            SchedulerUnavailableError: an outage took longer than `unavailable_for_s`.
+            UnknownOutcomeError: the app was seen or launched before, and the scheduler does not know it any more.
+            UnknownAppException: the scheduler does not know the app and never did.
+            Exception: what else the scheduler raises when it is asked for the state.
+        """
+        if self._events is None:
+            self._events = self._follow()
+        return self._events
+
+    def close(self) -> None:
+        """End the helper threads, without waiting for one that hangs in a request; may be repeated."""
+        self._closed = True
+        self._poller.unsubscribe(self._app_id, self._hear)
+        self._reader.stop()
+        deadline = time.monotonic() + _CLOSE_S
+        self._poller.join(max(0.0, deadline - time.monotonic()))
+        self._reader.join(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    # ---- the consumer's thread -------------------------------------------------------------------------------
+
+    def _hear(self, answer: Answer) -> None:
+        """Take an answer of the poller, on the poller's thread."""
+        with self._changed:
+            self._answers.append(answer)
+            self._changed.notify_all()
+
+    def _follow(self) -> Generator[Event, None, None]:
+        try:
+            self._poller.subscribe(self._app_id, self._hear)
+            self._want(self._roles or (), existing=not self._scheduled)
+            ticked = time.monotonic()
+            while not self._closed:
+                # The status path comes first: a flood of lines never hides the end.
+                while self._answers:
+                    yield from self._learn(self._answers.popleft())
+                yield from self._judge_outage()
+                yield from self._tell_log()
+                if self._drained():
+                    yield from self._end()
+                    return
+                if time.monotonic() - ticked >= TICK_S:
+                    ticked = time.monotonic()
+                    yield Tick()
+                self._pause(ticked + TICK_S)
+        finally:
+            self.close()
+
+    def _pause(self, until: float) -> None:
+        with self._changed:
+            left = until - time.monotonic()
+            if left > 0 and not self._answers and not self._reader and not self._closed and not self._drained():
+                self._changed.wait(left)
+
+    def _learn(self, answer: Answer) -> Iterator[Event]:
+        if self._ended():
+            return
+        if isinstance(answer, SchedulerUnavailableError):
+            if self._down_since is None:
+                self._down_since = time.monotonic()
+            yield from self._tell_outage(answer)
+            return
+        if self._down_since is not None:
+            if self._down_told:
+                yield Reached(time.monotonic() - self._down_since)
+            self._down_since, self._down_told = None, False
+        if isinstance(answer, Exception):
+            yield from self._flush()
+            raise answer
+        if answer is None:
+            yield from self._gone()
+            return
+        self._missing = False
+        yield from self._compare(answer)
+
+    def _compare(self, answer: DescribeAppResponse) -> Iterator[Event]:
+        before, self._response = self._response, answer
+        changed = before is None or before.state != answer.state
+        self._want_of(answer, existing=before is None and not self._scheduled)
+        if changed:
+            self._reader.hurry()
+        if is_terminal(answer.state):
+            # Before the yield: the rest of the log is read while the consumer tells the end.
+            self._poller.unsubscribe(self._app_id, self._hear)
+            self._reader.finish()
+        another_reason = answer.state == AppState.PENDING and before is not None and before.msg != answer.msg
+        if changed or another_reason:
+            yield StateChanged(None if before is None else before.state, answer.state, answer)
+
+    def _gone(self) -> Iterator[Event]:
+        # Asked twice: an engine may show an app a moment late, or not for a moment.
+        if not self._missing:
+            self._missing = True
+            return
+        yield from self._flush()
+        if self._scheduled or self._response is not None:
+            raise UnknownOutcomeError(
+                f"{self._name!r} was launched, and the scheduler does not know it any more: how it ended is unknown"
+            )
+        raise UnknownAppException(self._name)
+
+    def _judge_outage(self) -> Iterator[Event]:
+        if self._ended():
+            return
+        asking_since = self._poller.asking_since
+        now = time.monotonic()
+        silent = asking_since is not None and now - asking_since > min(_SILENCE_S, self._unavailable_for_s)
+        if silent and self._down_since is None:
+            self._down_since = asking_since
+        if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
+            seconds = now - self._down_since
+            error = SchedulerUnavailableError(f"the state of {self._name!r} has been unknown for {seconds:.0f} s")
+            yield from self._tell_outage(error)
+
+    def _tell_outage(self, error: SchedulerUnavailableError) -> Iterator[Event]:
+        since_s = time.monotonic() - (self._down_since or time.monotonic())
+        if not self._down_told:
+            self._down_told = True
+            yield Unreachable(since_s, error)
+        if since_s >= self._unavailable_for_s:
+            yield from self._flush()
+            raise error
+
+    # ---- logs ------------------------------------------------------------------------------------------------
+
+    def _want_of(self, answer: DescribeAppResponse, *, existing: bool) -> None:
+        self._want(answer.roles, existing=existing)
+        if self._logs:
+            seen = [(status.role, replica.id) for status in answer.roles_statuses for replica in status.replicas]
+            self._reader.want([item for item in seen if self._is_read(item[0])], existing=existing)
+
+    def _want(self, roles: Sequence[Role], *, existing: bool) -> None:
+        if self._logs:
+            replicas = [(role.name, k) for role in roles if self._is_read(role.name) for k in range(role.num_replicas)]
+            self._reader.want(replicas, existing=existing)
+
+    def _is_read(self, role: str) -> bool:
+        return self._log_roles is None or role in self._log_roles
+
+    def _tell_log(self) -> Iterator[Event]:
+        item = self._reader.pop()
+        if item is None:
+            return
+        if item.key is not None:
+            # Before the yield: who stops with these lines in hand has seen them.
+            self._cursors[item.key] = item.cursor
+        if item.event is not None:
+            yield item.event
+
+    def _flush(self) -> Iterator[Event]:
+        """Hand out what was read before an error is raised."""
+        self._reader.stop()
+        while self._reader:
+            yield from self._tell_log()
+
+    def _ended(self) -> bool:
+        return self._response is not None and is_terminal(self._response.state)
+
+    def _drained(self) -> bool:
+        if not self._ended() or self._reader:
+            return False
+        return self._reader.done() or time.monotonic() - self._reader.progress > self._log_drain_s
+
+    def _end(self) -> Iterator[Event]:
+        assert self._response is not None
+        rest = self._reader.incomplete()
+        for role, k, error in rest[:_GAPS_AT_END]:
+            yield LogGap(role, k, f"the end of the log may be missing: {error or 'the log source did not answer'}")
+        if len(rest) > _GAPS_AT_END:
+            yield LogGap(None, None, f"the end of the logs of {len(rest) - _GAPS_AT_END} more replicas may be missing")
+        yield Ended(self._response, self.cursors)

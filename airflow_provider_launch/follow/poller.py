@@ -1,0 +1,113 @@
+"""Asking for the states of many apps at the price of one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Answer", "Poller", "poll_many"]
+
+_BACKOFF_MAX_S = 15.0
+
+Answer = DescribeAppResponse | None | Exception
+"""What is known of an app: its description, None for "no such app", or why nothing is known."""
+
+
+def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
+    """Ask once for all apps; what went wrong is an answer too, and never raised.
+
+    One app that cannot be described does not hide the others: after an error that is not an outage each app is
+    asked for alone.
+    """
+    ids = list(app_ids)
+    try:
+        found = scheduler.describe_many(ids)
+    except SchedulerUnavailableError as error:
+        return dict.fromkeys(ids, error)
+    except Exception as error:  # noqa: BLE001 - handed to the consumer, whose thread it belongs to
+        if len(ids) == 1:
+            return {ids[0]: error}
+        return {app_id: poll_many(scheduler, [app_id])[app_id] for app_id in ids}
+    return {app_id: found.get(app_id) for app_id in ids}
+
+
+class Poller:
+    """Serves any number of followers of one scheduler with one `describe_many` per interval.
+
+    Its one thread lives while somebody is subscribed. Inboxes are called on that thread and must not block.
+    """
+
+    def __init__(self, scheduler: Scheduler[Any], interval_s: float | None = None) -> None:
+        self._scheduler = scheduler
+        self.interval_s = max(0.01, scheduler.poll_interval_s if interval_s is None else interval_s)
+        self._changed = threading.Condition()
+        self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
+        self._fresh: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._asking_since: float | None = None
+
+    @property
+    def asking_since(self) -> float | None:
+        """Since when (monotonic clock) the scheduler owes an answer; None: no request is under way."""
+        return self._asking_since
+
+    def subscribe(self, app_id: str, inbox: Callable[[Answer], None]) -> None:
+        """Give `inbox` each answer about the app from now on; the first is asked for at once."""
+        with self._changed:
+            self._inboxes.setdefault(app_id, []).append(inbox)
+            self._fresh.add(app_id)
+            if self._thread is None:
+                name = f"launch-status-{self._scheduler.backend}-{app_id}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def unsubscribe(self, app_id: str, inbox: Callable[[Answer], None]) -> None:
+        """Stop giving answers to `inbox`; no-op if it gets none. The last one to leave ends the thread."""
+        with self._changed:
+            inboxes = self._inboxes.get(app_id, [])
+            if inbox in inboxes:
+                inboxes.remove(inbox)
+            if not inboxes:
+                self._inboxes.pop(app_id, None)
+                self._fresh.discard(app_id)
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread, which may hang in a request; no-op while somebody is subscribed."""
+        thread = self._thread
+        if thread is not None and not self._inboxes and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        pause = self.interval_s
+        next_round = time.monotonic()
+        while True:
+            with self._changed:
+                while self._inboxes and not self._fresh and (left := next_round - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                if not self._inboxes:
+                    self._thread = None
+                    return
+                # Who comes between two rounds is asked for alone, and joins the next round.
+                full_round = time.monotonic() >= next_round
+                asked = list(self._inboxes if full_round else self._fresh)
+                self._fresh.clear()
+                self._asking_since = time.monotonic()
+            answers = poll_many(self._scheduler, asked)
+            self._asking_since = None
+            if full_round:
+                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values())
+                pause = min(max(pause * 2, 0.5), max(self.interval_s, _BACKOFF_MAX_S)) if down else self.interval_s
+                next_round = time.monotonic() + pause
+            with self._changed:
+                calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
+            for inbox, answer in calls:
+                inbox(answer)

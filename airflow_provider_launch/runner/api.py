@@ -1,0 +1,486 @@
+# ruff: noqa: SLF001 - `_app`, `_scheduler` and `_validate` are, by these names, the interface of plug-ins
+"""`Runner`: launch apps on any scheduler, and watch them by handle from any process."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.runner.events import log_event
+from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
+from airflow_provider_launch.schedulers.api import Capability, ListAppResponse, Scheduler, Stream
+from airflow_provider_launch.schedulers.ids import make_stable
+from airflow_provider_launch.settings import (
+    ENV_TORCHX_INTERNAL_SESSION_ID,
+    ENV_TORCHX_JOB_ID,
+    ENV_TORCHX_PARENT_RUN_ID,
+)
+from airflow_provider_launch.specs.check import check_app
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    SessionMismatchException,
+    UnknownAppException,
+    UnknownSchedulerException,
+)
+from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import AppStatus
+from airflow_provider_launch.util.session import get_session_id_or_create_new
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.runopts import CfgVal, runopts
+    from airflow_provider_launch.specs.workspaces import Workspace
+
+__all__ = ["NONE", "Runner", "get_runner"]
+
+NONE = "<NONE>"
+
+_ERROR_PAUSE_MAX_S = 60.0
+
+
+class Runner:
+    """Launches apps and watches them. Every method that takes a handle works in any process that can reach the engine.
+
+    Args:
+        name: the session, part of every handle; may be empty.
+        scheduler_factories: backend name to factory. None: all builtin schedulers and plug-ins.
+        component_defaults: component name to parameter to text.
+        scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only.
+        check_session: refuse to cancel or delete apps of another session.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        *,
+        check_session: bool = False,
+    ) -> None:
+        factories = get_scheduler_factories() if scheduler_factories is None else scheduler_factories
+        self._name = name
+        self._factories = dict(factories)
+        self._component_defaults = dict(component_defaults or {})
+        self._scheduler_params = dict(scheduler_params or {})
+        self._check_session = check_session
+        self._schedulers: dict[str, Scheduler[Any]] = {}
+        self._creating = threading.RLock()
+        self._apps: dict[AppHandle, AppDef] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Runner(name={self._name!r}, schedulers={self.scheduler_backends()})"
+
+    def name(self) -> str:
+        """Return the session name."""
+        return self._name
+
+    def close(self) -> None:
+        """Close all schedulers that were created; may be repeated."""
+        with self._creating:
+            schedulers = [*self._schedulers.values()]
+            self._schedulers.clear()
+        for scheduler in schedulers:
+            scheduler.close()
+
+    # ---- schedulers ------------------------------------------------------------------------------------------
+
+    def scheduler(self, backend: str) -> Scheduler[Any]:
+        """Return the scheduler of a name, made on first use.
+
+        Raises:
+            UnknownSchedulerException: no such scheduler is registered.
+            MissingDependencyError: its client library is not installed.
+        """
+        name = resolve_scheduler_name(backend, self._factories)
+        with self._creating:
+            if name not in self._schedulers:
+                if name not in self._factories:
+                    raise UnknownSchedulerException(backend, self._factories)
+                self._schedulers[name] = self._factories[name](self._name, **self._params_of(name))
+            return self._schedulers[name]
+
+    def scheduler_backends(self) -> builtins.list[str]:
+        """Return the registered names, the default scheduler first."""
+        return [*self._factories]
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """Return the schema of a scheduler's options."""
+        return self.scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> dict[str, CfgVal]:
+        """Return the options of texts like `queue=gpu,tags=a;b`; later texts win."""
+        schema = self.scheduler_run_opts(scheduler)
+        cfg: dict[str, CfgVal] = {}
+        for text in cfg_literal:
+            cfg.update(schema.cfg_from_str(text))
+        return cfg
+
+    def _params_of(self, backend: str) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        common: dict[str, Any] = {}
+        for key, value in self._scheduler_params.items():
+            meant = resolve_scheduler_name(key, self._factories)
+            if meant in self._factories and isinstance(value, dict):
+                if meant == backend:
+                    own.update(value)
+            else:
+                common[key] = value
+        return {**common, **own}
+
+    # ---- launch ----------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+        *,
+        dryrun: bool = False,
+        app_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AppHandle | AppDryRunInfo[Any]:
+        """Launch an app and return its handle, or with `dryrun` what would be sent.
+
+        Arguments and errors are those of `dryrun` and `schedule`.
+        """
+        info = self.dryrun(
+            app, scheduler, cfg, workspace, parent_run_id, app_id=app_id, idempotency_key=idempotency_key
+        )
+        return info if dryrun else self.schedule(info)
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+        *,
+        app_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Return the request that `schedule` would send; nothing outside the process is touched.
+
+        Args:
+            app: what to launch; neither it nor `cfg` is changed.
+            scheduler: name of the backend.
+            cfg: options of this launch.
+            workspace: directories to mirror into the first role; ignored with a warning where it cannot be done.
+            parent_run_id: the run of which the app is a part; the launcher's own environment wins.
+            app_id: the id that the app shall have. None: a new unique one.
+            idempotency_key: gives an id made of the app's name and this key, so that a second launch adopts the first.
+
+        Raises:
+            InvalidAppError: app or cfg is wrong, or the scheduler cannot keep a wish (`UnsupportedError`).
+            UnknownSchedulerException: no such scheduler is registered.
+        """
+        backend = self.scheduler(scheduler)
+        name = resolve_scheduler_name(scheduler, self._factories)
+        with log_event("dryrun", name, app_id=app_id) as logged:
+            copied = copy.deepcopy(app)
+            _check(copied)
+            if idempotency_key is not None:
+                if app_id is not None:
+                    raise ValueError("give `app_id` or `idempotency_key`, not both: each decides the id of the app")
+                app_id = make_stable(copied.name, idempotency_key)
+                if Capability.ADOPT not in backend.capabilities:
+                    warnings.warn(
+                        f"{name!r} cannot adopt a running app: "
+                        "a second run with this idempotency_key may start a second one",
+                        stacklevel=3,
+                    )
+            logged.event.app_image = copied.roles[0].image
+            self._inject_env(copied, name, parent_run_id)
+            schema = backend.run_opts()
+            # A plug-in that declares no options reads what it likes; one that does is protected from misspelt ones.
+            resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=len(schema) > 0))
+            backend._pre_build_validate(copied, name, resolved)
+            _warn_of_workspaces(copied, name, workspace, backend)
+            _validate(backend, copied, name, resolved)
+            info = _submit_dryrun(backend, copied, resolved, app_id)
+            info._scheduler = name
+            return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
+        """Send the request and return the handle of the app; on schedulers that adopt it may be repeated.
+
+        Raises:
+            ValueError: the info does not come from `dryrun`.
+            AppConflictError: the id belongs to another app.
+            SchedulerUnavailableError: not reached; the same call may succeed later.
+        """
+        name, app = dryrun_info._scheduler, dryrun_info._app
+        if name is None or app is None:
+            raise ValueError("this dry-run info names no scheduler or no app; make it with `Runner.dryrun`")
+        with log_event("schedule", name, app_image=app.roles[0].image if app.roles else None) as logged:
+            app_id = self.scheduler(name).schedule(dryrun_info)
+            logged.event.app_id = app_id
+            handle = make_app_handle(resolve_scheduler_name(name, self._factories), self._name, app_id)
+            self._apps[handle] = app
+            return handle
+
+    def _inject_env(self, app: AppDef, backend: str, parent_run_id: str | None) -> None:
+        # The launcher's own parent wins: a launcher that is itself a part of a run hands this run on.
+        parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID) or parent_run_id
+        injected = {
+            ENV_TORCHX_JOB_ID: make_app_handle(backend, macros.escape(self._name), macros.app_id),
+            ENV_TORCHX_INTERNAL_SESSION_ID: get_session_id_or_create_new(),
+        }
+        if parent:
+            injected[ENV_TORCHX_PARENT_RUN_ID] = macros.escape(parent)
+        for role in app.roles:
+            role.env.update(injected)
+
+    # ---- by handle -------------------------------------------------------------------------------------------
+
+    def status(self, app_handle: AppHandle) -> AppStatus | None:
+        """Return what is known of the app now; None: there is no such app, or it was forgotten.
+
+        Raises:
+            SchedulerUnavailableError: not reached, so nothing is known.
+        """
+        scheduler, parsed = self._find(app_handle)
+        with log_event("status", parsed.scheduler_backend, parsed.app_id):
+            return self._status(app_handle, scheduler, parsed)
+
+    def _status(self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle) -> AppStatus | None:
+        found = scheduler.describe(parsed.app_id)
+        if found is None:
+            self._apps.pop(app_handle, None)
+            return None
+        return AppStatus(
+            state=found.state,
+            num_restarts=found.num_restarts,
+            msg=found.msg,
+            structured_error_msg=found.structured_error_msg,
+            ui_url=found.ui_url,
+            roles=found.roles_statuses,
+            metadata=dict(found.metadata),
+        )
+
+    def wait(
+        self,
+        app_handle: AppHandle,
+        wait_interval: float = 10,
+        *,
+        timeout: float | None = None,
+        max_errors: int = 5,
+    ) -> AppStatus | None:
+        """Wait until the app has ended; None: it is gone.
+
+        Args:
+            app_handle: the app.
+            wait_interval: seconds between two looks.
+            timeout: seconds after which to give up. None: never.
+            max_errors: how many errors or UNKNOWN states in a row are borne, with growing pauses.
+
+        Raises:
+            TimeoutError: the app has not ended in time.
+            AppStatusError: the state stayed UNKNOWN.
+            Exception: the last error, when there were too many in a row.
+        """
+        scheduler, parsed = self._find(app_handle)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with log_event("wait", parsed.scheduler_backend, parsed.app_id):
+            errors = 0
+            state = "not known"
+            while True:
+                try:
+                    status = self._status(app_handle, scheduler, parsed)
+                    if status is None or is_terminal(status.state):
+                        return status
+                    state = str(status.state)
+                    if status.state == AppState.UNKNOWN:
+                        status.raise_for_status()
+                    errors = 0
+                except Exception:
+                    errors += 1
+                    if errors > max_errors:
+                        raise
+                pause = (
+                    wait_interval
+                    if not errors
+                    else min(wait_interval * 2**errors, max(wait_interval, _ERROR_PAUSE_MAX_S))
+                )
+                if deadline is not None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"{app_handle} has not ended within {timeout} s; its state is {state}")
+                    pause = min(pause, left)
+                time.sleep(pause)
+
+    def cancel(self, app_handle: AppHandle) -> None:
+        """Ask the app to end and return at once; no-op if it is unknown or has ended."""
+        scheduler, parsed = self._find(app_handle, changes=True)
+        with log_event("cancel", parsed.scheduler_backend, parsed.app_id):
+            status = self._status(app_handle, scheduler, parsed)
+            if status is not None and not is_terminal(status.state):
+                scheduler.cancel(parsed.app_id)
+
+    def stop(self, app_handle: AppHandle) -> None:
+        """Cancel the app; the older name of `cancel`."""
+        warnings.warn("`stop` will be deprecated, use `cancel`", PendingDeprecationWarning, stacklevel=2)
+        self.cancel(app_handle)
+
+    def delete(self, app_handle: AppHandle) -> None:
+        """Remove the app and its record; a live one is cancelled. No-op if it is unknown."""
+        scheduler, parsed = self._find(app_handle, changes=True)
+        with log_event("delete", parsed.scheduler_backend, parsed.app_id):
+            if self._status(app_handle, scheduler, parsed) is not None:
+                scheduler.delete(parsed.app_id)
+
+    def describe(self, app_handle: AppHandle) -> AppDef | None:
+        """Return the app as it was launched, or as far as the scheduler still knows it; None: there is none."""
+        scheduler, parsed = self._find(app_handle)
+        with log_event("describe", parsed.scheduler_backend, parsed.app_id):
+            if app_handle in self._apps:
+                return self._apps[app_handle]
+            found = scheduler.describe(parsed.app_id)
+            if found is None:
+                return None
+            return AppDef(name=parsed.app_id, roles=found.roles, metadata=dict(found.metadata))
+
+    def describe_native(self, app_handle: AppHandle) -> AppDryRunInfo[Any] | None:
+        """Return the request as the engine keeps it; None where it keeps none, or for an unknown app."""
+        scheduler, parsed = self._find(app_handle)
+        with log_event("describe_native", parsed.scheduler_backend, parsed.app_id):
+            info = scheduler.describe_native(parsed.app_id)
+            if info is not None:
+                info._scheduler = parsed.scheduler_backend
+            return info
+
+    def log_lines(
+        self,
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of one replica, each with its newline.
+
+        Args:
+            app_handle: the app.
+            role_name: its role.
+            k: the replica, from 0 in its role.
+            regex: keep only the lines in which this is found.
+            since: keep only lines from this time on; naive means UTC.
+            until: keep only lines before this time; naive means UTC.
+            should_tail: follow until the app has ended; else end with what is there.
+            streams: STDOUT, STDERR or COMBINED. None: what the backend has.
+
+        Raises:
+            UnknownAppException: there is no such app; at the call.
+            ValueError: the app has no such role or replica, or the regex is wrong.
+        """
+        scheduler, parsed = self._find(app_handle)
+        with log_event("log_lines", parsed.scheduler_backend, parsed.app_id):
+            if self._status(app_handle, scheduler, parsed) is None:
+                raise UnknownAppException(app_handle)
+            return scheduler.log_iter(parsed.app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+
+    def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
+        """Return the apps of this launcher on a scheduler, with their handles."""
+        backend = self.scheduler(scheduler)
+        name = resolve_scheduler_name(scheduler, self._factories)
+        with log_event("list", name):
+            # Plug-ins older than `cfg` take no argument.
+            apps = backend.list(cfg) if cfg else backend.list()
+            for app in apps:
+                app.app_handle = make_app_handle(name, self._name, app.app_id)
+            return apps
+
+    def _find(self, app_handle: AppHandle, *, changes: bool = False) -> tuple[Scheduler[Any], ParsedAppHandle]:
+        parsed = parse_app_handle(app_handle)
+        if changes and self._check_session and parsed.session_name != self._name:
+            raise SessionMismatchException(app_handle, self._name)
+        scheduler = self.scheduler(parsed.scheduler_backend)
+        name = resolve_scheduler_name(parsed.scheduler_backend, self._factories)
+        return scheduler, parsed._replace(scheduler_backend=name)
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    **scheduler_params: Any,
+) -> Runner:
+    """Return a runner of the session `torchx`, the one in which stored handles were made.
+
+    Args:
+        name: another session name; give it to `Runner` instead.
+        component_defaults: component name to parameter to text.
+        **scheduler_params: keywords for every scheduler, or a dict under the name of one.
+    """
+    if name is not None:
+        warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)
+    return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params)
+
+
+def _check(app: AppDef) -> None:
+    if not app.roles:
+        raise InvalidAppError(f"app {app.name!r} has no roles; give it at least one")
+    for role in app.roles:
+        if not role.entrypoint:
+            raise InvalidAppError(f"role {role.name!r} of app {app.name!r} has an empty entrypoint; say what it runs")
+        if role.num_replicas <= 0:
+            raise InvalidAppError(
+                f"role {role.name!r} of app {app.name!r} has num_replicas={role.num_replicas}; it needs at least 1"
+            )
+    check_app(app)
+
+
+def _warn_of_workspaces(
+    app: AppDef, backend: str, workspace: str | Workspace | None, scheduler: Scheduler[Any]
+) -> None:
+    if Capability.WORKSPACE in scheduler.capabilities:
+        return
+    if workspace or any(role.workspace for role in app.roles):
+        warnings.warn(
+            f"{backend!r} does not mirror workspaces: the workspace is ignored, the image is used as it is",
+            stacklevel=4,
+        )
+
+
+def _validate(scheduler: Scheduler[Any], app: AppDef, backend: str, cfg: Mapping[str, CfgVal]) -> None:
+    takes = inspect.signature(scheduler._validate).parameters
+    if len(takes) == len(("app", "scheduler")):
+        scheduler._validate(app, backend)  # type: ignore[call-arg]  # plug-ins older than the cfg argument
+    else:
+        scheduler._validate(app, backend, cfg)
+
+
+def _submit_dryrun(
+    scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal], app_id: str | None
+) -> AppDryRunInfo[Any]:
+    if "app_id" in inspect.signature(scheduler.submit_dryrun).parameters:
+        return scheduler.submit_dryrun(app, cfg, app_id=app_id)
+    return scheduler.submit_dryrun(app, cfg)

@@ -1,0 +1,102 @@
+"""One event per call of a runner, for who wants to see what a launcher does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.runner.events.api import LaunchEvent, SourceType, TorchxEvent
+from airflow_provider_launch.runner.events.handlers import get_logging_handler
+from airflow_provider_launch.util.session import get_session_id_or_create_new
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["LaunchEvent", "SourceType", "TorchxEvent", "get_logging_handler", "log_event", "record"]
+
+_log = logging.getLogger(__name__)
+_loggers: dict[str, logging.Logger] = {}
+
+
+def record(event: LaunchEvent, destination: str = "null") -> None:
+    """Send the event to a destination, `null` or `console`; never raises."""
+    try:
+        _logger_of(destination).info(event.serialize())
+    except Exception:  # noqa: BLE001 - an event that is not told must not break the call it tells of
+        _log.debug("event of %s was not recorded", event.api, exc_info=True)
+
+
+def _logger_of(destination: str) -> logging.Logger:
+    logger = _loggers.get(destination)
+    if logger is None:
+        logger = logging.getLogger(f"{__name__}.to.{destination}")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.handlers[:] = [get_logging_handler(destination)]
+        _loggers[destination] = logger
+    return logger
+
+
+class log_event:  # noqa: N801 - the known name, used like a function
+    """Context manager that measures a call and records it at the end, also when it fails; errors pass.
+
+    What is learnt during the call may be set on `.event`.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        scheduler: str | None = None,
+        app_id: str | None = None,
+        app_image: str | None = None,
+        app_metadata: dict[str, str] | None = None,
+        runcfg: str | None = None,
+        workspace: str | None = None,
+    ) -> None:
+        self.event = LaunchEvent(
+            session=get_session_id_or_create_new(),
+            scheduler=scheduler or "",
+            api=api,
+            app_id=app_id,
+            app_image=app_image,
+            app_metadata=app_metadata,
+            runcfg=runcfg,
+            workspace=workspace,
+        )
+        self._wall_ns = 0
+        self._cpu_ns = 0
+
+    @property
+    def _torchx_event(self) -> LaunchEvent:
+        return self.event
+
+    def __enter__(self) -> Self:
+        self.event.start_epoch_time_usec = time.time_ns() // 1000
+        self._wall_ns = time.perf_counter_ns()
+        self._cpu_ns = time.process_time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.event.wall_time_usec = (time.perf_counter_ns() - self._wall_ns) // 1000
+        self.event.cpu_time_usec = (time.process_time_ns() - self._cpu_ns) // 1000
+        if error is not None:
+            self.event.raw_exception = "".join(traceback.format_exception(kind, error, trace))
+            self.event.exception_type = type(error).__name__
+            self.event.exception_message = str(error)
+            self.event.exception_source_location = _location(trace)
+        record(self.event)
+
+
+def _location(trace: TracebackType | None) -> str | None:
+    frames = traceback.extract_tb(trace)
+    if not frames:
+        return None
+    last = frames[-1]
+    return json.dumps({"filename": last.filename, "lineno": last.lineno, "name": last.name})
