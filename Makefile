@@ -24,6 +24,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export AIRFLOW_HOME := $(BUILD)/airflow
 
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=True AIRFLOW__CORE__DAGS_FOLDER=$(BUILD)/airflow/dags \
+  LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db
 
 .DEFAULT_GOAL := help
@@ -44,12 +45,17 @@ $(READY):
 	@rm -f $(BUILD)/ready-*
 	@touch $@
 
-demo: $(READY)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_local_retry, launch_local_sensor
-	@mkdir -p $(AIRFLOW_HOME)/dags
-	@$(AIRFLOW_ENV) $(PY) tools/demo.py $(DAG)
+MIGRATED := $(BUILD)/airflow/migrated-$(KEY)
 
-demo-ui: $(READY)  ## start Airflow with the example DAGs in a browser: PORT=8793
+$(MIGRATED): $(READY)
 	@mkdir -p $(AIRFLOW_HOME)/dags
+	@$(AIRFLOW_ENV) $(PY) -m airflow db migrate > $(AIRFLOW_HOME)/migrate.log 2>&1 || { cat $(AIRFLOW_HOME)/migrate.log; exit 1; }
+	@touch $@
+
+demo: $(MIGRATED)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_local_retry, launch_local_sensor
+	@$(AIRFLOW_ENV) $(PY) -m airflow dags test --bundle-name airflow-provider-launch-example-dags $(DAG)
+
+demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
 
 test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"

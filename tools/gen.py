@@ -1,0 +1,99 @@
+"""Write the generated files anew: `make gen`. A test compares them with what is committed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+MADE = "<!-- Made by `make gen` from the options' classes; edit those. -->"
+INTRODUCTION = """\
+Extras of a connection are the options of both tables of its scheduler; null means unset.
+`cfg` of the operator takes those of the second table, and wins.
+An unknown name is refused, with the closest known one."""
+
+# Backend -> prefix of its two classes in schedulers/<backend>/options.py
+BACKENDS = {"local": "Local"}
+
+DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "core.md", "plugins.md"]
+
+
+def options_page() -> str:
+    """Return the reference page of all options of all schedulers."""
+    parts = [
+        MADE,
+        "# Options",
+        INTRODUCTION,
+    ]
+    for backend, prefix in BACKENDS.items():
+        module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend}.options")
+        parts.append(f"## {backend}")
+        for cls, where in ((f"{prefix}Connection", "connection only"), (f"{prefix}Opts", "connection and `cfg`")):
+            options = getattr(module, cls)
+            parts.append(f"### {cls}: {where}")
+            parts.append((options.__doc__ or "").strip())
+            parts.append("\n".join(_table(options)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(options: Any) -> Iterator[str]:
+    yield "| Option | Type | Default | Meaning |"
+    yield "|---|---|---|---|"
+    helps = options.get_docstrings()
+    hints = get_type_hints(options, include_extras=True)
+    schema = options.as_runopts()
+    for field in dataclasses.fields(options):
+        name = field.metadata.get("cfg_key", field.name)
+        type_ = schema.get(name).opt_type
+        shown = str(type_) if get_args(type_) else type_.__name__
+        limits = "".join(f", {limit}" for limit in _limits(hints[field.name]))
+        default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        if field.default_factory is not dataclasses.MISSING:
+            default = f"`{field.default_factory()!r}`"
+        text = " ".join(helps[name].split()).replace("|", "\\|")
+        yield f"| `{name}` | {shown}{limits} | {default} | {text} |"
+
+
+def _limits(hint: Any) -> Iterator[str]:
+    """The bounds in a hint, however deep: `Annotated[int, Ge(0)] | None` gives `>= 0`."""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    for part in (*get_args(hint), *getattr(hint, "__metadata__", ())):
+        for name, sign in signs.items():
+            if (bound := getattr(part, name, None)) is not None and dataclasses.is_dataclass(part):
+                yield f"{sign} {bound}"
+        yield from (limit for limit in _limits(part) if part is not hint)
+
+
+def demo_text() -> str:
+    """Return the text whose words the demo counts: the documentation, without the blocks of code."""
+    pages = [(CHECKOUT / "docs" / page).read_text(encoding="utf-8") for page in DOCS]
+    return re.sub(r"```.*?```\n", "", "\n".join(pages), flags=re.DOTALL)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "docs/reference/options.md": options_page,
+    "example_dags/launch_wordcount.md": demo_text,
+}
+
+
+def main() -> None:
+    """Write what has changed, and say so."""
+    for path, make in GENERATED.items():
+        file, text = CHECKOUT / path, make()
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            print(f"{path}: current")
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        print(f"{path}: written")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
