@@ -1,0 +1,43 @@
+"""A native request that was built and not yet sent."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.runopts import CfgVal
+
+__all__ = ["AppDryRunInfo"]
+
+T = TypeVar("T")
+
+
+class AppDryRunInfo(Generic[T]):
+    """The request that `schedule` would send. Print it, replace it or change it before it is scheduled."""
+
+    def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
+        self.request = request
+        self._fmt = fmt
+        # Schedulers set and read these three; the names are part of the interface of plug-ins.
+        self._app: AppDef | None = None
+        self._cfg: Mapping[str, CfgVal] = {}
+        self._scheduler: str | None = None
+
+    @property
+    def app(self) -> AppDef | None:
+        """Return the app of which this is the request, once `submit_dryrun` has set it."""
+        return self._app
+
+    @property
+    def cfg(self) -> Mapping[str, CfgVal]:
+        """Return a read-only view of the options of this request."""
+        return MappingProxyType(self._cfg)
+
+    def __repr__(self) -> str:
+        return self._fmt(self.request)
+
+    __str__ = __repr__

@@ -1,0 +1,99 @@
+"""Placeholders in roles that get their value per replica."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from string import Template
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.roles import Role
+
+__all__ = ["macros"]
+
+_RoleT = TypeVar("_RoleT", bound="Role")
+
+
+class macros:  # noqa: N801 - known by this name from TorchX
+    """The placeholders. Write `macros.replica_id` into an arg, a value of env, or a text in metadata.
+
+    `$$` gives a `$`, and every other `$` stays as it is: `${HOME}` is left for the shell.
+    """
+
+    img_root = "${img_root}"
+    """Root of the image inside the replica; may be empty."""
+    app_id = "${app_id}"
+    """The app id, or a shell expression for it where it is known only after submission."""
+    replica_id = "${replica_id}"
+    """Number of the replica within its role, from 0."""
+    rank0_env = "${rank0_env}"
+    """*Name* of the environment variable that holds the host of replica 0 of the first role."""
+
+    @dataclass
+    class Values:
+        """The values of the placeholders for one replica."""
+
+        img_root: str
+        app_id: str
+        replica_id: str
+        rank0_env: str
+
+        def apply(self, role: _RoleT) -> _RoleT:
+            """Return a deep copy of the role in which args, values of env and texts in metadata are substituted."""
+            # Not copy.deepcopy(role): apps have thousands of replicas, and a dry run makes a copy for each.
+            replica = copy.copy(role)
+            memo: dict[int, Any] = {}
+            for name, value in vars(role).items():
+                if name not in _SUBSTITUTED:
+                    setattr(replica, name, _deep(value, memo))
+            replica.args = [self.substitute(arg) for arg in role.args]
+            replica.env = {key: self.substitute(value) for key, value in role.env.items()}
+            replica.metadata = self._nested(role.metadata, memo)
+            return replica
+
+        def substitute(self, arg: str) -> str:
+            """Return the text with the placeholders replaced, once; replaced text is not looked at again."""
+            if "$" not in arg:
+                return arg
+            return Template(arg).safe_substitute(self.to_dict())
+
+        def to_dict(self) -> dict[str, str]:
+            """Return the values by the name of the placeholder."""
+            return {
+                "img_root": self.img_root,
+                "app_id": self.app_id,
+                "replica_id": self.replica_id,
+                "rank0_env": self.rank0_env,
+            }
+
+        def _nested(self, value: Any, memo: dict[int, Any]) -> Any:
+            if isinstance(value, str):
+                return self.substitute(value)
+            if isinstance(value, dict):
+                return {key: self._nested(item, memo) for key, item in value.items()}
+            if isinstance(value, list):
+                return [self._nested(item, memo) for item in value]
+            return copy.deepcopy(value, memo)
+
+    @staticmethod
+    def escape(text: str) -> str:
+        """Return the text in a form from which substitution restores it."""
+        return text.replace("$", "$$")
+
+    @staticmethod
+    def substitute(args: list[str], img_root: str, app_id: str, replica_id: str, rank0_env: str = "") -> list[str]:
+        """Return the args with the placeholders replaced."""
+        values = macros.Values(img_root=img_root, app_id=app_id, replica_id=replica_id, rank0_env=rank0_env)
+        return [values.substitute(arg) for arg in args]
+
+
+_SUBSTITUTED = frozenset({"args", "env", "metadata"})
+
+
+def _deep(value: Any, memo: dict[int, Any]) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if value == {} and type(value) is dict:
+        return {}
+    return copy.deepcopy(value, memo)

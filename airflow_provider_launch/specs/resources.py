@@ -1,0 +1,54 @@
+"""What one replica needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["NULL_RESOURCE", "GiB", "Resource"]
+
+GiB = 1024
+"""One GiB in the unit of `Resource.memMB`."""
+
+_NAME_TAG = "torchx/named_resources.name"
+_FRACTIONAL_TAG = "torchx/named_resources.is_fractional"
+
+
+@dataclass
+class Resource:
+    """CPUs, GPUs and MiB of memory of one replica; -1 means not stated."""
+
+    cpu: int
+    gpu: int
+    memMB: int  # noqa: N815 - known by this name from TorchX
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    """Facts about the hardware, for the scheduler."""
+    devices: dict[str, int] = field(default_factory=dict)
+    """Named devices with their counts."""
+    tags: dict[str, object] = field(default_factory=dict)
+    """Notes that schedulers ignore."""
+
+    @staticmethod
+    def copy(original: Resource, **capabilities: Any) -> Resource:
+        """Return an equal resource with own dicts and the given capabilities added; those given win."""
+        return Resource(
+            cpu=original.cpu,
+            gpu=original.gpu,
+            memMB=original.memMB,
+            capabilities={**original.capabilities, **capabilities},
+            devices=dict(original.devices),
+            tags=dict(original.tags),
+        )
+
+    def is_fractional(self) -> bool:
+        """Return whether this is a tagged part of a larger named resource."""
+        return bool(self.tags.get(_FRACTIONAL_TAG, False))
+
+    def get_resource_name(self) -> str | None:
+        """Return the name under which this resource was looked up, if it was."""
+        name = self.tags.get(_NAME_TAG)
+        return None if name is None else str(name)
+
+
+NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
+"""Nothing stated. Compare with `==`, and never change it."""

@@ -1,0 +1,107 @@
+"""Which local directories a job sees as its workspace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+__all__ = ["Workspace"]
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+@dataclass
+class Workspace:
+    """Local paths, each with its sub-directory of the remote workspace root; the empty text is the root."""
+
+    projects: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.projects)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.projects.items()))
+
+    def __str__(self) -> str:
+        return ";".join(f"{path}:{target}" if target else path for path, target in self.projects.items())
+
+    def is_unmapped_single_project(self) -> bool:
+        """Return whether this is one project that becomes the root itself."""
+        return len(self.projects) == 1 and not next(iter(self.projects.values()))
+
+    def merge_into(self, outdir: str | Path) -> None:
+        """Copy every project to its target below `outdir`.
+
+        Directories merge into what is there; links stay links, modes and times are kept, empty directories too.
+        A project that is a file goes into the target if that is a directory, and becomes the target otherwise.
+
+        Raises:
+            ValueError: a target lies outside `outdir`.
+            FileNotFoundError: a project does not exist.
+        """
+        root = Path(outdir)
+        for project, target in self.projects.items():
+            relative = PurePosixPath(target)
+            if relative.is_absolute() or ".." in relative.parts:
+                msg = f"workspace target {target!r} of {project!r} lies outside the workspace; give a path below it"
+                raise ValueError(msg)
+            source, destination = Path(project).expanduser(), root / relative
+            if source.is_dir():
+                _merge_directory(source, destination, skip=root.resolve())
+                continue
+            if not target or target.endswith("/") or destination.is_dir():
+                destination /= source.name
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, destination)
+
+    @staticmethod
+    def from_str(workspace: str | None) -> Workspace:
+        """Return the workspace that a YAML text describes: one path, or a mapping of path to target.
+
+        Raises:
+            ValueError: the text is neither.
+        """
+        if not workspace or not workspace.strip():
+            return Workspace(projects={})
+        import yaml  # noqa: PLC0415 - the specs import nothing heavy
+
+        # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be called 2024.
+        try:
+            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)  # noqa: S506 - knows only text
+        except yaml.YAMLError as error:
+            msg = f"workspace {workspace!r} is not YAML: {error}"
+            raise ValueError(msg) from error
+        if isinstance(parsed, str):
+            return Workspace(projects={parsed: ""})
+        if not isinstance(parsed, dict):
+            msg = f"workspace {workspace!r} is neither a path nor a mapping of path to sub-directory"
+            raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
+        projects: dict[str, str] = {}
+        for path, target in parsed.items():
+            if not isinstance(path, str) or not isinstance(target, str):
+                msg = f"workspace {workspace!r}: the target of {path!r} must be one path"
+                raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
+            projects[path] = "" if target in _NULLS else target
+        return Workspace(projects=projects)
+
+
+def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:
+    destination.mkdir(parents=True, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            target = destination / entry.name
+            if entry.is_symlink():
+                # os.symlink does not replace; merging twice must work.
+                if target.is_symlink() or target.is_file():
+                    target.unlink()
+                target.symlink_to(Path(entry.path).readlink())
+            elif entry.is_dir():
+                # An output directory inside the project would otherwise be copied into itself for ever.
+                if Path(entry.path).resolve() != skip:
+                    _merge_directory(Path(entry.path), target, skip=skip)
+            else:
+                shutil.copy2(entry.path, target)
+    shutil.copystat(source, destination)
