@@ -1,0 +1,117 @@
+"""What a job wrote about its own failure, and how it is shown.
+
+Replies come from a job that may have been killed while it wrote, so nothing here fails on any text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+__all__ = ["ErrorReply", "wrapped"]
+
+_NOT_AVAILABLE = "<N/A>"
+_WIDTH = 80
+_RPC_ERROR = re.compile(r"\w+\('On WorkerInfo\([^\n]*\):")
+
+
+@dataclass(frozen=True)
+class ErrorReply:
+    """The understood parts of a reply; the nested and the flat form give the same."""
+
+    message: str
+    error_code: object = None
+    timestamp: object = None
+
+    @staticmethod
+    def parse(text: str) -> ErrorReply | None:
+        """Return the reply, or None if the text is neither of the two known forms."""
+        data = parse_json(text)
+        if not isinstance(data, dict):
+            return None
+        inner = data.get("message")
+        if isinstance(inner, dict):
+            extra = inner.get("extraInfo")
+            timestamp = extra.get("timestamp") if isinstance(extra, dict) else None
+            data, inner = {**inner, "timestamp": timestamp}, inner.get("message")
+        if not isinstance(inner, str):
+            return None
+        return ErrorReply(message=inner, error_code=data.get("errorCode"), timestamp=data.get("timestamp"))
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code unless it is missing, zero, or no number."""
+        number = _number(self.error_code)
+        return None if number is None else int(number) or None
+
+    @property
+    def exit_code_text(self) -> str:
+        """Return the exit code for people."""
+        return _NOT_AVAILABLE if self.exit_code is None else str(self.exit_code)
+
+    @property
+    def local_time_text(self) -> str:
+        """Return when it happened, in local time."""
+        seconds = _number(self.timestamp)
+        if seconds is None:
+            return _NOT_AVAILABLE
+        try:
+            # The local zone of whoever reads, as in the task log around it.
+            return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006
+        except (ValueError, OverflowError, OSError):
+            return _NOT_AVAILABLE
+
+    @property
+    def error_text(self) -> str:
+        """Return the message without what an RPC layer put around it."""
+        begin = _RPC_ERROR.search(self.message)
+        if begin is None:
+            return self.message
+        # The end stands at the start of a line; the same two characters also occur within lines.
+        end = self.message.rfind("\n')", begin.end())
+        if end < 0:
+            end = self.message.rfind("')", begin.end()) - 1
+        if end < begin.end() - 1:
+            return self.message
+        text = self.message[begin.start() : end + len("\n')")]
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            if number and line.startswith("Exception"):
+                return lines[number - 1]
+        return text
+
+
+def parse_json(text: str) -> Any:
+    """Return the data of a JSON text, or None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def wrapped(text: str, indent: int) -> str:
+    """Return the text broken before the first blank at or after 80 characters, further lines indented."""
+    pieces: list[str] = []
+    start = 0
+    while True:
+        # The blank that opens a line counts as its first character.
+        blank = text.find(" ", start + _WIDTH)
+        if blank < 0:
+            pieces.append(text[start:])
+            return ("\n" + " " * indent).join(pieces)
+        pieces.append(text[start:blank])
+        start = blank
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = int(value) if isinstance(value, (int, str)) else value
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
