@@ -1,0 +1,186 @@
+"""An app as plain JSON, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.roles import (
+    AppDef,
+    BindMount,
+    DeviceMount,
+    MountType,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+)
+from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
+from airflow_provider_launch.specs.workspaces import Workspace
+
+__all__ = ["app_from_dict", "app_to_dict"]
+
+_T = TypeVar("_T")
+_Path = tuple[Any, ...]
+_MOUNTS: dict[str, type[Any]] = {
+    MountType.BIND.value: BindMount,
+    MountType.VOLUME.value: VolumeMount,
+    MountType.DEVICE.value: DeviceMount,
+}
+
+
+def app_to_dict(app: AppDef) -> dict[str, Any]:
+    """Return the app as plain JSON that shares nothing with it; `app_from_dict` reads it back.
+
+    Fields which a subclass adds are in it too, so that equal dicts mean equal apps; those are not read back.
+
+    Raises:
+        InvalidAppError: a value, mostly in metadata, is no JSON.
+    """
+    problems: list[Problem] = []
+    plain = _to_plain(app, (), problems)
+    raise_problems(app.name, problems)
+    return cast("dict[str, Any]", plain)
+
+
+def app_from_dict(data: Mapping[str, Any]) -> AppDef:
+    """Return the app that plain JSON describes; it shares nothing with `data`.
+
+    A mount says its kind as `"type": "bind"`; without it the kind must follow from the other keys.
+    The types of all values are checked; `check_app` says whether the app makes sense.
+
+    Raises:
+        InvalidAppError: keys are unknown or missing, or values have the wrong type; all of them are listed.
+    """
+    problems: list[Problem] = []
+    app = _read(AppDef, data, (), problems)
+    raise_problems(_name(data), problems)
+    assert app is not None
+    raise_problems(app.name, type_problems(app))
+    return app
+
+
+def _name(data: Any) -> object:
+    return data.get("name") if isinstance(data, Mapping) else data
+
+
+def _to_plain(value: Any, path: _Path, problems: list[Problem]) -> Any:
+    if isinstance(value, Enum):
+        return _to_plain(value.value, path, problems)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        kinds = [kind for kind, cls in _MOUNTS.items() if isinstance(value, cls)]
+        plain = {name: _to_plain(item, (*path, name), problems) for name, item in fields.items()}
+        return {"type": kinds[0], **plain} if kinds else plain
+    if isinstance(value, Mapping):
+        problems.extend(
+            ((*path, key), f"the key {shown(key)} must be text, as in JSON")
+            for key in value
+            if not isinstance(key, str)
+        )
+        return {key: _to_plain(item, (*path, key), problems) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(item, (*path, at), problems) for at, item in enumerate(value)]
+    return _leaf(value, path, problems)
+
+
+def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
+    if isinstance(value, str):
+        # Subclasses of str lose what makes them special, as in JSON.
+        return str(value)
+    if value is None or (isinstance(value, (bool, int, float)) and math.isfinite(value)):
+        return value
+    problems.append(
+        (path, f"{shown(value)} is of type {type(value).__name__}, which JSON has not; use text or numbers")
+    )
+    return None
+
+
+def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> _T | None:
+    """Return the dataclass made of a dict, or None after noting why not."""
+    if not isinstance(data, Mapping):
+        problems.append(
+            (path, f"must be a dict with the fields of {cls.__name__}, but is of type {type(data).__name__}")
+        )
+        return None
+    fields = {field.name: field for field in dataclasses.fields(cast("Any", cls))}
+    before = len(problems)
+    problems.extend(((*path, key), _unknown(key, list(fields), cls)) for key in data if key not in fields)
+    problems.extend(
+        ((*path, name), f"is missing; {cls.__name__} needs it")
+        for name, field in fields.items()
+        if name not in data and field.default is field.default_factory is dataclasses.MISSING
+    )
+    values = {
+        name: _READERS.get((cls, name), _copied)(data[name], (*path, name), problems) for name in fields if name in data
+    }
+    return cls(**values) if len(problems) == before else None
+
+
+def _unknown(key: object, known: list[str], cls: type[Any]) -> str:
+    close = difflib.get_close_matches(str(key), known, n=1)
+    if close:
+        return f"{cls.__name__} has no such field; did you mean {close[0]!r}?"
+    return f"{cls.__name__} has no such field; it has {', '.join(known)}"
+
+
+def _read_roles(data: object, path: _Path, problems: list[Problem]) -> Any:
+    if not isinstance(data, (list, tuple)):
+        return data
+    return [_read(Role, item, (*path, at), problems) for at, item in enumerate(data)]
+
+
+def _read_mounts(data: object, path: _Path, problems: list[Problem]) -> Any:
+    if not isinstance(data, (list, tuple)):
+        return data
+    return [_read_mount(item, (*path, at), problems) for at, item in enumerate(data)]
+
+
+def _read_mount(data: object, path: _Path, problems: list[Problem]) -> object:
+    if not isinstance(data, Mapping):
+        return _read(BindMount, data, path, problems)
+    rest = {key: value for key, value in data.items() if key != "type"}
+    if "type" in data:
+        kind = data["type"]
+        if not isinstance(kind, str) or kind not in _MOUNTS:
+            problems.append(((*path, "type"), f"{shown(kind)} is no kind of mount; use one of {', '.join(_MOUNTS)}"))
+            return None
+        return _read(_MOUNTS[kind], rest, path, problems)
+    fitting = [cls for cls in _MOUNTS.values() if set(rest) <= {field.name for field in dataclasses.fields(cls)}]
+    if len(fitting) != 1:
+        problems.append(((*path, "type"), f"is missing, and the keys do not tell; use one of {', '.join(_MOUNTS)}"))
+        return None
+    return _read(fitting[0], rest, path, problems)
+
+
+def _read_retry_policy(data: object, path: _Path, problems: list[Problem]) -> object:
+    try:
+        return RetryPolicy(data)
+    except ValueError:
+        problems.append((path, f"{shown(data)} is no retry policy; use one of {', '.join(RetryPolicy.__members__)}"))
+        return None
+
+
+def _read_resource(data: object, path: _Path, problems: list[Problem]) -> object:
+    return _read(Resource, data, path, problems)
+
+
+def _read_workspace(data: object, path: _Path, problems: list[Problem]) -> object:
+    return None if data is None else _read(Workspace, data, path, problems)
+
+
+def _copied(data: Any, path: _Path, problems: list[Problem]) -> Any:
+    return _to_plain(data, path, problems)
+
+
+_READERS: dict[tuple[type[Any], str], Callable[[Any, _Path, list[Problem]], Any]] = {
+    (AppDef, "roles"): _read_roles,
+    (Role, "mounts"): _read_mounts,
+    (Role, "resource"): _read_resource,
+    (Role, "retry_policy"): _read_retry_policy,
+    (Role, "workspace"): _read_workspace,
+}

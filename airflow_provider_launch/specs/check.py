@@ -1,0 +1,160 @@
+"""Whether an app makes sense, before anything is submitted.
+
+Only wrongs of the app itself are looked for; what a scheduler cannot do is its own matter at dry run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.specs.sentinels import MISSING
+from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["app_from_dict", "app_to_dict", "check_app"]
+
+_MAX_PORT = 65535
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_app(app: AppDef) -> None:
+    """Return if the app is well formed; it is neither copied nor changed.
+
+    Macros and templates are text like any other, so an app may be checked before it is rendered, and again after it.
+
+    Raises:
+        InvalidAppError: all that is wrong, each with its path (`roles.0.args.1`), what was found, and the cure.
+    """
+    problems = type_problems(app)
+    wrong = {path for path, _ in problems}
+    problems += [problem for problem in _app_problems(app) if problem[0] not in wrong]
+    raise_problems(getattr(app, "name", app), problems)
+
+
+# These functions also see values of a wrong type, which have been told already: they look at what is right.
+
+
+def _app_problems(app: Any) -> Iterator[Problem]:
+    if not isinstance(app, AppDef):
+        return
+    yield from _name_problems(("name",), app.name, "app")
+    if app.roles == []:
+        yield ("roles",), "the app has no role, so nothing would run; add a Role"
+    first_of: dict[str, int] = {}
+    for at, role in enumerate(_list(app.roles)):
+        if not isinstance(role, Role):
+            continue
+        path = ("roles", at)
+        yield from _role_problems(role, path)
+        name = _text(role.name)
+        if name and (first := first_of.setdefault(name, at)) != at:
+            yield (*path, "name"), f"{shown(name)} is also the name of role {first}; names must differ"
+
+
+def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
+    yield from _name_problems((*path, "name"), role.name, "role")
+    yield from _text_problems((*path, "image"), role.image)
+    if role.entrypoint == MISSING or not _text(role.entrypoint, default="wrong").strip():
+        yield (*path, "entrypoint"), "is missing; give the program which each replica runs"
+    yield from _text_problems((*path, "entrypoint"), role.entrypoint)
+    for at, arg in enumerate(_list(role.args)):
+        yield from _text_problems((*path, "args", at), arg)
+    yield from _env_problems(role, path)
+    yield from _number_problems(role, path)
+    for name, port in _dict(role.port_map).items():
+        if name == "":
+            yield (*path, "port_map", name), "a port has an empty name; give it one"
+        if _is_int(port) and not 0 <= port <= _MAX_PORT:
+            yield (*path, "port_map", name), f"{port} is no port; use 1 to {_MAX_PORT}, or 0 to have one chosen"
+    yield from _resource_problems(role.resource, (*path, "resource"))
+    for at, mount in enumerate(_list(role.mounts)):
+        yield from _mount_problems(mount, (*path, "mounts", at))
+
+
+def _env_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
+    for key, value in _dict(role.env).items():
+        if not _text(key, default="wrong") or "=" in _text(key) or "\0" in _text(key):
+            yield (*path, "env", key), f"{shown(key)} cannot name a variable; use a text without '=' and NUL"
+        if "\0" in _text(value):
+            # Not the value: it may be a secret.
+            yield (*path, "env", key), "the value holds a NUL character, which no program can receive; remove it"
+
+
+def _number_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
+    if _is_int(role.num_replicas) and role.num_replicas < 1:
+        yield (*path, "num_replicas"), f"must be at least 1, but is {role.num_replicas}"
+    if _is_int(role.max_retries) and role.max_retries < 0:
+        yield (*path, "max_retries"), f"must not be negative, but is {role.max_retries}; 0 means no retry"
+    least = role.min_replicas
+    if least is None or not _is_int(least):
+        return
+    if least < 0:
+        yield (*path, "min_replicas"), f"must not be negative, but is {least}"
+    elif _is_int(role.num_replicas) and least > role.num_replicas:
+        yield (*path, "min_replicas"), f"must not exceed num_replicas ({role.num_replicas}), but is {least}"
+
+
+def _resource_problems(resource: Any, path: tuple[Any, ...]) -> Iterator[Problem]:
+    if not isinstance(resource, Resource):
+        return
+    for name in ("cpu", "gpu", "memMB"):
+        number = getattr(resource, name)
+        if _is_int(number) and number < -1:
+            yield (*path, name), f"must not be negative, but is {number}; -1 means not stated"
+    for name, count in _dict(resource.devices).items():
+        if _is_int(count) and count < 0:
+            yield (*path, "devices", name), f"must not be negative, but is {count}"
+
+
+def _mount_problems(mount: Any, path: tuple[Any, ...]) -> Iterator[Problem]:
+    if not isinstance(mount, (BindMount, VolumeMount, DeviceMount)):
+        return
+    for name in ("src", "dst_path") if isinstance(mount, VolumeMount) else ("src_path", "dst_path"):
+        value = getattr(mount, name)
+        if value == "":
+            yield (*path, name), "is empty; name a volume" if name == "src" else "is empty; give a path"
+        yield from _text_problems((*path, name), value)
+    if isinstance(mount, DeviceMount):
+        letters = _text(mount.permissions, default="r")
+        wrong = not letters or set(letters) - set("rwm") or len(set(letters)) != len(letters)
+        if wrong and not _is_template(letters):
+            yield (*path, "permissions"), f"{shown(letters)} must be some of r, w and m, each once"
+
+
+def _name_problems(path: tuple[Any, ...], name: object, kind: str) -> Iterator[Problem]:
+    text = _text(name, default="wrong")
+    if not text.strip():
+        yield path, f"is empty; give the {kind} a name"
+    elif _CONTROL.search(text) and not _is_template(text):
+        yield path, f"{shown(text)} holds a control character; remove it"
+
+
+def _text_problems(path: tuple[Any, ...], text: object) -> Iterator[Problem]:
+    if "\0" in _text(text):
+        yield path, f"{shown(text)} holds a NUL character, which no program can receive; remove it"
+
+
+def _is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: object, default: str = "") -> str:
+    return value if isinstance(value, str) else default
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,131 @@
+"""Whether every field of an app has the type that it is declared with."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic import TypeAdapter
+
+__all__ = ["Problem", "path_text", "raise_problems", "shown", "type_problems"]
+
+Problem = tuple[tuple[Any, ...], str]
+"""The path to a value, and what is wrong with it together with the cure."""
+
+_MAX_SHOWN = 60
+_MOUNTS = {cls.__name__: cls for cls in (BindMount, VolumeMount, DeviceMount)}
+_EXPECTED = {
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "bool_type": "must be True or False",
+    "list_type": "must be a list",
+    "dict_type": "must be a dict",
+}
+
+
+def type_problems(app: AppDef) -> list[Problem]:
+    """Return what has a wrong type; the app is read and neither copied nor changed."""
+    from pydantic import ValidationError  # noqa: PLC0415 - the specs import nothing heavy
+
+    try:
+        # The validated copy is thrown away: subclasses of Role must stay what they are.
+        _adapter().validate_python([app])
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=True)
+        return [_problem(entry) for entry in found if not _is_of_other_mount(app, entry["loc"][1:])]
+    return []
+
+
+def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
+    """Raise one error that lists all problems, each on a line that begins with its path.
+
+    Raises:
+        InvalidAppError: there are problems.
+    """
+    if problems:
+        lines = "".join(f"\n  {path_text(path)}: {text}" for path, text in problems)
+        msg = f"app {shown(app_name)} is not valid:{lines}"
+        raise InvalidAppError(msg)
+
+
+def path_text(path: Sequence[Any]) -> str:
+    """Return the path as people write it, like `roles.0.args.1`."""
+    return ".".join(str(part) for part in path) or "app"
+
+
+def shown(value: object) -> str:
+    """Return a short form of a value for an error text."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+@cache
+def _adapter() -> TypeAdapter[list[AppDef]]:
+    from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - the specs import nothing heavy
+
+    # A list around the app, because pydantic takes no config for a dataclass itself.
+    # Without "always" it trusts every instance, as the dataclass has been built already.
+    return TypeAdapter(list[AppDef], config=ConfigDict(strict=True, revalidate_instances="always"))
+
+
+def _problem(entry: Mapping[str, Any]) -> Problem:
+    path, kind, value = tuple(entry["loc"][1:]), entry["type"], entry["input"]
+    path = tuple(part for at, part in enumerate(path) if not (at and path[at - 2] == "mounts" and part in _MOUNTS))
+    if kind == "missing":
+        return path, "is not set on this object"
+    if kind == "dataclass_exact_type":
+        name = entry["ctx"]["class_name"]
+        expected = f"must be {'an' if name[0] in 'AEIOU' else 'a'} {name}"
+        if len(path) > 1 and path[-2] == "mounts":
+            expected = f"must be one of {', '.join(_MOUNTS)}"
+    elif kind == "is_instance_of":
+        expected = f"must be a member of {entry['ctx']['class']}"
+    else:
+        expected = _EXPECTED.get(kind, str(entry["msg"]))
+    if path and path[-1] == "[key]":
+        path, expected = path[:-1], f"the key {expected}"
+        return path, f"{expected}, but {shown(value)} is of type {type(value).__name__}"
+    return path, f"{expected}, but {_found(path, value)}{_cure(path, kind, value)}"
+
+
+def _found(path: tuple[Any, ...], value: object) -> str:
+    kind = type(value).__name__
+    # Values of env may be secrets, and error texts end up in logs.
+    if "env" in path[2:3] or isinstance(value, (dict, list, tuple)):
+        return f"is of type {kind}"
+    return f"{shown(value)} is of type {kind}"
+
+
+def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
+    cure = ""
+    if kind == "string_type" and isinstance(value, (int, float)):
+        cure = "; use str()" if "env" in path[2:3] else f'; write "{value}"'
+    elif kind == "int_type" and isinstance(value, str):
+        cure = "; a number takes no text and no template"
+    elif kind == "int_type" and isinstance(value, bool):
+        cure = f"; write {int(value)}"
+    elif kind == "list_type" and isinstance(value, (tuple, str)):
+        cure = "; write [...]"
+    elif kind == "is_instance_of" and value in list(RetryPolicy):
+        cure = f"; write RetryPolicy.{value}"
+    elif kind == "dataclass_exact_type" and isinstance(value, dict):
+        cure = "; app_from_dict reads dicts"
+    return cure
+
+
+def _is_of_other_mount(app: AppDef, path: tuple[Any, ...]) -> bool:
+    """Return whether the error tells that a mount is not of another class, which it need not be."""
+    if "mounts" not in path or len(path) <= path.index("mounts") + 2:
+        return False
+    at = path.index("mounts")
+    role = app.roles[path[1]]
+    tried = path[at + 2]
+    mount = role.mounts[path[at + 1]] if isinstance(role, Role) else None
+    actual = [name for name, cls in _MOUNTS.items() if isinstance(mount, cls)]
+    return tried not in (actual or list(_MOUNTS)[:1])
