@@ -1,0 +1,24 @@
+"""Text helpers: names that native systems accept, and proposals for misspelt ones."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["closest", "normalize_str"]
+
+
+def normalize_str(data: str) -> str:
+    """Return `data` in lower case with only `[a-z0-9-]` and no leading dash: `_-Job!` gives `job`."""
+    return re.sub(r"[^a-z0-9-]", "", data.lower()).lstrip("-")
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most like `word`, or None if nothing is near."""
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
