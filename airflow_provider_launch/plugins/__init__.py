@@ -1,0 +1,30 @@
+"""For authors of plug-ins: register schedulers, trackers and named resources by a decorator."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.plugins import resource_tags
+from airflow_provider_launch.plugins._register import register
+from airflow_provider_launch.plugins._registry import PluginType, registry
+from airflow_provider_launch.plugins.fractions import (
+    EIGHTH,
+    HALF,
+    QUARTER,
+    SIXTEENTH,
+    WHOLE,
+    halve_mem_down_to,
+    powers_of_two_gpus,
+)
+
+__all__ = [
+    "EIGHTH",
+    "HALF",
+    "QUARTER",
+    "SIXTEENTH",
+    "WHOLE",
+    "PluginType",
+    "halve_mem_down_to",
+    "powers_of_two_gpus",
+    "register",
+    "registry",
+    "resource_tags",
+]

@@ -1,0 +1,31 @@
+"""Device files that belong to the named devices of a resource."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.specs.named_resources_aws import EFA_DEVICE, NEURON_DEVICE
+from airflow_provider_launch.specs.roles import DeviceMount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["get_device_mounts"]
+
+_PATHS = {
+    EFA_DEVICE: "/dev/infiniband/uverbs{}",
+    NEURON_DEVICE: "/dev/neuron{}",
+}
+
+
+def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
+    """Return one mount for each device file; a device of unknown kind is skipped with a warning."""
+    mounts: list[DeviceMount] = []
+    for name, count in devices.items():
+        if name not in _PATHS:
+            warnings.warn(f"device {name!r} has no known device files and is not mounted", UserWarning, stacklevel=2)
+            continue
+        paths = (_PATHS[name].format(number) for number in range(count))
+        mounts += [DeviceMount(src_path=path, dst_path=path) for path in paths]
+    return mounts

@@ -1,0 +1,51 @@
+"""App ids: readable, valid on every scheduler, and either random or derived from a key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+__all__ = ["END_CANDIDATES", "START_CANDIDATES", "make_stable", "make_unique", "random_id", "random_uint64"]
+
+# Neither vowels nor characters that look like others, so that no id is a word or is misread.
+START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
+END_CANDIDATES = START_CANDIDATES + "012345679"
+
+
+def random_uint64() -> int:
+    """Return 64 bits from the operating system; `random.seed` does not make them repeat."""
+    return int.from_bytes(os.urandom(8), byteorder="big")
+
+
+def random_id(max_length: int | None = None) -> str:
+    """Return a random id that starts with a letter, cut at `max_length`."""
+    return _spelt(random_uint64())[: None if max_length is None else max(max_length, 0)]
+
+
+def make_unique(name: str, string_length: int = 0) -> str:
+    """Return `name-<random id>`, whose random part is cut at `string_length`; 0 leaves it whole."""
+    return f"{name}-{random_id(string_length or None)}"
+
+
+def make_stable(name: str, key: str, max_length: int = 0) -> str:
+    """Return `name-<id>`, always the same for the same name and key; 0 means no limit.
+
+    A text that is too long loses the end of its name, never of its id, and the id still tells apart names that
+    became equal.
+    """
+    digest = hashlib.sha256(f"{len(name)}:{name}{key}".encode()).digest()
+    spelt = _spelt(int.from_bytes(digest[:8], byteorder="big"))
+    if max_length <= 0:
+        return f"{name}-{spelt}"
+    kept = name[: max(max_length - len(spelt) - 1, 0)].rstrip("-")
+    return f"{kept}-{spelt}" if kept else spelt[:max_length]
+
+
+def _spelt(number: int) -> str:
+    """Return the digits of the number, lowest first; the first digit is a letter."""
+    number, digit = divmod(number, len(START_CANDIDATES))
+    text = START_CANDIDATES[digit]
+    while number:
+        number, digit = divmod(number, len(END_CANDIDATES))
+        text += END_CANDIDATES[digit]
+    return text
