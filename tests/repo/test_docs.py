@@ -1,0 +1,76 @@
+"""Pages are true: each block of Python runs, each link leads somewhere, and the README fits on a screen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md"))
+)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [body for found, body in BLOCK.findall(text) if found == language]
+
+
+def anchors(text: str) -> set[str]:
+    """The ids that a page's headings get: lower case, spaces as hyphens, other signs left out."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    """In the order of the page, in one namespace: a page is a story."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAUNCH_HOME", str(tmp_path / "launch"))
+    namespace = {"__name__": "docs"}
+
+    for number, block in enumerate(blocks(page, "python"), 1):
+        exec(compile(block, f"{page}, block {number}", "exec"), namespace)
+
+    if page == "docs/core.md":
+        assert "hello from 0\nhello from 1\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "json")])
+def test_json_blocks_of_a_page_parse(page):
+    for block in blocks(page, "json"):
+        json.loads(block)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page):
+    path = ROOT / page
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file) if file else path
+        if not found.exists() or (anchor and anchor not in anchors(found.read_text(encoding="utf-8"))):
+            dead.append(target)
+
+    assert not dead
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tasks_named_in_a_page_exist(page):
+    tasks = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert named <= tasks
+
+
+def test_readme_fits_on_a_screen_or_two():
+    """What it is, two commands, one DAG, a table, links: more belongs into docs/."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 70

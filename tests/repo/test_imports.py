@@ -1,0 +1,82 @@
+"""Importing costs little: every parse of every DAG file pays for it."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import airflow_provider_launch
+
+HEAVY = ["boto3", "botocore", "docker", "fastapi", "kubernetes", "kubernetes_asyncio", "starlette"]
+CORE = ["specs", "specs.api", "schedulers", "schedulers.api", "runner", "follow"]
+
+
+def modules_after(statement: str) -> set[str]:
+    """The modules loaded in a fresh process after a statement."""
+    code = f"{statement}\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def modules_of_a_dag_file():
+    return modules_after(
+        "from airflow_provider_launch.operators.launch import LaunchAppOperator\n"
+        "from airflow_provider_launch.sensors.launch import AppStatusSensor\n"
+        "from airflow_provider_launch.specs import AppDef, Role, Resource, RetryPolicy, macros"
+    )
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_dag_file_loads_no_heavy_module(modules_of_a_dag_file, name):
+    assert name not in modules_of_a_dag_file
+
+
+def test_a_dag_file_loads_no_backend(modules_of_a_dag_file):
+    """Backends are found by name when they are asked for."""
+    backends = {name for name in modules_of_a_dag_file if name.startswith("airflow_provider_launch.schedulers.local")}
+
+    assert not backends - {
+        "airflow_provider_launch.schedulers.local",
+        "airflow_provider_launch.schedulers.local.options",
+    }
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_loads_no_airflow(module):
+    loaded = modules_after(f"import airflow_provider_launch.{module}")
+
+    assert not {name for name in loaded if name.partition(".")[0] in {"airflow", *HEAVY}}
+
+
+def test_every_module_can_be_imported_first():
+    """A cycle of imports shows only when the wrong module comes first."""
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(airflow_provider_launch.__path__, "airflow_provider_launch.")
+        if ".example_dags" not in module.name and not module.name.endswith("__main__")
+    ]
+    # Airflow's part once, so that only ours is loaded again and again; each starts without any of our modules.
+    code = """
+import importlib, sys
+import airflow.sdk
+from airflow.sdk import BaseOperator, BaseHook, BaseSensorOperator
+for name in sys.argv[1:]:
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("airflow_provider_launch")]:
+        del sys.modules[loaded]
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name}: {error!r}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("airflow_provider_launch")] == []

@@ -1,0 +1,63 @@
+"""The names that users import: what is listed exists, and what DAGs use is listed."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import airflow_provider_launch
+
+PROMISED = {
+    "operators.launch": ["LaunchAppOperator"],
+    "sensors.launch": ["AppStatusSensor"],
+    "hooks.launch": ["LaunchHook"],
+    "hooks.local": ["LocalLaunchHook"],
+    "runner": ["Runner", "get_runner"],
+    "runner.api": ["Runner", "get_runner"],
+    "schedulers": ["Scheduler", "get_default_scheduler_name", "get_scheduler_factories"],
+    "schedulers.api": [
+        "Capability",
+        "DescribeAppResponse",
+        "ListAppResponse",
+        "LogChunk",
+        "LogLine",
+        "Scheduler",
+        "Stream",
+    ],
+    "schedulers.local": ["create_scheduler"],
+    "specs": [
+        "AppDef",
+        "AppState",
+        "AppStatus",
+        "Resource",
+        "RetryPolicy",
+        "Role",
+        "macros",
+        "named_resources",
+        "runopts",
+    ],
+    "specs.api": ["AppDef", "AppDryRunInfo", "AppHandle", "AppState", "AppStatus", "Resource", "Role", "macros"],
+    "specs.builders": ["make_app_handle", "parse_mounts"],
+}
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(airflow_provider_launch.__path__, "airflow_provider_launch.")
+    if ".example_dags" not in module.name and not module.name.endswith("__main__")
+)
+
+
+@pytest.mark.parametrize("module", sorted(PROMISED))
+def test_promised_names_are_there(module):
+    found = importlib.import_module(f"airflow_provider_launch.{module}")
+
+    assert [name for name in PROMISED[module] if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_listed_names_exist(module):
+    """`from module import *` works, and a name that was removed does not stay in the list."""
+    found = importlib.import_module(module)
+
+    assert [name for name in getattr(found, "__all__", []) if not hasattr(found, name)] == []
