@@ -92,7 +92,7 @@ def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
     if isinstance(value, str):
         # Subclasses of str lose what makes them special, as in JSON.
         return str(value)
-    if value is None or (isinstance(value, (bool, int, float)) and math.isfinite(value)):
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     problems.append(
         (path, f"{shown(value)} is of type {type(value).__name__}, which JSON has not; use text or numbers")

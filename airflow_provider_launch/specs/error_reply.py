@@ -61,7 +61,7 @@ class ErrorReply:
             return _NOT_AVAILABLE
         try:
             # The local zone of whoever reads, as in the task log around it.
-            return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006
+            return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
         except (ValueError, OverflowError, OSError):
             return _NOT_AVAILABLE
 
@@ -111,7 +111,7 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        number = int(value) if isinstance(value, (int, str)) else value
-    except ValueError:
+        number = int(value) if isinstance(value, str) else value
+        return number if math.isfinite(number) else None
+    except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None

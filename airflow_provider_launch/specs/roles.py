@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 # Needed at run time: pydantic resolves the annotations of these dataclasses.
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.sentinels import MISSING
-from airflow_provider_launch.specs.workspaces import Workspace  # noqa: TC001 - the reason above
+from airflow_provider_launch.specs.workspaces import Workspace
 
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -100,7 +100,7 @@ class Role:
     mounts: list[Mount] = field(default_factory=list)
     workspace: Workspace | None = None
 
-    def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
+    def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         """Return the request to schedule; subclasses change the native request here."""
         return dryrun_info
 

@@ -178,7 +178,7 @@ class AppStatus:
         `state_mask_filter` takes bits of `AppState.mask`.
         """
         replicas = "".join(
-            replica._format()  # noqa: SLF001 - of this module
+            replica._format()
             for role, kept in self._kept(state_mask_filter)
             if not filter_roles or role in filter_roles
             for replica in kept
@@ -203,7 +203,7 @@ class AppStatus:
         return f"\nState: {self.state} ; Num Restarts: {self.num_restarts}\nMsg: {self.msg}\nReplicas: \n{roles}\n"
 
     def __repr__(self) -> str:
-        import yaml  # noqa: PLC0415 - the specs import nothing heavy
+        import yaml
 
         plain: dict[str, Any] = {
             "msg": self.msg,
@@ -232,7 +232,7 @@ class AppStatus:
         if self.msg and self.msg != NONE:
             lines[0] += f": {self.msg.strip().splitlines()[0][:_MAX_LINE] if self.msg.strip() else ''}"
         if first := self.first_failed_replica():
-            lines.append(f"first failed replica: {first._summary()}")  # noqa: SLF001 - of this module
+            lines.append(f"first failed replica: {first._summary()}")
             if error := first.first_error_line():
                 lines.append(error)
         elif self.structured_error_msg not in {"", NONE}:
@@ -274,6 +274,6 @@ def _plain(value: Any) -> Any:
 
 
 def _to_yaml(status: dict[str, Any]) -> str:
-    import yaml  # noqa: PLC0415 - the specs import nothing heavy
+    import yaml
 
     return yaml.safe_dump({"AppStatus": status}, default_flow_style=False, sort_keys=True, allow_unicode=True)

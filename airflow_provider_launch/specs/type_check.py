@@ -31,7 +31,7 @@ _EXPECTED = {
 
 def type_problems(app: AppDef) -> list[Problem]:
     """Return what has a wrong type; the app is read and neither copied nor changed."""
-    from pydantic import ValidationError  # noqa: PLC0415 - the specs import nothing heavy
+    from pydantic import ValidationError
 
     try:
         # The validated copy is thrown away: subclasses of Role must stay what they are.
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
 
 @cache
 def _adapter() -> TypeAdapter[list[AppDef]]:
-    from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - the specs import nothing heavy
+    from pydantic import ConfigDict, TypeAdapter
 
     # A list around the app, because pydantic takes no config for a dataclass itself.
     # Without "always" it trusts every instance, as the dataclass has been built already.

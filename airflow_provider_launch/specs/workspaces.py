@@ -66,11 +66,11 @@ class Workspace:
         """
         if not workspace or not workspace.strip():
             return Workspace(projects={})
-        import yaml  # noqa: PLC0415 - the specs import nothing heavy
+        import yaml
 
         # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be called 2024.
         try:
-            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)  # noqa: S506 - knows only text
+            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)
         except yaml.YAMLError as error:
             msg = f"workspace {workspace!r} is not YAML: {error}"
             raise ValueError(msg) from error
@@ -78,12 +78,12 @@ class Workspace:
             return Workspace(projects={parsed: ""})
         if not isinstance(parsed, dict):
             msg = f"workspace {workspace!r} is neither a path nor a mapping of path to sub-directory"
-            raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
+            raise ValueError(msg)
         projects: dict[str, str] = {}
         for path, target in parsed.items():
             if not isinstance(path, str) or not isinstance(target, str):
                 msg = f"workspace {workspace!r}: the target of {path!r} must be one path"
-                raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
+                raise ValueError(msg)
             projects[path] = "" if target in _NULLS else target
         return Workspace(projects=projects)
 

@@ -1,0 +1,40 @@
+from airflow_provider_launch.specs import NULL_RESOURCE, GiB, Resource, Role
+
+
+def test_repr_shows_all_fields():
+    assert (
+        repr(Resource(cpu=4, gpu=1, memMB=8 * GiB))
+        == "Resource(cpu=4, gpu=1, memMB=8192, capabilities={}, devices={}, tags={})"
+    )
+
+
+def test_a_copy_merges_capabilities_and_shares_no_dict():
+    original = Resource(1, 2, 3, capabilities={"a": 1, "b": 1}, devices={"d": 1}, tags={"t": 1})
+
+    copied = Resource.copy(original, b=2, c=3)
+
+    assert copied == Resource(1, 2, 3, capabilities={"a": 1, "b": 2, "c": 3}, devices={"d": 1}, tags={"t": 1})
+    copied.devices["d"] = 9
+    copied.tags["t"] = 9
+    assert original == Resource(1, 2, 3, capabilities={"a": 1, "b": 1}, devices={"d": 1}, tags={"t": 1})
+
+
+def test_tags_tell_the_name_and_whether_it_is_a_fraction():
+    tagged = Resource(
+        1, 0, 1, tags={"torchx/named_resources.name": "half", "torchx/named_resources.is_fractional": True}
+    )
+
+    assert tagged.get_resource_name() == "half"
+    assert tagged.is_fractional()
+    assert NULL_RESOURCE.get_resource_name() is None
+    assert not NULL_RESOURCE.is_fractional()
+
+
+def test_the_default_resource_of_a_role_equals_null_and_can_be_filled_in():
+    """Whoever fills in the resource of one role must not change it for all roles."""
+    role = Role(name="r", image="")
+    assert role.resource == NULL_RESOURCE
+
+    role.resource.capabilities["a"] = 1
+
+    assert Role(name="r", image="").resource == NULL_RESOURCE == Resource(cpu=-1, gpu=-1, memMB=-1)
