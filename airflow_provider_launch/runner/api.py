@@ -22,7 +22,6 @@ from airflow_provider_launch.settings import (
 )
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
@@ -204,7 +203,7 @@ class Runner:
         name = resolve_scheduler_name(scheduler, self._factories)
         with log_event("dryrun", name, app_id=app_id) as logged:
             copied = copy.deepcopy(app)
-            _check(copied)
+            check_app(copied)
             if idempotency_key is not None:
                 if app_id is not None:
                     raise ValueError("give `app_id` or `idempotency_key`, not both: each decides the id of the app")
@@ -443,19 +442,6 @@ def get_runner(
     if name is not None:
         warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)
     return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params)
-
-
-def _check(app: AppDef) -> None:
-    if not app.roles:
-        raise InvalidAppError(f"app {app.name!r} has no roles; give it at least one")
-    for role in app.roles:
-        if not role.entrypoint:
-            raise InvalidAppError(f"role {role.name!r} of app {app.name!r} has an empty entrypoint; say what it runs")
-        if role.num_replicas <= 0:
-            raise InvalidAppError(
-                f"role {role.name!r} of app {app.name!r} has num_replicas={role.num_replicas}; it needs at least 1"
-            )
-    check_app(app)
 
 
 def _warn_of_workspaces(

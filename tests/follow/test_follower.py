@@ -1,0 +1,496 @@
+"""What a consumer of a follower can rely on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from airflow_provider_launch.follow import (
+    Ended,
+    Follower,
+    LogGap,
+    LogLines,
+    Poller,
+    Reached,
+    StateChanged,
+    Tick,
+    Unreachable,
+)
+from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.specs.errors import (
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+    UnknownOutcomeError,
+)
+from airflow_provider_launch.specs.states import AppState
+from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
+from tests.support.follow import collect, launch_threads, states, texts, until
+
+
+@pytest.fixture
+def engine():
+    engine = FakeEngine()
+    yield engine
+    # What hangs on purpose is let go, so that no thread outlives its test.
+    engine.heal()
+
+
+@pytest.fixture
+def scheduler(engine):
+    return FakeScheduler("session", engine)
+
+
+@pytest.fixture
+def app_id(scheduler):
+    return scheduler.schedule(scheduler.submit_dryrun(an_app(replicas=2), {}, app_id="app-1"))
+
+
+@pytest.fixture
+def follow(scheduler, app_id):
+    made = []
+
+    def make(**options):
+        follower = Follower(scheduler, options.pop("app_id", app_id), **options)
+        made.append(follower)
+        return follower
+
+    yield make
+    for follower in made:
+        follower.close()
+
+
+def is_running(event):
+    return isinstance(event, StateChanged) and event.new == AppState.RUNNING
+
+
+def is_tick(event):
+    return isinstance(event, Tick)
+
+
+# ---- states ----------------------------------------------------------------------------------------------------
+
+
+def test_each_state_is_told_once_and_in_order(engine, follow, app_id):
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.RUNNING)
+    events += until(follower, is_running)
+    time.sleep(0.1)
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert states(events) == ["PENDING", "RUNNING", "SUCCEEDED"]
+    assert next(event.old for event in events if isinstance(event, StateChanged)) is None
+    assert isinstance(events[-1], Ended)
+    assert events[-1].response.state == AppState.SUCCEEDED
+
+
+def test_a_new_reason_for_waiting_is_told(engine, follow, app_id):
+    """Whoever waits for a cluster wants to read why."""
+    follower = follow()
+    until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.PENDING, "no node has 8 GPUs")
+
+    event = until(follower, lambda event: isinstance(event, StateChanged))[-1]
+
+    assert (event.old, event.new, event.response.msg) == (AppState.PENDING, AppState.PENDING, "no node has 8 GPUs")
+
+
+@pytest.mark.parametrize("end", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
+def test_an_end_is_final(engine, follow, app_id, end):
+    """An engine that takes its word back must not change an outcome that was told."""
+    engine.state(app_id, end)
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.RUNNING)
+    events += collect(follower)
+
+    assert states(events) == [str(end)]
+    assert events[-1].response.state == end
+
+
+def test_unknown_is_a_state_and_no_end(engine, follow, app_id):
+    follower = follow()
+    engine.state(app_id, AppState.UNKNOWN)
+    events = until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert states(events) == ["UNKNOWN", "SUCCEEDED"]
+
+
+def test_ticks_come_while_nothing_happens(follow):
+    follower = follow()
+    until(follower, is_tick)
+    began = time.monotonic()
+    for _ in range(3):
+        until(follower, is_tick)
+
+    assert time.monotonic() - began < 1.0
+
+
+def test_ticks_come_while_every_request_hangs(engine, follow):
+    """The consumer looks at its kill flag on a tick; a dead cluster must not take that away."""
+    let_go = threading.Event()
+    engine.on_describe = lambda ids: let_go.wait(10)
+    engine.on_read = lambda *_: let_go.wait(10)
+    follower = follow(roles=an_app().roles)
+    began = time.monotonic()
+    for _ in range(3):
+        until(follower, is_tick)
+    took = time.monotonic() - began
+    follower.close()
+    closed = time.monotonic() - began - took
+    let_go.set()
+
+    assert took < 1.5
+    assert closed < 1.0
+
+
+# ---- outages ---------------------------------------------------------------------------------------------------
+
+
+def test_an_outage_is_told_once_and_borne(engine, follow, app_id):
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, StateChanged))
+    engine.cut()
+    events += until(follower, lambda event: isinstance(event, Unreachable))
+    for _ in range(3):
+        events += until(follower, is_tick)
+    engine.heal()
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert [type(event) for event in events if isinstance(event, (Unreachable, Reached))] == [Unreachable, Reached]
+    assert states(events) == ["PENDING", "SUCCEEDED"]
+    assert next(event for event in events if isinstance(event, Reached)).after_s > 0.3
+
+
+def test_an_outage_beyond_the_bound_is_raised(engine, follow):
+    follower = follow(unavailable_for_s=0.3)
+    until(follower, lambda event: isinstance(event, StateChanged))
+    engine.cut("no route to host")
+    began = time.monotonic()
+
+    with pytest.raises(SchedulerUnavailableError):
+        collect(follower)
+    assert 0.2 < time.monotonic() - began < 1.5
+
+
+def test_a_request_that_hangs_for_ever_is_an_outage(engine, follow):
+    let_go = threading.Event()
+    engine.on_describe = lambda ids: let_go.wait(10)
+    follower = follow(unavailable_for_s=0.3)
+
+    with pytest.raises(SchedulerUnavailableError, match="has been unknown"):
+        collect(follower)
+    let_go.set()
+
+
+def test_a_refusal_is_raised_at_once(engine, follow):
+    def refuse(ids):
+        raise SchedulerRejectedError("token expired")
+
+    engine.on_describe = refuse
+
+    with pytest.raises(SchedulerRejectedError, match="token expired"):
+        collect(follow())
+
+
+def test_an_app_that_vanishes_has_an_unknown_outcome(engine, follow, app_id):
+    engine.write(app_id, "worker", 0, "last words\n")
+    follower = follow()
+    events = until(follower, lambda event: isinstance(event, LogLines))
+    engine.forget(app_id)
+
+    with pytest.raises(UnknownOutcomeError, match="app-1"):
+        collect(follower)
+    assert texts(events) == ["last words\n"]
+
+
+def test_an_app_that_was_never_there_is_unknown(follow):
+    with pytest.raises(UnknownAppException, match="no-such-app"):
+        collect(follow(app_id="no-such-app"))
+
+
+def test_an_app_that_we_launched_and_is_not_there_has_an_unknown_outcome(follow):
+    with pytest.raises(UnknownOutcomeError, match="s://x/no-such-app"):
+        collect(follow(app_id="no-such-app", app_handle="s://x/no-such-app", scheduled=True))
+
+
+def test_one_look_without_the_app_is_borne(engine, scheduler, follow, app_id):
+    """Some engines show an app a moment after it was accepted."""
+    record = engine.apps.pop(app_id)
+
+    def appear(ids):
+        if len(engine.describe_calls) > 1:
+            engine.apps[app_id] = record
+
+    engine.on_describe = appear
+    follower = follow(scheduled=True)
+
+    assert states(until(follower, lambda event: isinstance(event, StateChanged))) == ["PENDING"]
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_all_replicas_come_in_their_order(engine, follow, app_id):
+    for k in range(2):
+        engine.write(app_id, "worker", k, "".join(f"{k}:{n}\n" for n in range(250)))
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    events = collect(follow())
+
+    for k in range(2):
+        assert texts(events, replica=k) == [f"{k}:{n}\n" for n in range(250)]
+
+
+def test_the_first_line_comes_soon(engine, follow, app_id):
+    follower = follow()
+    until(follower, is_tick)
+    engine.write(app_id, "worker", 0, "hello\n")
+    began = time.monotonic()
+    until(follower, lambda event: isinstance(event, LogLines))
+
+    assert time.monotonic() - began < 0.5
+
+
+def test_lines_written_while_the_app_ends_are_told(engine, follow, app_id):
+    follower = follow()
+    until(follower, lambda event: isinstance(event, StateChanged))
+    engine.write(app_id, "worker", 0, "".join(f"{n}\n" for n in range(1000)))
+    engine.write(app_id, "worker", 1, "no newline at the end")
+    engine.state(app_id, AppState.FAILED)
+    events = collect(follower)
+
+    assert texts(events) == [f"{n}\n" for n in range(1000)]
+    assert texts(events, replica=1) == ["no newline at the end"]
+    assert not [event for event in events if isinstance(event, LogGap)]
+
+
+def test_the_end_is_told_before_queued_lines(engine, follow, app_id):
+    """An operator behind a flood of lines must still learn at once that the app failed."""
+    engine.write(app_id, "worker", 0, "x\n" * 50_000)
+    follower = follow()
+    until(follower, lambda event: isinstance(event, LogLines))
+    engine.state(app_id, AppState.FAILED)
+    time.sleep(0.2)
+    events = collect(follower)
+
+    assert states(events[:2]) == ["FAILED"]
+    assert isinstance(events[-1], Ended)
+
+
+def test_a_flood_stays_bounded(engine, follow, app_id):
+    """Memory must not grow with the log, however slow the consumer is."""
+    engine.chunk_lines = 1000
+    engine.write(app_id, "worker", 0, "x" * 99 + "\n")
+    engine.apps[app_id].lines["worker", 0] *= 100_000
+    engine.state(app_id, AppState.SUCCEEDED)
+    follower = follow()
+    until(follower, lambda event: isinstance(event, LogLines))
+    time.sleep(0.5)
+    read = engine.log_calls
+
+    events = collect(follower)
+
+    assert read < 10
+    assert len(texts(events)) + 1000 >= 99_000
+
+
+def test_a_log_source_that_hangs_does_not_delay_the_end(engine, follow, app_id):
+    let_go = threading.Event()
+    engine.on_read = lambda *_: let_go.wait(10)
+    follower = follow(log_drain_s=0.5)
+    until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.SUCCEEDED)
+    began = time.monotonic()
+    events = until(follower, lambda event: isinstance(event, StateChanged))
+    told = time.monotonic() - began
+    events += collect(follower)
+    let_go.set()
+
+    assert states(events) == ["SUCCEEDED"]
+    assert told < 0.5
+    assert time.monotonic() - began < 2
+    assert "may be missing" in next(event for event in events if isinstance(event, LogGap)).message
+
+
+def test_a_log_source_that_fails_is_told_once_per_replica(engine, follow, app_id):
+    def fail(app_id, role, k):
+        raise OSError("disk on fire")
+
+    engine.on_read = fail
+    follower = follow(log_drain_s=0.2)
+    events = []
+    for _ in range(5):
+        events += until(follower, is_tick)
+    gaps = [event for event in events if isinstance(event, LogGap)]
+    engine.state(app_id, AppState.SUCCEEDED)
+    events += collect(follower)
+
+    assert sorted((gap.role, gap.replica) for gap in gaps) == [("worker", 0), ("worker", 1)]
+    assert "disk on fire" in gaps[0].message
+    assert events[-1].response.state == AppState.SUCCEEDED
+
+
+def test_a_log_source_that_recovers_loses_no_line(engine, follow, app_id):
+    failures = iter(range(3))
+
+    def fail(app_id, role, k):
+        if next(failures, None) is not None:
+            raise SchedulerUnavailableError("log server restarts")
+
+    engine.on_read = fail
+    engine.write(app_id, "worker", 0, "a\nb\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    events = collect(follow())
+
+    assert texts(events) == ["a\n", "b\n"]
+    assert len([event for event in events if isinstance(event, LogGap)]) == 1
+
+
+def test_logs_that_the_scheduler_does_not_have_are_given_up(engine, follow, app_id):
+    def fail(app_id, role, k):
+        raise NotImplementedError("no logs")
+
+    engine.on_read = fail
+    engine.state(app_id, AppState.SUCCEEDED)
+    began = time.monotonic()
+
+    events = collect(follow())
+
+    assert time.monotonic() - began < 1
+    assert isinstance(events[-1], Ended)
+
+
+def test_only_the_asked_roles_and_stream_are_read(engine, scheduler, follow):
+    app = an_app(roles=["a", "b"])
+    app_id = scheduler.schedule(scheduler.submit_dryrun(app, {}, app_id="two-roles"))
+    for role in "ab":
+        engine.write(app_id, role, 0, "out\n")
+        engine.write(app_id, role, 0, "err\n", stream=Stream.STDERR)
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    events = collect(follow(app_id=app_id, log_roles=["b"], streams=Stream.STDERR))
+
+    assert texts(events, "a") == []
+    assert texts(events, "b") == ["err\n"]
+
+
+def test_no_log_is_read_when_none_is_wanted(engine, follow, app_id):
+    engine.write(app_id, "worker", 0, "a\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+    events = collect(follow(logs=False))
+
+    assert engine.log_calls == 0
+    assert isinstance(events[-1], Ended)
+
+
+def test_from_now_leaves_the_past_out(engine, follow, app_id):
+    engine.write(app_id, "worker", 0, "".join(f"old {n}\n" for n in range(1000)))
+    follower = follow(logs_from="now")
+    until(follower, is_tick)
+    until(follower, is_tick)
+    engine.write(app_id, "worker", 0, "new\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    assert texts(collect(follower)) == ["new\n"]
+
+
+# ---- resume ----------------------------------------------------------------------------------------------------
+
+
+def test_another_follower_goes_on_without_loss_or_repetition(engine, follow, app_id):
+    """Worker and triggerer hand over through JSON, at any moment."""
+    engine.chunk_lines = 7
+    expected = [f"{n}\n" for n in range(200)]
+    engine.write(app_id, "worker", 0, "".join(expected[:100]))
+    told, cursors = [], {}
+    for handover in range(12):
+        if handover == 5:
+            engine.write(app_id, "worker", 0, "".join(expected[100:]))
+        follower = follow(cursors=json.loads(json.dumps(cursors)))
+        events = until(follower, lambda event: isinstance(event, (LogLines, Tick)))
+        told += texts(events)
+        cursors = follower.cursors
+        follower.close()
+    engine.state(app_id, AppState.SUCCEEDED)
+    events = collect(follow(cursors=cursors))
+
+    assert told + texts(events) == expected
+    assert events[-1].cursors == {"worker/0": 200, "worker/1": 0}
+
+
+def test_a_loop_that_was_left_goes_on(engine, follow, app_id):
+    engine.write(app_id, "worker", 0, "a\n")
+    follower = follow()
+    for event in follower:
+        if isinstance(event, Tick):
+            break
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    assert states(collect(follower)) == ["SUCCEEDED"]
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------
+
+
+def test_close_ends_all_threads(follow):
+    follower = follow()
+    until(follower, is_tick)
+    assert launch_threads()
+    follower.close()
+    follower.close()
+
+    assert launch_threads() == []
+
+
+def test_the_end_of_the_loop_ends_all_threads(engine, follow, app_id):
+    engine.state(app_id, AppState.SUCCEEDED)
+    collect(follow())
+
+    assert launch_threads() == []
+
+
+def test_an_exception_in_the_consumer_ends_all_threads(follow):
+    def consume():
+        with follow() as follower:
+            for _ in follower:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        consume()
+
+    assert launch_threads() == []
+
+
+def test_followers_may_share_a_poller(engine, scheduler):
+    """A thousand apps are one question."""
+    ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(20)]
+    poller = Poller(scheduler, 0.05)
+    followers = [Follower(scheduler, app_id, logs=False, poller=poller) for app_id in ids]
+    for follower in followers:
+        until(follower, lambda event: isinstance(event, StateChanged))
+    engine.describe_calls.clear()
+    time.sleep(0.5)
+    asked = list(engine.describe_calls)
+    for app_id in ids:
+        engine.state(app_id, AppState.SUCCEEDED)
+    ends = [states(collect(follower)) for follower in followers]
+
+    assert len(asked) < 20
+    assert all(len(one) == 20 for one in asked)
+    assert ends == [["SUCCEEDED"]] * 20
+    assert launch_threads() == []
+
+
+def test_an_unknown_way_to_begin_is_refused(scheduler):
+    with pytest.raises(ValueError, match="logs_from"):
+        Follower(scheduler, "x", logs_from="end")

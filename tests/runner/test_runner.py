@@ -1,0 +1,334 @@
+"""The front door: launch, watch by handle, end."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+
+import pytest
+
+from airflow_provider_launch.runner import Runner, get_runner
+from airflow_provider_launch.schedulers import get_scheduler_factories
+from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.specs.api import AppDef, AppState, Role, Workspace
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    AppStatusError,
+    InvalidAppError,
+    InvalidRunConfigException,
+    MalformedAppHandleException,
+    SchedulerUnavailableError,
+    SessionMismatchException,
+    UnknownAppException,
+    UnknownSchedulerException,
+)
+from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
+
+
+@pytest.fixture
+def engine():
+    return FakeEngine()
+
+
+@pytest.fixture
+def make_runner(engine):
+    def make(name="session", **options):
+        return Runner(name, {"fake": lambda session, **kwargs: FakeScheduler(session, engine)}, **options)
+
+    return make
+
+
+@pytest.fixture
+def runner(make_runner):
+    with make_runner() as runner:
+        yield runner
+
+
+# ---- launch ----------------------------------------------------------------------------------------------------
+
+
+def test_run_returns_a_handle_of_the_session(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+
+    assert handle == "fake://session/app-1"
+    assert list(engine.apps) == ["app-1"]
+
+
+def test_run_with_dryrun_starts_nothing(runner, engine):
+    info = runner.run(an_app(), "fake", {"queue": "gpu"}, dryrun=True)
+
+    assert engine.started == 0
+    assert info.request.cfg["queue"] == "gpu"
+    assert runner.schedule(info).startswith("fake://session/app-")
+
+
+def test_the_callers_objects_stay_as_they_were(runner):
+    app, cfg = an_app(replicas=2), {"tags": ["a"]}
+    before = copy.deepcopy((app, cfg))
+    info = runner.dryrun(app, "fake", cfg)
+    info.app.roles[0].args.append("changed")
+    info.request.cfg["tags"].append("changed")
+    runner.run(app, "fake", cfg)
+
+    assert (app, cfg) == before
+
+
+@pytest.mark.parametrize(
+    ("app", "named"),
+    [
+        (AppDef("app"), "role"),
+        (AppDef("app", [Role("worker", "", entrypoint="")]), "entrypoint"),
+        (AppDef("app", [Role("worker", "")]), "entrypoint"),
+        (AppDef("app", [Role("worker", "", entrypoint="true", num_replicas=0)]), "num_replicas"),
+    ],
+)
+def test_an_app_that_makes_no_sense_is_refused(runner, app, named):
+    with pytest.raises(InvalidAppError, match=named) as caught:
+        runner.dryrun(app, "fake")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_misspelt_option_is_refused_with_a_proposal(runner):
+    with pytest.raises(InvalidRunConfigException, match="queue"):
+        runner.dryrun(an_app(), "fake", {"queu": "gpu"})
+
+
+def test_every_role_learns_its_job_and_its_parent(runner, monkeypatch):
+    monkeypatch.delenv("TORCHX_PARENT_RUN_ID", raising=False)
+    app = an_app(roles=["a", "b"])
+    env = [role.env for role in runner.dryrun(app, "fake", parent_run_id="mine").app.roles]
+
+    assert [one["TORCHX_JOB_ID"] for one in env] == ["fake://session/${app_id}"] * 2
+    assert [one["TORCHX_PARENT_RUN_ID"] for one in env] == ["mine"] * 2
+    assert all(one["TORCHX_INTERNAL_SESSION_ID"] for one in env)
+    monkeypatch.setenv("TORCHX_PARENT_RUN_ID", "inherited")
+    inherited = runner.dryrun(app, "fake", parent_run_id="mine").app.roles[0].env
+    assert inherited["TORCHX_PARENT_RUN_ID"] == "inherited"
+
+
+def test_a_workspace_that_cannot_be_mirrored_is_ignored_with_a_warning(runner):
+    with pytest.warns(UserWarning, match="does not mirror workspaces"):
+        runner.dryrun(an_app(), "fake", workspace="/tmp/project")
+    app = an_app()
+    app.roles[0].workspace = Workspace({"/tmp/project": ""})
+    with pytest.warns(UserWarning, match="does not mirror workspaces"):
+        runner.dryrun(app, "fake")
+
+
+def test_the_same_key_is_the_same_app(make_runner, engine):
+    """A launcher that was killed after it submitted asks again, from another process."""
+    handles = {make_runner().run(an_app(), "fake", idempotency_key="2024-01-01") for _ in range(3)}
+
+    assert len(handles) == engine.started == 1
+
+
+def test_the_same_id_for_another_app_is_a_conflict(runner):
+    runner.run(an_app(), "fake", app_id="app-1")
+
+    with pytest.raises(AppConflictError):
+        runner.run(an_app(replicas=3), "fake", app_id="app-1")
+
+
+def test_an_info_from_elsewhere_is_not_scheduled(runner, engine):
+    info = FakeScheduler("", engine).submit_dryrun(an_app(), {})
+
+    with pytest.raises(ValueError, match=r"Runner\.dryrun"):
+        runner.schedule(info)
+
+
+def test_a_plugin_older_than_app_id_and_cfg_still_works(engine):
+    class Old(FakeScheduler):
+        def _submit_dryrun(self, app, cfg):
+            return super()._submit_dryrun(app, cfg, app_id="its-own")
+
+        def _validate(self, app, scheduler):
+            pass
+
+        def list(self):
+            return super().list()
+
+    runner = Runner("s", {"old": lambda session, **kwargs: Old(session, engine, "old")})
+
+    assert runner.run(an_app(), "old", app_id="ours") == "old://s/its-own"
+    assert [app.app_handle for app in runner.list("old")] == ["old://s/its-own"]
+
+
+# ---- by handle -------------------------------------------------------------------------------------------------
+
+
+def test_another_runner_sees_and_ends_the_app(make_runner, engine):
+    handle = make_runner().run(an_app(replicas=2), "fake", app_id="app-1")
+    engine.write("app-1", "worker", 1, "out\n")
+    engine.write("app-1", "worker", 1, "err\n", stream=Stream.STDERR)
+    other = make_runner("another session")
+
+    assert other.status(handle).state == AppState.PENDING
+    assert [role.num_replicas for role in other.describe(handle).roles] == [2]
+    assert list(other.log_lines(handle, "worker", 1)) == ["out\n", "err\n"]
+    assert list(other.log_lines(handle, "worker", 1, regex="e.r")) == ["err\n"]
+    assert list(other.log_lines(handle, "worker", 1, streams=Stream.STDOUT)) == ["out\n"]
+    other.cancel(handle)
+    other.cancel(handle)
+    assert engine.cancelled == ["app-1"]
+    other.delete(handle)
+    assert engine.apps == {}
+
+
+def test_what_is_not_there_is_none_or_ignored(runner):
+    handle = "fake://session/no-such-app"
+
+    assert runner.status(handle) is None
+    assert runner.describe(handle) is None
+    assert runner.wait(handle) is None
+    runner.cancel(handle)
+    runner.delete(handle)
+    with pytest.raises(UnknownAppException, match="no-such-app"):
+        runner.log_lines(handle, "worker")
+
+
+def test_lines_of_a_replica_that_is_not_there_are_refused_at_the_call(runner):
+    handle = runner.run(an_app(), "fake")
+
+    with pytest.raises(ValueError, match="worker"):
+        runner.log_lines(handle, "worker", 7)
+
+
+def test_tailing_ends_with_the_app(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.write("app-1", "worker", 0, "a\n")
+    lines = iter(runner.log_lines(handle, "worker", should_tail=True))
+    first = next(lines)
+    engine.write("app-1", "worker", 0, "b\nc\n")
+    engine.state("app-1", AppState.SUCCEEDED)
+
+    assert [first, *lines] == ["a\n", "b\n", "c\n"]
+
+
+def test_list_gives_handles(runner):
+    runner.run(an_app(), "fake", app_id="app-1")
+
+    assert [(app.app_handle, app.name) for app in runner.list("fake")] == [("fake://session/app-1", "app")]
+
+
+@pytest.mark.parametrize("action", ["cancel", "delete"])
+def test_a_careful_runner_leaves_apps_of_other_sessions_alone(make_runner, engine, action):
+    handle = make_runner("mine").run(an_app(), "fake")
+    careful = make_runner("other", check_session=True)
+
+    with pytest.raises(SessionMismatchException, match="other"):
+        getattr(careful, action)(handle)
+    assert careful.status(handle).state == AppState.PENDING
+
+
+@pytest.mark.parametrize("handle", ["fake://session/", "session/app", "app"])
+def test_what_is_no_handle_is_refused(runner, handle):
+    with pytest.raises(MalformedAppHandleException):
+        runner.status(handle)
+
+
+def test_an_unknown_scheduler_is_named_with_the_known_ones(runner):
+    with pytest.raises(UnknownSchedulerException, match=r"slurmy.*fake") as caught:
+        runner.run(an_app(), "slurmy")
+    assert isinstance(caught.value, KeyError)
+
+
+def test_stop_is_the_older_name_of_cancel(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+
+    with pytest.warns(PendingDeprecationWarning):
+        runner.stop(handle)
+    assert engine.cancelled == ["app-1"]
+
+
+# ---- wait ------------------------------------------------------------------------------------------------------
+
+
+def test_wait_returns_the_end(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    threading.Timer(0.1, engine.state, ("app-1", AppState.FAILED)).start()
+
+    assert runner.wait(handle, 0.02).state == AppState.FAILED
+
+
+def test_wait_gives_up_after_its_time(runner):
+    handle = runner.run(an_app(), "fake")
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError, match="PENDING"):
+        runner.wait(handle, 10, timeout=0.2)
+    assert time.monotonic() - began < 1
+
+
+def test_wait_bears_errors_in_a_row_up_to_its_budget(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.state("app-1", AppState.SUCCEEDED)
+    failures = iter(range(3))
+
+    def fail(_ids):
+        if next(failures, None) is not None:
+            raise SchedulerUnavailableError("no route to host")
+
+    engine.on_describe = fail
+    assert runner.wait(handle, 0.01, max_errors=3).state == AppState.SUCCEEDED
+    failures = iter(range(3))
+    with pytest.raises(SchedulerUnavailableError, match="no route"):
+        runner.wait(handle, 0.01, max_errors=2)
+
+
+def test_wait_does_not_take_unknown_for_running(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.state("app-1", AppState.UNKNOWN)
+
+    with pytest.raises(AppStatusError, match="UNKNOWN"):
+        runner.wait(handle, 0.01, max_errors=2)
+
+
+# ---- schedulers ------------------------------------------------------------------------------------------------
+
+
+def test_parameters_may_be_meant_for_one_backend():
+    seen = {}
+
+    def factory(backend):
+        def create(session, **kwargs):
+            seen[backend] = (session, kwargs)
+            return FakeScheduler(session, backend=backend)
+
+        return create
+
+    runner = Runner("s", {"a": factory("a"), "b": factory("b")}, None, {"x": 1, "a": {"x": 2, "y": 3}, "z": {"k": 1}})
+    for backend in ("a", "b", "a"):
+        runner.scheduler(backend)
+
+    assert seen == {"a": ("s", {"x": 2, "y": 3, "z": {"k": 1}}), "b": ("s", {"x": 1, "z": {"k": 1}})}
+
+
+def test_close_closes_what_was_made_and_can_be_repeated(make_runner):
+    with make_runner() as runner:
+        scheduler = runner.scheduler("fake")
+    runner.close()
+
+    assert scheduler.closed == 1
+
+
+def test_the_builtin_schedulers_are_known_by_name():
+    runner = get_runner()
+
+    assert runner.name() == "torchx"
+    assert runner.scheduler_backends()[0] == "local"
+    assert list(get_scheduler_factories(group="no.such.group", skip_defaults=True)) == []
+    with pytest.warns(FutureWarning):
+        assert get_runner("mine").name() == "mine"
+
+
+def test_an_older_name_means_the_new_backend(engine):
+    runner = Runner("s", {"local": lambda session, **kwargs: FakeScheduler(session, engine, "local")})
+    handle = runner.run(an_app(), "local_cwd", app_id="x")
+
+    assert handle == "local://s/x"
+    assert runner.status("local_cwd://s/x").state == AppState.PENDING
+
+
+def test_options_are_read_from_text(runner):
+    assert runner.cfg_from_str("fake", "queue=a,tags=x;y", "queue=b") == {"queue": "b", "tags": ["x", "y"]}
