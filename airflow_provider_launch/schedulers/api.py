@@ -108,8 +108,8 @@ class Scheduler(abc.ABC, Generic[T]):
             info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
-        info._app = app
-        info._cfg = resolved
+        info._app = app  # noqa: SLF001 - names of the plug-in interface
+        info._cfg = resolved  # noqa: SLF001 - the same
         return info
 
     @abc.abstractmethod
@@ -139,7 +139,7 @@ class Scheduler(abc.ABC, Generic[T]):
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
         """Check before workspaces are built."""
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:  # noqa: ARG002 - a hook
         """Check before the request is built."""
         for role in app.roles:
             if role.resource == NULL_RESOURCE:
@@ -164,7 +164,7 @@ class Scheduler(abc.ABC, Generic[T]):
             raise TypeError(f"{type(self).__name__} must override `describe_many` or `describe`")
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
-    def describe_native(self, app_id: str) -> AppDryRunInfo[Any] | None:
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Any] | None:  # noqa: ARG002 - a hook
         """Return the request as the engine keeps it; None where it keeps none."""
         return None
 
@@ -176,7 +176,7 @@ class Scheduler(abc.ABC, Generic[T]):
         """Tell whether the scheduler knows the app."""
         return self.describe(app_id) is not None
 
-    def result(self, app_id: str) -> JsonValue:
+    def result(self, app_id: str) -> JsonValue:  # noqa: ARG002 - a hook
         """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
 
         Raises:
@@ -250,7 +250,7 @@ class Scheduler(abc.ABC, Generic[T]):
         regex: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        should_tail: bool = False,  # noqa: FBT001, FBT002 - the known signature
+        should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """Return the lines of one replica, all attempts in order.

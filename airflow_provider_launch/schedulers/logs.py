@@ -21,7 +21,7 @@ __all__ = [
     "split_lines_iterator",
 ]
 
-JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]
+JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007 - evaluated
 """What survives `json.dumps` and `json.loads`."""
 
 

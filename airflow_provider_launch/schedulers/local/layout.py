@@ -1,0 +1,140 @@
+"""Names of the files below the root, in one place for launcher, supervisor and shim.
+
+```text
+<root>/apps/<app>/   app.json          the request; the directory appears whole, by a rename
+                     lock              flock of the supervisor
+                     state.json        what the supervisor saw last; final once terminal
+                     cancel, delete    marks: the wish of an observer
+                     ports.json        chosen ports
+                     supervisor.log
+                     run/<app attempt>/<role>/<replica>/<replica attempt>/
+                         started pid exit stdout stderr shim.lock result error.json
+<root>/journal       one line per change of any app
+<root>/ports/        <port>.lock       <root>/gpus/ <gpu>.lock
+<root>/building/     half-built and half-removed apps
+```
+
+Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import Any
+
+__all__ = [
+    "APP",
+    "CANCEL",
+    "DELETE",
+    "JOURNAL",
+    "LOCK",
+    "PORTS",
+    "STATE",
+    "append_journal",
+    "attempt_dir",
+    "attempts_of",
+    "boot_id",
+    "read_json",
+    "role_dir",
+    "write_json",
+]
+
+APP = "app.json"
+LOCK = "lock"
+STATE = "state.json"
+CANCEL = "cancel"
+DELETE = "delete"
+PORTS = "ports.json"
+JOURNAL = "journal"
+JOURNAL_LIMIT = 1024 * 1024
+"""Bytes after which a new journal is begun."""
+
+
+def role_dir(index: int, name: str) -> str:
+    """Return the directory name of a role: its place keeps it unique, its name makes it readable."""
+    return f"{index}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:40]
+
+
+def attempt_dir(app_dir: str, app_attempt: int, role: str, replica: int, attempt: int) -> str:
+    """Return the directory of one attempt; `role` is what `role_dir` gave."""
+    return f"{app_dir}/run/{app_attempt}/{role}/{replica}/{attempt}"
+
+
+def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
+    """Return (app attempt, replica attempt) of every attempt of one replica, in order."""
+    found: list[tuple[int, int]] = []
+    for app_attempt in numbers_in(f"{app_dir}/run"):
+        found += [(app_attempt, n) for n in numbers_in(f"{app_dir}/run/{app_attempt}/{role}/{replica}")]
+    return found
+
+
+def numbers_in(path: str) -> list[int]:
+    """Return the entries of a directory that are numbers, sorted; none if it does not exist."""
+    try:
+        return sorted(int(name) for name in os.listdir(path) if name.isdigit())
+    except FileNotFoundError:
+        return []
+
+
+def read_json(path: str) -> Any:
+    """Return the document, or None where there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def write_json(path: str, document: object, *, durable: bool = False) -> None:
+    """Replace the file in one step: a reader sees the old document or the new one, never half of it."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        json.dump(document, file, separators=(",", ":"))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def append_journal(root: str, app_id: str, word: str) -> None:
+    """Tell every observer of this root that something about the app has changed."""
+    path = f"{root}/{JOURNAL}"
+    line = f"{app_id} {word}\n".encode()
+    while True:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, line)
+            status = os.fstat(fd)
+            if status.st_size > JOURNAL_LIMIT:
+                _begin_new_journal(path, status.st_ino)
+            if _inode(path) in {status.st_ino, None}:
+                return
+            # Another process began a new journal; observers may have left this one already: tell it there too.
+        finally:
+            os.close(fd)
+
+
+def _begin_new_journal(path: str, inode: int) -> None:
+    if _inode(path) == inode:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, f"{path}.old")
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def boot_id() -> str:
+    """Return what changes when this host boots; empty where the kernel does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""Ports and GPUs of this host, leased to one app at a time.
+
+A lease is a lock file held by the supervisor and, by inheritance, by its shims: it lasts while any of them lives.
+
+Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_launch.schedulers.local import layout, processes
+
+__all__ = ["Leases", "free_gpus", "gpu_env", "port_variable"]
+
+FIRST_PORT, LAST_PORT = 20000, 32767
+"""Below the range from which Linux takes the ports of outgoing connections."""
+GPUS = "gpus.json"
+
+
+def port_variable(role: str, name: str) -> str:
+    """Return the variable in which every replica finds the port: `LAUNCH_PORT_<ROLE>_<NAME>`."""
+    return re.sub(r"[^A-Z0-9]", "_", f"LAUNCH_PORT_{role}_{name}".upper())
+
+
+def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:
+    """Return the variables that restrict CUDA to these devices; none for a replica without."""
+    if not devices:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def free_gpus(root: str, devices: Sequence[str]) -> list[str]:
+    """Return the devices that no app holds now."""
+    return [device for device in devices if not processes.is_locked(_gpu_lock(root, device))]
+
+
+class Leases:
+    """What one app holds. What was chosen is on record, so that the next supervisor chooses the same."""
+
+    def __init__(self, root: str, app_dir: str) -> None:
+        self._root = root
+        self._dir = app_dir
+        self._held: list[int] = []
+
+    def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Return variable name to port for every port of every role; 0 in the request means "choose"."""
+        chosen: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
+        for port in chosen.values():
+            self._hold(_port_lock(self._root, port))
+        found: dict[str, int] = {}
+        for role in roles:
+            for name, port in role["ports"].items():
+                variable = port_variable(role["name"], name)
+                if port == 0 and variable not in chosen:
+                    chosen[variable] = self._choose_port()
+                found[variable] = port or chosen[variable]
+        layout.write_json(f"{self._dir}/{layout.PORTS}", chosen)
+        return found
+
+    def gpus(self, roles: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> dict[str, list[str]] | None:
+        """Return `role/replica` to devices; None if too few are free."""
+        known: dict[str, list[str]] | None = layout.read_json(f"{self._dir}/{GPUS}")
+        if known is not None:
+            for device in (device for group in known.values() for device in group):
+                self._hold(_gpu_lock(self._root, device))
+            return known
+        free = iter(devices)
+        found: dict[str, list[str]] = {}
+        for role in roles:
+            for k in range(len(role["replicas"]) if role["gpu"] else 0):
+                group: list[str] = []
+                while len(group) < role["gpu"]:
+                    taken = next((device for device in free if self._hold(_gpu_lock(self._root, device))), None)
+                    if taken is None:
+                        return None
+                    group.append(taken)
+                found[f"{role['name']}/{k}"] = group
+        layout.write_json(f"{self._dir}/{GPUS}", found)
+        return found
+
+    def _choose_port(self) -> int:
+        # Random, so that two hosts' users of one root and two roots of one host seldom meet.
+        for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT + 1), LAST_PORT - FIRST_PORT):
+            if _is_free(port) and self._hold(_port_lock(self._root, port)):
+                return port
+        raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
+
+    def _hold(self, path: str) -> bool:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fd = processes.try_lock(path)
+        if fd is not None:
+            self._held.append(fd)
+        return fd is not None
+
+
+def _port_lock(root: str, port: int) -> str:
+    return f"{root}/ports/{port}.lock"
+
+
+def _gpu_lock(root: str, device: str) -> str:
+    return f"{root}/gpus/" + re.sub(r"[^A-Za-z0-9_.-]", "_", device) + ".lock"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

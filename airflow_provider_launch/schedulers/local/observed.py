@@ -1,0 +1,78 @@
+"""What was read of the apps of one root, as long as it is still true."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.schedulers.local.layout import JOURNAL
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+    from airflow_provider_launch.specs.roles import Role
+
+__all__ = ["Observed"]
+
+LOOK_AGAIN_S = 1.0
+"""Seconds for which an answer is believed without a line in the journal: then the supervisor may have been killed."""
+KEPT_ROLES = 1024
+
+
+class Observed:
+    """Answers for live apps: one `fstat` of the journal tells which of them are out of date."""
+
+    def __init__(self, root: str) -> None:
+        self._path = f"{root}/{JOURNAL}"
+        self._place = (0, 0)
+        self._partial = b""
+        self._answers: dict[str, tuple[float, DescribeAppResponse]] = {}
+        self._roles: OrderedDict[str, list[Role]] = OrderedDict()
+
+    def forget_changed(self) -> None:
+        """Read what is new in the journal, and forget the apps that it names."""
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            self._answers.clear()
+            return
+        inode, offset = self._place
+        if inode != status.st_ino or status.st_size < offset:
+            # A new journal: what the rest of the old one said is not known.
+            self._answers.clear()
+            self._place, self._partial = (status.st_ino, status.st_size), b""
+            return
+        if status.st_size == offset:
+            return
+        with open(self._path, "rb") as file:
+            file.seek(offset)
+            data = file.read(status.st_size - offset)
+        self._place = (inode, offset + len(data))
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            app_id = line.partition(b" ")[0].decode()
+            self._answers.pop(app_id, None)
+            if line.endswith(b" DELETED"):
+                self._roles.pop(app_id, None)
+
+    def get(self, app_id: str) -> DescribeAppResponse | None:
+        """Return the answer if it is still true."""
+        found = self._answers.get(app_id)
+        if found is None or time.monotonic() - found[0] > LOOK_AGAIN_S:
+            return None
+        return found[1]
+
+    def keep(self, app_id: str, response: DescribeAppResponse) -> None:
+        """Keep the answer for a live app."""
+        self._answers[app_id] = (time.monotonic(), response)
+
+    def roles(self, app_id: str) -> list[Role] | None:
+        """Return the roles, which never change."""
+        return self._roles.get(app_id)
+
+    def keep_roles(self, app_id: str, roles: list[Role]) -> None:
+        """Keep the roles of the apps that were asked for last."""
+        self._roles[app_id] = roles
+        while len(self._roles) > KEPT_ROLES:
+            self._roles.popitem(last=False)

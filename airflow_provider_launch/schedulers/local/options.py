@@ -1,0 +1,48 @@
+"""Options of the local scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Optional
+
+from annotated_types import Ge
+
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+
+__all__ = ["LocalConnection", "LocalOpts"]
+
+
+# `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
+@dataclass(frozen=True)
+class LocalConnection(StructuredOpts):
+    """Where the local scheduler keeps its apps."""
+
+    root: Optional[str] = None
+    """Directory of apps and logs. None means `local` below `LAUNCH_HOME`, or below `~/.torchx`."""
+
+    gpus: Optional[list[str]] = None
+    """UUIDs or indices of the GPUs that apps may use. None means all that the driver of this host lists."""
+
+    keep_days: Annotated[int, Ge(0)] = 14
+    """Days after which the directory of a finished app is removed."""
+
+
+@dataclass(frozen=True)
+class LocalOpts(StructuredOpts):
+    """How one launch runs on local processes."""
+
+    copy_env: Optional[list[str]] = None
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher, besides `PATH`, `HOME`, `LANG` and so on.
+    `AIRFLOW*` is never copied."""
+
+    working_dir: Optional[str] = None
+    """Directory in which replicas start, relative to the image directory. None means the image directory."""
+
+    prepend_cwd: bool = False
+    """Whether the image directory comes first in `PATH`, so that its programs win; otherwise it comes last."""
+
+    grace_s: Annotated[float, Ge(0)] = 10.0
+    """Seconds between TERM and KILL when replicas are stopped."""
+
+    time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """Seconds after which the app is ended as FAILED, counted from its submission. None means no limit."""

@@ -1,0 +1,160 @@
+"""Processes and their descendants, from `/proc` where there is one.
+
+Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+
+__all__ = [
+    "PR_SET_CHILD_SUBREAPER",
+    "PR_SET_PDEATHSIG",
+    "children",
+    "descendants",
+    "is_locked",
+    "kill_all",
+    "kill_marked",
+    "marked",
+    "prctl",
+    "send",
+    "start_time",
+    "try_lock",
+]
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+_KILL_ROUNDS = 100
+_KILL_PAUSE_S = 0.02
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set an attribute of this process, see prctl(2); False where the kernel has none (macOS)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+
+def start_time(pid: int) -> str:
+    """Return what tells this process from a later one with the same pid; empty if it is gone or cannot be told."""
+    stat = _stat(pid)
+    return stat[19] if stat else ""
+
+
+def descendants(root: int) -> list[int]:
+    """Return the living descendants of a process; without `/proc` an empty list."""
+    parents: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat and stat[0] not in "ZX":
+            parents.setdefault(int(stat[1]), []).append(pid)
+        elif stat:
+            # A zombie is dead, but its own children may not have been handed over yet.
+            parents.setdefault(int(stat[1]), []).append(-pid)
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        for child in parents.get(abs(queue.pop()), []):
+            queue.append(child)
+            if child > 0:
+                found.append(child)
+    return found
+
+
+def children(parent: int) -> list[int]:
+    """Return the living children of a process; without `/proc` an empty list."""
+    stats = ((pid, _stat(pid)) for pid in _pids())
+    return [pid for pid, stat in stats if stat and int(stat[1]) == parent and stat[0] not in "ZX"]
+
+
+def kill_all(root: int, signum: int, *, group: int | None = None) -> int:
+    """Send a signal to all descendants of `root`, and to `group`; return how many there were."""
+    found = descendants(root)
+    for pid in found:
+        send(pid, signum)
+    if group is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signum)
+    return len(found)
+
+
+def send(pid: int, signum: int) -> None:
+    """Send a signal; a process that is gone is fine."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def marked(marker: bytes) -> list[int]:
+    """Return the processes whose environment holds the text `NAME=value`: the last resort for strays."""
+    found = []
+    for pid in _pids():
+        if pid == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+        except OSError:
+            continue
+        if marker in variables:
+            found.append(pid)
+    return found
+
+
+def kill_marked(marker: bytes) -> None:
+    """Kill every process that carries the marker, and what it starts meanwhile."""
+    for _ in range(_KILL_ROUNDS):
+        found = [pid for pid in marked(marker) if (_stat(pid) or ["Z"])[0] not in "ZX"]
+        if not found:
+            return
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        time.sleep(_KILL_PAUSE_S)
+
+
+def try_lock(path: str) -> int | None:
+    """Take the lock file and return its descriptor, or None if another process holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def is_locked(path: str) -> bool:
+    """Tell whether a living process holds the lock file; False where there is none."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two observers who ask at once do not see each other.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of `/proc/<pid>/stat` from the third (state) on; the name before may hold blanks."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return None

@@ -1,0 +1,231 @@
+"""From an app to what the local supervisor is told: pure, but for a look at the image directory and the environment."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_launch.schedulers.local.leases import port_variable
+from airflow_provider_launch.schedulers.local.options import LocalOpts
+from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.sentinels import NONE
+
+__all__ = ["LocalReplica", "LocalRequest", "LocalRole", "build_request", "format_request", "request_from"]
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+RANK0_HOST = "localhost"
+INHERITED = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR",
+    "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_PATH", "CUDA_HOME",
+)  # fmt: skip
+"""Variables that replicas get from the launcher. The rest may hold secrets of the worker."""
+NEVER_INHERITED = "AIRFLOW*"
+FORMATTED_REPLICAS = 3
+
+
+@dataclass(frozen=True)
+class LocalReplica:
+    """What differs between the replicas of a role."""
+
+    args: list[str]
+    env: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LocalRole:
+    """A group of equal processes."""
+
+    name: str
+    entrypoint: str
+    working_dir: str
+    env: dict[str, str]
+    """Inherited variables; those of a replica come on top."""
+    replicas: list[LocalReplica]
+    policy: str
+    max_retries: int
+    gpu: int
+    ports: dict[str, int]
+    """Name to port; 0 is chosen when the app starts."""
+    image: str
+
+
+@dataclass
+class LocalRequest:
+    """All that is needed to run the app, as it is written to `app.json`."""
+
+    app_id: str
+    name: str
+    spec_hash: str
+    grace_s: float
+    time_limit_s: float | None
+    roles: list[LocalRole]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON."""
+        return asdict(self)
+
+
+def build_request(
+    app: AppDef, opts: LocalOpts, app_id: str, environ: Mapping[str, str], gpus: list[str]
+) -> LocalRequest:
+    """Return the request for `app`.
+
+    Args:
+        app: the app; left as it is.
+        opts: options of this launch.
+        app_id: its id, a valid directory name.
+        environ: variables of the launcher.
+        gpus: devices that this host offers.
+
+    Raises:
+        UnsupportedError: a role wants what local processes cannot give.
+        InvalidAppError: the image is no directory.
+    """
+    wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    roles = []
+    for role in app.roles:
+        _refuse_unsupported(role, wanted, gpus)
+        image = _image_dir(role)
+        inherited = _inherited(environ, opts.copy_env or [])
+        path = [image, inherited.get("PATH", os.defpath)]
+        inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
+        roles.append(
+            LocalRole(
+                name=role.name,
+                entrypoint=role.entrypoint,
+                working_dir=os.path.join(image, os.path.expanduser(opts.working_dir or "")).rstrip("/") or "/",
+                env=inherited,
+                replicas=[_replica(role, k, image, app_id) for k in range(role.num_replicas)],
+                policy=RetryPolicy(role.retry_policy).value,
+                max_retries=role.max_retries,
+                gpu=max(role.resource.gpu, 0),
+                ports=dict(role.port_map),
+                image=image,
+            )
+        )
+    _refuse_equal_port_variables(app)
+    return LocalRequest(
+        app_id=app_id,
+        name=app.name,
+        spec_hash=spec_hash(app, opts),
+        grace_s=opts.grace_s,
+        time_limit_s=opts.time_limit_s,
+        roles=roles,
+        metadata=dict(app.metadata),
+    )
+
+
+def request_from(document: Mapping[str, Any]) -> LocalRequest:
+    """Return the request that `to_json` gave."""
+    roles = [
+        LocalRole(**{**role, "replicas": [LocalReplica(**replica) for replica in role["replicas"]]})
+        for role in document["roles"]
+    ]
+    return LocalRequest(**{**document, "roles": roles})
+
+
+def format_request(request: LocalRequest) -> str:
+    """Return the request for people: without inherited variables, and with secrets masked."""
+    lines = [f"app {request.app_id} ({request.name}), grace {request.grace_s:g} s"]
+    if request.time_limit_s is not None:
+        lines[0] += f", time limit {request.time_limit_s:g} s"
+    for role in request.roles:
+        lines.append(f"role {role.name}: {len(role.replicas)} x in {role.working_dir}")
+        if role.max_retries:
+            lines.append(f"  retries: {role.max_retries} ({role.policy})")
+        lines += [f"  port {name}: {port or 'chosen at start'}" for name, port in role.ports.items()]
+        if role.gpu:
+            lines.append(f"  gpus per replica: {role.gpu}")
+        for k, replica in enumerate(role.replicas[:FORMATTED_REPLICAS]):
+            lines.append(f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *replica.args])))
+            lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
+        if len(role.replicas) > FORMATTED_REPLICAS:
+            lines.append(f"  ... and {len(role.replicas) - FORMATTED_REPLICAS} more replicas")
+    lines.append("cpu and memory of the roles are not enforced by local processes")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    return text if re.fullmatch(r"[\w@%+=:,./-]+", text, re.ASCII) else repr(text)
+
+
+def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
+    values = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+    # Not `values.apply(role)`: its deep copy of the whole role would make a dry run of 1000 replicas slow.
+    own = {name: values.substitute(text) for name, text in role.env.items()}
+    told = {
+        "LAUNCH_APP_ID": app_id,
+        "LAUNCH_ROLE": role.name,
+        "LAUNCH_REPLICA_ID": str(k),
+        "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
+        RANK0_ENV: RANK0_HOST,
+        # Lines shall be seen when they are written, not when a buffer is full.
+        "PYTHONUNBUFFERED": "1",
+    }
+    return LocalReplica(args=[values.substitute(arg) for arg in role.args], env={**told, **own})
+
+
+def _refuse_unsupported(role: Role, wanted_gpus: int, gpus: list[str]) -> None:
+    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
+        raise UnsupportedError(
+            f"role {role.name!r}: retry_policy ROLE is not offered by 'local'; use REPLICA or APPLICATION"
+        )
+    if role.mounts:
+        raise UnsupportedError(
+            f"role {role.name!r}: mounts are not offered by 'local', whose replicas see the files of this host; "
+            f"leave them out, or use a scheduler with containers"
+        )
+    if role.resource.devices:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'local'; "
+            f"leave them out"
+        )
+    if role.resource.gpu > 0 and wanted_gpus > len(gpus):
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted_gpus} GPUs, and 'local' has "
+            f"{len(gpus) or 'none'} on {socket.gethostname()}; lower it or choose another scheduler"
+        )
+
+
+def _image_dir(role: Role) -> str:
+    if role.image in {"", NONE}:
+        return os.getcwd()
+    path = os.path.abspath(os.path.expanduser(role.image))
+    if not os.path.isdir(path):
+        raise InvalidAppError(
+            f"role {role.name!r}: image {role.image!r} is no directory of this host, which is what 'local' runs; "
+            f"name one, or leave it empty for the current directory"
+        )
+    return path
+
+
+def _inherited(environ: Mapping[str, str], patterns: list[str]) -> dict[str, str]:
+    wanted = [*INHERITED, *patterns]
+    return {
+        name: value
+        for name, value in environ.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
+        and not fnmatch.fnmatchcase(name, NEVER_INHERITED)
+    }
+
+
+def _refuse_equal_port_variables(app: AppDef) -> None:
+    seen: dict[str, str] = {}
+    for role in app.roles:
+        for name in role.port_map:
+            variable = port_variable(role.name, name)
+            owner = f"{role.name}.{name}"
+            if seen.setdefault(variable, owner) != owner:
+                raise InvalidAppError(
+                    f"ports {seen[variable]!r} and {owner!r} would share the variable {variable}; rename one"
+                )

@@ -1,0 +1,385 @@
+"""The local scheduler: apps as processes of this host, which outlive their launcher."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import errno
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    ListAppResponse,
+    LogChunk,
+    Scheduler,
+    Stream,
+    check_replica,
+)
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, processes, status
+from airflow_provider_launch.schedulers.local.observed import Observed
+from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
+from airflow_provider_launch.schedulers.local.results import read_result
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+)
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["LocalScheduler", "create_scheduler"]
+
+_APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_SPAWN_TIMEOUT_S = 30.0
+_SWEEP_EVERY_S = 3600.0
+_DAY_S = 86400.0
+
+
+class LocalScheduler(Scheduler[LocalOpts]):
+    """Runs each replica as a process of this host, below a supervisor of the app.
+
+    All truth is in files below `root`, so any process of this host that has the same root sees the same apps.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.STREAMS,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.RESULT,
+        }
+    )
+    poll_interval_s: ClassVar[float] = 0.25
+
+    def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
+        super().__init__("local", session_name)
+        self.connection = connection or LocalConnection()
+        self.root = _root(self.connection)
+        self._observed = Observed(self.root)
+        # Describe is called from the threads of several followers.
+        self._mutex = threading.Lock()
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        return LocalOpts.as_runopts()
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts) -> None:
+        """Accept roles without a resource: processes share the host."""
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[LocalRequest]:
+        opts = resolve_options(LocalOpts, cfg, strict=False)
+        chosen = app_id or make_unique(_slug(app.name))
+        if not _APP_ID.fullmatch(chosen):
+            raise InvalidAppError(
+                f"app id {chosen!r} cannot name a directory; use up to 200 letters, digits, '.', '_' and '-'"
+            )
+        request = build_request(app, opts, chosen, os.environ, self._gpus())
+        return AppDryRunInfo(request, format_request)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
+        request = dryrun_info.request
+        app_dir = self._dir(request.app_id)
+        existing = layout.read_json(f"{app_dir}/{layout.APP}")
+        if existing is None:
+            self._refuse_taken_gpus(request)
+            self._commit(request, dryrun_info.app, app_dir)
+            existing = layout.read_json(f"{app_dir}/{layout.APP}")
+        if existing["request"]["spec_hash"] != request.spec_hash:
+            raise AppConflictError(
+                f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
+                f"Choose another id, or delete that app first"
+            )
+        self._ensure(app_dir)
+        self._sweep()
+        return request.app_id
+
+    def _commit(self, request: LocalRequest, app: AppDef | None, app_dir: str) -> None:
+        """Build the directory beside its place and rename it: the app exists whole or not at all."""
+        document = {
+            "request": request.to_json(),
+            "app": app_to_dict(app or AppDef(request.name)),
+            "created": time.time(),
+            "host": socket.gethostname(),
+            "boot_id": layout.boot_id(),
+            "gpus": self._gpus(),
+        }
+        temporary = f"{self.root}/building/{request.app_id}.{uuid.uuid4().hex}"
+        try:
+            for path in (self.root, f"{self.root}/building", f"{self.root}/apps", temporary):
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
+            os.rename(temporary, app_dir)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            # Another process was first; the caller compares what it finds.
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise SchedulerRejectedError(
+                    f"cannot write {self.root!r}: {error.strerror}; free or choose another root in the connection"
+                ) from error
+
+    def _refuse_taken_gpus(self, request: LocalRequest) -> None:
+        wanted = sum(role.gpu * len(role.replicas) for role in request.roles)
+        free = leases.free_gpus(self.root, self._gpus()) if wanted else []
+        if wanted > len(free):
+            raise SchedulerRejectedError(
+                f"app {request.app_id!r} wants {wanted} GPUs, {len(free)} of {len(self._gpus())} are free on "
+                f"{socket.gethostname()}; wait for the others"
+            )
+
+    def _gpus(self) -> builtins.list[str]:
+        return self.connection.gpus if self.connection.gpus is not None else _driver_gpus()
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found: dict[str, DescribeAppResponse | None] = {}
+        with self._mutex:
+            self._observed.forget_changed()
+            for app_id in app_ids:
+                known = self._observed.get(app_id) or self._load(app_id)
+                # A copy: what is kept must not change when a caller changes its answer.
+                found[app_id] = dataclasses.replace(known) if known else None
+        return found
+
+    def _load(self, app_id: str) -> DescribeAppResponse | None:
+        """Read the files of one app; a new supervisor is started if the last one was killed."""
+        app_dir = self._dir(app_id)
+        app = self._app(app_id)
+        if app is None:
+            return None
+        document = self._state(app_dir)
+        roles = app_from_dict(app["app"]).roles
+        if document is None or not document["final"]:
+            here = socket.gethostname()
+            if app["host"] != here:
+                response = status.response_from(app_id, app, document, roles)
+                response.msg = status.foreign_host(app, here)
+                return response
+            if app["boot_id"] != layout.boot_id():
+                document = self._end_rebooted(app_dir, app, document)
+            else:
+                self._ensure(app_dir)
+                document = self._state(app_dir)
+        response = status.response_from(app_id, app, document, roles)
+        if response.state is AppState.FAILED:
+            self._add_replies(app_dir, response)
+        elif not is_terminal(response.state):
+            self._observed.keep(app_id, response)
+        return response
+
+    def _state(self, app_dir: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = layout.read_json(f"{app_dir}/{layout.STATE}")
+        return found
+
+    def _app(self, app_id: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None
+        try:
+            found = layout.read_json(f"{self._dir(app_id)}/{layout.APP}")
+        except OSError as error:
+            raise SchedulerUnavailableError(f"cannot read {self.root!r}: {error.strerror}") from error
+        return found
+
+    def _end_rebooted(self, app_dir: str, app: dict[str, Any], document: dict[str, Any] | None) -> dict[str, Any]:
+        final = status.rebooted(document, app, time.time())
+        layout.write_json(f"{app_dir}/{layout.STATE}", final, durable=True)
+        layout.append_journal(self.root, app["request"]["app_id"], final["state"])
+        return final
+
+    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> None:
+        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
+        for index, role in enumerate(response.roles_statuses):
+            for replica in role.replicas:
+                if replica.state is AppState.FAILED:
+                    name = layout.role_dir(index, role.role)
+                    reply = log_files.read_reply(app_dir, name, replica.id)
+                    if reply:
+                        replica.structured_error_msg = reply
+                        if response.structured_error_msg == NONE:
+                            response.structured_error_msg = reply
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
+        app = self._app(app_id)
+        return AppDryRunInfo(request_from(app["request"]), format_request) if app else None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
+        try:
+            names = sorted(os.listdir(f"{self.root}/apps"))
+        except FileNotFoundError:
+            return []
+        rows = []
+        for app_id, response in self.describe_many(names).items():
+            app = self._app(app_id)
+            if response is not None and app is not None:
+                rows.append(ListAppResponse(app_id, response.state, name=app["request"]["name"]))
+        return rows
+
+    def result(self, app_id: str) -> JsonValue:
+        app = self._app(app_id)
+        if app is None:
+            raise UnknownAppException(app_id)
+        first = app["request"]["roles"][0]["name"]
+        return read_result(self._dir(app_id), layout.role_dir(0, first))
+
+    # ---- end -------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self._mark(app_id, layout.CANCEL)
+
+    def _delete_existing(self, app_id: str) -> None:
+        app_dir = self._dir(app_id)
+        document = self._state(app_dir)
+        if document is not None and document["final"]:
+            self._remove(app_dir)
+        else:
+            # The supervisor cancels the app, and removes the directory when all has ended.
+            self._mark(app_id, layout.DELETE)
+
+    def _mark(self, app_id: str, name: str) -> None:
+        app_dir = self._dir(app_id)
+        app = self._app(app_id)
+        document = self._state(app_dir)
+        if app is None or (document is not None and document["final"]):
+            return
+        if app["host"] != socket.gethostname():
+            raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, socket.gethostname())}")
+        try:
+            os.close(os.open(f"{app_dir}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except FileNotFoundError:
+            return
+        self._ensure(app_dir)
+
+    def _remove(self, app_dir: str) -> None:
+        trash = f"{self.root}/building/{os.path.basename(app_dir)}.{uuid.uuid4().hex}"
+        os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
+        try:
+            os.rename(app_dir, trash)
+        except FileNotFoundError:
+            return
+        layout.append_journal(self.root, os.path.basename(app_dir), "DELETED")
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove apps that ended more than `keep_days` ago, at most once an hour for a root."""
+        stamp = Path(self.root, "swept")
+        now = time.time()
+        if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
+            return
+        stamp.touch()
+        for app_dir in Path(self.root, "apps").iterdir():
+            document = self._state(str(app_dir))
+            if document is None or not document["final"]:
+                continue
+            ended = (app_dir / layout.STATE).stat().st_mtime
+            if now - ended > self.connection.keep_days * _DAY_S:
+                self._remove(str(app_dir))
+
+    # ---- logs ------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        app_dir = self._dir(app_id)
+        found = self._observed.roles(app_id)
+        if found is None:
+            app = self._app(app_id)
+            if app is None:
+                raise UnknownAppException(app_id)
+            found = app_from_dict(app["app"]).roles
+            self._observed.keep_roles(app_id, found)
+        role = check_replica(found, role_name, k)
+        document = self._state(app_dir)
+        if document is None and not os.path.isdir(app_dir):
+            raise UnknownAppException(app_id)
+        over = document is not None and document["final"]
+        return log_files.read_chunk(
+            app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
+        )
+
+    # ---- supervisor ------------------------------------------------------------------------------------------
+
+    def _ensure(self, app_dir: str) -> None:
+        """Start a supervisor if the app has not ended and none lives."""
+        if processes.is_locked(f"{app_dir}/{layout.LOCK}"):
+            return
+        document = self._state(app_dir)
+        if (document is not None and document["final"]) or not os.path.isdir(app_dir):
+            return
+        # The supervisor forks itself away at once; this waits for that only.
+        command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
+        with open(f"{app_dir}/supervisor.log", "ab") as log:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_own_environment(),
+                start_new_session=True, timeout=_SPAWN_TIMEOUT_S, check=True,
+            )  # fmt: skip
+
+    def _dir(self, app_id: str) -> str:
+        # The id comes from a handle, which anybody can write: it must not lead out of the root.
+        return f"{self.root}/apps/{app_id if _APP_ID.fullmatch(app_id) else '.none'}"
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
+    """Return the local scheduler.
+
+    Args:
+        session_name: part of every handle; the connection id in Airflow.
+        **kwargs: fields of `LocalConnection`; others are ignored, since all factories get the same.
+    """
+    names = {field.name for field in dataclasses.fields(LocalConnection)}
+    given = {name: value for name, value in kwargs.items() if name in names}
+    return LocalScheduler(session_name, resolve_options(LocalConnection, given, strict=True))
+
+
+def _root(connection: LocalConnection) -> str:
+    if connection.root:
+        return os.path.abspath(os.path.expanduser(connection.root))
+    home = getenv(ENV_LAUNCH_HOME, ENV_TORCHX_HOME)
+    return os.path.abspath(os.path.join(os.path.expanduser(home or "~/.torchx"), "local"))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "app"
+
+
+def _driver_gpus() -> builtins.list[str]:
+    """Return the UUIDs of the GPUs that NVIDIA's driver lists, in bus order."""
+    found = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        match = re.search(r"GPU UUID:\s*(\S+)", path.read_text(encoding="utf-8", errors="replace"))
+        if match:
+            found.append(match.group(1))
+    return found
+
+
+def _own_environment() -> dict[str, str]:
+    # What a Python needs to start; the rest of the launcher's environment holds secrets.
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH") if name in os.environ}

@@ -1,0 +1,190 @@
+"""One replica: starts its command once, keeps its exit code, leaves nothing behind.
+
+The shim is forked by the supervisor and outlives it. It holds `shim.lock` for its life, which is how others know that
+it lives. It writes `started` before it forks, so no attempt runs twice, and `exit` after the whole tree has ended.
+
+Runs in the bare interpreter of the supervisor: only modules that need nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+from airflow_provider_launch.schedulers.local import layout, processes
+
+__all__ = ["pipe", "run"]
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+STOP = signal.SIGTERM
+_STEP_S = 0.05
+_RESET = (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
+
+
+def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
+    """Run one attempt to its end; called in the forked child with `STOP` blocked, and never returns.
+
+    Args:
+        directory: of the attempt.
+        command: `argv`, `env`, `cwd`.
+        grace_s: seconds between TERM and KILL.
+    """
+    code = 1
+    try:
+        os.setsid()
+        processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+        _Shim(directory, command, grace_s).run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - the fork must never go on as a second supervisor
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Shim:
+    def __init__(self, directory: str, command: dict[str, Any], grace_s: float) -> None:
+        self.directory = directory
+        self.command = command
+        self.grace_s = grace_s
+        self.stopped = False
+        self.ended_by_itself = False
+        self.pid = 0
+        self.status: int | None = None
+
+    def run(self) -> None:
+        lock = processes.try_lock(f"{self.directory}/shim.lock")
+        if lock is None or not self._claim():
+            return
+        wake = self._listen()
+        started = time.time()
+        me = os.getpid()
+        layout.write_json(f"{self.directory}/pid", {"shim": me, "start": processes.start_time(me), "at": started})
+        if not self.stopped:
+            self.pid = self._fork_command()
+            self._wait(wake)
+        self._write_exit(started)
+
+    def _claim(self) -> bool:
+        """Create `started`, or learn that the attempt was begun or given up before."""
+        try:
+            os.close(os.open(f"{self.directory}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _listen(self) -> int:
+        read, write = pipe()
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(STOP, self._on_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP})
+        return read
+
+    def _on_stop(self, *_: object) -> None:
+        self.stopped = True
+
+    def _fork_command(self) -> int:
+        shim = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = NOT_EXECUTABLE
+        try:
+            signal.set_wakeup_fd(-1)
+            for signum in _RESET:
+                signal.signal(signum, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != shim:
+                os._exit(1)
+            self._redirect()
+            os.chdir(self.command["cwd"])
+            os.execvpe(self.command["argv"][0], self.command["argv"], self.command["env"])  # noqa: S606 - its purpose
+        except FileNotFoundError as error:
+            code = NOT_FOUND
+            _say(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error.strerror}")
+        except BaseException as error:  # noqa: BLE001 - the fork must never go on as a second shim
+            _say(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error}")
+        finally:
+            os._exit(code)
+
+    def _redirect(self) -> None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        for name, target in (("stdout", 1), ("stderr", 2)):
+            fd = os.open(f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(fd, target)
+            os.close(fd)
+
+    def _wait(self, wake: int) -> None:
+        """Wait for the command and then for its whole tree, stopped with TERM and KILL where asked."""
+        deadline: float | None = None
+        while True:
+            # As a subreaper the shim inherits every orphan below it: without children there are no descendants.
+            children_left = self._reap()
+            if self.status is not None and not self.stopped:
+                self.ended_by_itself = True
+            if self.status is not None and not children_left:
+                return
+            if self.ended_by_itself:
+                # What the command left in the background ends with it, as in a container.
+                deadline = 0.0
+            if self.stopped and deadline is None:
+                deadline = time.monotonic() + self.grace_s
+                processes.kill_all(os.getpid(), signal.SIGTERM, group=self._group())
+            if deadline is not None and time.monotonic() >= deadline:
+                processes.kill_all(os.getpid(), signal.SIGKILL, group=self._group())
+            # Without a deadline the shim sleeps until a signal wakes it: an idle replica costs nothing.
+            ready, _, _ = select.select([wake], [], [], None if deadline is None else _STEP_S)
+            if ready:
+                os.read(wake, 4096)
+
+    def _group(self) -> int | None:
+        # The number of a reaped leader may be another group's by now.
+        return self.pid if self.status is None else None
+
+    def _reap(self) -> bool:
+        """Collect ended children, also adopted ones; tell whether some are left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.status = status
+
+    def _write_exit(self, started: float) -> None:
+        document: dict[str, Any] = {
+            "start": started,
+            "end": time.time(),
+            "stopped": self.stopped and not self.ended_by_itself,
+        }
+        if self.status is None:
+            document["code"] = None
+        elif os.WIFSIGNALED(self.status):
+            document["signal"] = os.WTERMSIG(self.status)
+            document["code"] = 128 + os.WTERMSIG(self.status)
+        else:
+            document["code"] = os.WEXITSTATUS(self.status)
+        layout.write_json(f"{self.directory}/exit", document, durable=True)
+
+
+def pipe() -> tuple[int, int]:
+    """Return a pipe for `signal.set_wakeup_fd`."""
+    read, write = os.pipe()
+    for fd in (read, write):
+        os.set_blocking(fd, False)
+    return read, write
+
+
+def _say(text: str) -> None:
+    os.write(2, (text + "\n").encode("utf-8", "replace"))

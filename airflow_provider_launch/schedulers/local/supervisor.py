@@ -1,0 +1,358 @@
+"""The supervisor of one app: crash-only, level-triggered, one at a time by `flock`.
+
+Everything it knows is in the app's directory. Killed at any instant, the next one, started by whoever looks at the app,
+reads the files and goes on. It decides with `schedulers.retry.decide`, as every backend does.
+
+Runs in a bare interpreter: only modules that need nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from typing import Any
+
+from airflow_provider_launch.schedulers.local import layout, leases, processes, shim
+from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, RolePolicy, decide
+
+__all__ = ["main"]
+
+PAUSE_S = 0.2
+"""How often marks and adopted shims are looked at; an own child wakes the supervisor at once."""
+LAST_RESORT_S = 15.0
+"""Seconds after the grace time until a shim that does not answer is killed with its command."""
+LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
+FALSE_STARTS = 3
+"""How often a shim may end before it has begun, for want of disk or memory, until the attempt counts as failed."""
+LOST_CODE = 128 + signal.SIGKILL
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
+MARKER = "LAUNCH_LOCAL_ATTEMPT"
+
+
+def main(app_dir: str) -> None:
+    """Supervise the app until it has ended; return at once if another supervisor does."""
+    if os.fork():
+        # The launcher waits for this process only: no zombie stays behind in it.
+        os._exit(0)
+    lock = _take_lock(f"{app_dir}/{layout.LOCK}")
+    if lock is None:
+        return
+    state = layout.read_json(f"{app_dir}/{layout.STATE}")
+    if state is None or not state.get("final"):
+        _Supervisor(app_dir, lock).run()
+
+
+def _take_lock(path: str) -> int | None:
+    # More than once: an observer that looks whether the lock is held holds it for a moment itself.
+    for _ in range(LOCK_TRIES):
+        lock = processes.try_lock(path)
+        if lock is not None:
+            return lock
+        time.sleep(LOCK_PAUSE_S)
+    return None
+
+
+class _Replica:
+    """The latest attempt of one replica in the current attempt of the app."""
+
+    def __init__(self, role: dict[str, Any], role_dir: str, k: int) -> None:
+        self.role = role
+        self.role_dir = role_dir
+        self.k = k
+        self.attempt = 0
+        self.phase = Phase.WAITING
+        self.child = 0
+        """Pid of the shim while it is our child; 0 for one of a former supervisor."""
+        self.told_to_stop = False
+        self.false_starts = 0
+        self.exit: dict[str, Any] = {}
+
+    def view(self) -> ReplicaAttempt:
+        return ReplicaAttempt(self.role["name"], self.k, self.attempt, self.phase, self.exit.get("end", 0.0))
+
+
+class _Supervisor:
+    def __init__(self, app_dir: str, lock: int) -> None:
+        self.dir = app_dir
+        self.lock = lock
+        self.root = os.path.dirname(os.path.dirname(app_dir))
+        self.app: dict[str, Any] = layout.read_json(f"{app_dir}/{layout.APP}")
+        self.app_id: str = self.app["request"]["app_id"]
+        self.request: dict[str, Any] = self.app["request"]
+        self.policies = {r["name"]: RolePolicy(r["policy"], r["max_retries"]) for r in self.request["roles"]}
+        self.leases = leases.Leases(self.root, app_dir)
+        self.ports: dict[str, int] = {}
+        self.gpus: dict[str, list[str]] | None = {}
+        self.app_attempt = 0
+        self.replicas: list[_Replica] = []
+        self.published: object = None
+        self.stop_began: float | None = None
+        self.wake = 0
+
+    def run(self) -> None:
+        self._listen()
+        self.ports = self.leases.ports(self.request["roles"])
+        self.gpus = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [])
+        self._load_attempt(max(layout.numbers_in(f"{self.dir}/run"), default=0))
+        while not self._step():
+            ready, _, _ = select.select([self.wake], [], [], PAUSE_S)
+            if ready:
+                os.read(self.wake, 4096)
+        if os.path.exists(f"{self.dir}/{layout.DELETE}"):
+            self._delete()
+
+    def _step(self) -> bool:
+        """Look, decide, act, publish; tell whether the app has ended."""
+        self._reap()
+        for replica in self.replicas:
+            self._look_at(replica)
+        decision = decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
+        final = self._end_reason(decision)
+        if final is None and decision.next is Next.GO_ON:
+            self._start(decision)
+        elif not self._stop_all():
+            pass
+        elif final is None:
+            self._load_attempt(self.app_attempt + 1)
+            return self._step()
+        self._publish(final if self._all_ended() else None, decision)
+        return final is not None and self._all_ended()
+
+    def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
+        """Return (state, message) if the app has to end now, whatever still runs."""
+        if decision.next is Next.SUCCEED:
+            return "SUCCEEDED", ""
+        if decision.next is Next.FAIL:
+            return "FAILED", self._failure(decision)
+        # A failure that came before a cancel keeps its reason; a restart that has not happened does not.
+        if os.path.exists(f"{self.dir}/{layout.CANCEL}") or os.path.exists(f"{self.dir}/{layout.DELETE}"):
+            return "CANCELLED", "cancelled by request"
+        if self.gpus is None:
+            return "FAILED", "another app took the GPUs of this host between submission and start"
+        limit = self.request["time_limit_s"]
+        if limit is not None and time.time() >= self.app["created"] + limit:
+            return "FAILED", f"time limit of {limit:g} s reached"
+        return None
+
+    def _failure(self, decision: Decision) -> str:
+        cause = decision.cause
+        if cause is None:
+            return "failed"
+        replica = next(r for r in self.replicas if (r.role["name"], r.k) == (cause.role, cause.replica))
+        text = f"{cause.role}/{cause.replica} failed: {_reason(replica.exit)}"
+        attempts = max(self.app_attempt, replica.attempt) + 1
+        return text if attempts == 1 else f"{text} (attempt {attempts})"
+
+    # ---- looking ---------------------------------------------------------------------------------------------
+
+    def _load_attempt(self, app_attempt: int) -> None:
+        """Make `app_attempt` the current one, with what its directory tells."""
+        self.app_attempt = app_attempt
+        self.stop_began = None
+        self.replicas = []
+        for index, role in enumerate(self.request["roles"]):
+            role_dir = layout.role_dir(index, role["name"])
+            for k in range(len(role["replicas"])):
+                replica = _Replica(role, role_dir, k)
+                known = layout.numbers_in(f"{self.dir}/run/{app_attempt}/{role_dir}/{k}")
+                replica.attempt = max(known, default=0)
+                self.replicas.append(replica)
+        os.makedirs(f"{self.dir}/run/{app_attempt}", mode=0o700, exist_ok=True)
+
+    def _path(self, replica: _Replica) -> str:
+        return layout.attempt_dir(self.dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
+
+    def _look_at(self, replica: _Replica) -> None:
+        if replica.phase in ENDED:
+            return
+        path = self._path(replica)
+        # The lock first: the shim writes `exit` before it lets go of it.
+        alive = replica.child != 0 or processes.is_locked(f"{path}/shim.lock")
+        found = layout.read_json(f"{path}/exit")
+        if found is None and not alive and os.path.exists(f"{path}/started"):
+            # Once more: the shim may have ended between the two looks.
+            found = layout.read_json(f"{path}/exit") or self._lost(replica, path)
+        if found is None and not alive and replica.false_starts >= FALSE_STARTS:
+            found = self._lost(replica, path)
+        if found is not None:
+            replica.exit = found
+            replica.phase = _phase(found)
+        elif alive:
+            replica.phase = Phase.RUNNING
+        else:
+            replica.phase = Phase.WAITING
+
+    def _lost(self, replica: _Replica, path: str) -> dict[str, Any]:
+        """The shim was killed. PDEATHSIG ended its command; end also what that had started, and keep it on record."""
+        processes.kill_marked(f"{MARKER}={path}".encode())
+        end = time.time()
+        found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
+                 "stopped": replica.told_to_stop}  # fmt: skip
+        layout.write_json(f"{path}/exit", found, durable=True)
+        # As a subreaper the supervisor inherits what the shim left.
+        shims = {r.child for r in self.replicas}
+        for pid in processes.children(os.getpid()):
+            if pid not in shims:
+                processes.kill_all(pid, signal.SIGKILL)
+                processes.send(pid, signal.SIGKILL)
+        return found
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for replica in self.replicas:
+                if replica.child == pid:
+                    replica.child = 0
+                    replica.false_starts += not os.path.exists(f"{self._path(replica)}/started")
+
+    # ---- acting ----------------------------------------------------------------------------------------------
+
+    def _start(self, decision: Decision) -> None:
+        wanted = {(role, k): attempt for role, k, attempt in decision.start}
+        for replica in self.replicas:
+            attempt = wanted.get((replica.role["name"], replica.k))
+            if attempt is not None:
+                if attempt != replica.attempt:
+                    replica.attempt, replica.exit, replica.told_to_stop, replica.false_starts = attempt, {}, False, 0
+                self._fork_shim(replica)
+
+    def _fork_shim(self, replica: _Replica) -> None:
+        path = self._path(replica)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        # Blocked until the shim can answer: a stop that comes in between must not kill the shim.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {shim.STOP})
+        pid = os.fork()
+        if pid == 0:
+            # The descriptor shares its lock with ours; the lock must end with the supervisor.
+            os.close(self.lock)
+            shim.run(path, self._command(replica, path), self.request["grace_s"])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {shim.STOP})
+        replica.child = pid
+        replica.phase = Phase.RUNNING
+
+    def _command(self, replica: _Replica, path: str) -> dict[str, Any]:
+        role = replica.role
+        spec = role["replicas"][replica.k]
+        first = role is self.request["roles"][0] and replica.k == 0
+        env = {
+            **role["env"],
+            **{name: str(port) for name, port in self.ports.items()},
+            "LAUNCH_ATTEMPT": str(max(self.app_attempt, replica.attempt)),
+            "TORCHELASTIC_ERROR_FILE": f"{path}/error.json",
+            **({"LAUNCH_RESULT_PATH": f"{path}/result"} if first else {}),
+            **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
+            **spec["env"],
+            MARKER: path,
+        }
+        return {"argv": [role["entrypoint"], *spec["args"]], "env": env, "cwd": role["working_dir"]}
+
+    def _stop_all(self) -> bool:
+        """Stop what runs, give up what was not started; tell whether all has ended."""
+        now = time.monotonic()
+        self.stop_began = self.stop_began or now
+        late = now - self.stop_began > self.request["grace_s"] + LAST_RESORT_S
+        for replica in self.replicas:
+            if replica.phase is Phase.WAITING:
+                self._give_up(replica)
+            if replica.phase is Phase.RUNNING and (late or not replica.told_to_stop):
+                self._signal_shim(replica, signal.SIGKILL if late else shim.STOP)
+        return self._all_ended()
+
+    def _give_up(self, replica: _Replica) -> None:
+        """See to it that the attempt never starts: a shim of a killed supervisor may still be on its way."""
+        path = self._path(replica)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(f"{path}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            replica.phase = Phase.RUNNING  # it did start; the next look tells how it stands
+            return
+        replica.exit = {"start": None, "end": time.time(), "code": None, "stopped": True}
+        layout.write_json(f"{path}/exit", replica.exit)
+        replica.phase = Phase.STOPPED
+
+    def _signal_shim(self, replica: _Replica, signum: int) -> None:
+        if replica.child:
+            processes.send(replica.child, signum)
+            replica.told_to_stop = True
+            return
+        known = layout.read_json(f"{self._path(replica)}/pid")
+        if known and processes.start_time(known["shim"]) == known["start"]:
+            processes.send(known["shim"], signum)
+            replica.told_to_stop = True
+
+    def _all_ended(self) -> bool:
+        return all(r.phase in ENDED for r in self.replicas)
+
+    # ---- telling ---------------------------------------------------------------------------------------------
+
+    def _publish(self, final: tuple[str, str] | None, decision: Decision) -> None:
+        state, message = final or ("RUNNING", "")
+        if final is None and decision.cause is not None:
+            message = self._failure(decision)
+        document = {
+            "state": state,
+            "final": final is not None,
+            "msg": message,
+            "app_attempt": self.app_attempt,
+            "host": socket.gethostname(),
+            "boot_id": layout.boot_id(),
+            "ports": self.ports,
+            "replicas": [self._replica_document(r) for r in self.replicas],
+        }
+        if document == self.published:
+            return
+        layout.write_json(f"{self.dir}/{layout.STATE}", document, durable=final is not None)
+        self.published = document
+        layout.append_journal(self.root, self.app_id, state)
+
+    def _replica_document(self, replica: _Replica) -> dict[str, Any]:
+        if replica.phase is Phase.RUNNING and not replica.exit:
+            known = layout.read_json(f"{self._path(replica)}/pid")
+            if known:
+                replica.exit = {"start": known["at"]}
+        return {
+            "role": replica.role["name"],
+            "id": replica.k,
+            "phase": replica.phase.value,
+            "attempt": replica.attempt,
+            **{key: replica.exit.get(key) for key in ("code", "signal", "start", "end", "lost")},
+        }
+
+    # ---- the rest --------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+        self.wake, write = shim.pipe()
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _delete(self) -> None:
+        trash = f"{self.root}/building/{self.app_id}.{os.getpid()}"
+        os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
+        os.rename(self.dir, trash)
+        layout.append_journal(self.root, self.app_id, "DELETED")
+        shutil.rmtree(trash, ignore_errors=True)
+
+
+def _phase(found: dict[str, Any]) -> Phase:
+    if found["stopped"]:
+        return Phase.STOPPED
+    return Phase.SUCCEEDED if found["code"] == 0 else Phase.FAILED
+
+
+def _reason(found: dict[str, Any]) -> str:
+    if found.get("lost"):
+        return "its processes were killed from outside (SIGKILL)"
+    if found.get("signal"):
+        return f"ended by {signal.Signals(found['signal']).name}"
+    return f"exit code {found['code']}"
