@@ -61,7 +61,7 @@ class ErrorReply:
             return _NOT_AVAILABLE
         try:
             # The local zone of whoever reads, as in the task log around it.
-            return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+            return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - see above
         except (ValueError, OverflowError, OSError):
             return _NOT_AVAILABLE
 

@@ -15,7 +15,7 @@ __all__ = ["macros"]
 _RoleT = TypeVar("_RoleT", bound="Role")
 
 
-class macros:  # noqa: N801 - known by this name from TorchX
+class macros:  # noqa: N801 - a name of the launcher model
     """The placeholders. Write `macros.replica_id` into an arg, a value of env, or a text in metadata.
 
     `$$` gives a `$`, and every other `$` stays as it is: `${HOME}` is left for the shell.

@@ -20,7 +20,7 @@ class Resource:
 
     cpu: int
     gpu: int
-    memMB: int  # noqa: N815 - known by this name from TorchX
+    memMB: int  # noqa: N815 - a name of the launcher model
     capabilities: dict[str, Any] = field(default_factory=dict)
     """Facts about the hardware, for the scheduler."""
     devices: dict[str, int] = field(default_factory=dict)

@@ -178,7 +178,7 @@ class AppStatus:
         `state_mask_filter` takes bits of `AppState.mask`.
         """
         replicas = "".join(
-            replica._format()
+            replica._format()  # noqa: SLF001 - of this module
             for role, kept in self._kept(state_mask_filter)
             if not filter_roles or role in filter_roles
             for replica in kept
@@ -232,7 +232,7 @@ class AppStatus:
         if self.msg and self.msg != NONE:
             lines[0] += f": {self.msg.strip().splitlines()[0][:_MAX_LINE] if self.msg.strip() else ''}"
         if first := self.first_failed_replica():
-            lines.append(f"first failed replica: {first._summary()}")
+            lines.append(f"first failed replica: {first._summary()}")  # noqa: SLF001 - of this module
             if error := first.first_error_line():
                 lines.append(error)
         elif self.structured_error_msg not in {"", NONE}:

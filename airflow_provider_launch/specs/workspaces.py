@@ -70,7 +70,7 @@ class Workspace:
 
         # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be called 2024.
         try:
-            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)
+            parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)  # noqa: S506 - it only makes text
         except yaml.YAMLError as error:
             msg = f"workspace {workspace!r} is not YAML: {error}"
             raise ValueError(msg) from error
@@ -78,12 +78,12 @@ class Workspace:
             return Workspace(projects={parsed: ""})
         if not isinstance(parsed, dict):
             msg = f"workspace {workspace!r} is neither a path nor a mapping of path to sub-directory"
-            raise ValueError(msg)
+            raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
         projects: dict[str, str] = {}
         for path, target in parsed.items():
             if not isinstance(path, str) or not isinstance(target, str):
                 msg = f"workspace {workspace!r}: the target of {path!r} must be one path"
-                raise ValueError(msg)
+                raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not its type
             projects[path] = "" if target in _NULLS else target
         return Workspace(projects=projects)
 
