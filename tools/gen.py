@@ -64,7 +64,7 @@ def _table(options: Any) -> Iterator[str]:
 def _limits(hint: Any) -> Iterator[str]:
     """The bounds in a hint, however deep: `Annotated[int, Ge(0)] | None` gives `>= 0`."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    for part in (*get_args(hint), *getattr(hint, "__metadata__", ())):
+    for part in get_args(hint):
         for name, sign in signs.items():
             if (bound := getattr(part, name, None)) is not None and dataclasses.is_dataclass(part):
                 yield f"{sign} {bound}"
