@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from airflow_provider_launch.plugins import resource_tags
 from airflow_provider_launch.plugins._register import register
-from airflow_provider_launch.plugins._registry import PluginType, registry
 from airflow_provider_launch.plugins.fractions import (
     EIGHTH,
     HALF,
@@ -14,6 +13,7 @@ from airflow_provider_launch.plugins.fractions import (
     halve_mem_down_to,
     powers_of_two_gpus,
 )
+from airflow_provider_launch.util.plugin_registry import PluginType, registry
 
 __all__ = [
     "EIGHTH",

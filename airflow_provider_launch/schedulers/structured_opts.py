@@ -111,13 +111,14 @@ class StructuredOpts(Mapping[str, Any]):
                     deprecated_aliases=field.deprecated_aliases,
                 )
                 continue
+            # An optional group that nobody mentions stays None: none of its fields may be asked for or filled in.
+            given = {} if field.is_required else (field.make_default() or {})
             for name, opt in field.group.as_runopts():
-                # An optional group that nobody mentions stays None: none of its fields may be asked for or filled in.
                 opts.add(
                     f"{field.key}.{name}",
                     opt.opt_type,
                     opt.help,
-                    default=None if field.is_optional_group else opt.default,
+                    default=opt.default if field.is_required else given.get(name),
                     required=opt.is_required and field.is_required,
                     aliases=[f"{field.key}.{alias}" for alias in opt.aliases],
                     deprecated_aliases=[f"{field.key}.{alias}" for alias in opt.deprecated_aliases],
@@ -209,7 +210,7 @@ def json_schema_fields(cls: type[StructuredOpts]) -> dict[str, dict[str, Any]]:
 
     Further keywords are taken from the field's `metadata={"json_schema": {...}}`.
     """
-    from pydantic import TypeAdapter  # noqa: PLC0415 - slow to import, and not needed to launch
+    from pydantic import TypeAdapter
 
     schemas: dict[str, dict[str, Any]] = {}
     for key, field in _leaves(cls).items():
@@ -227,7 +228,7 @@ def _fields(cls: type[StructuredOpts]) -> tuple[_Field, ...]:
         raise TypeError(f"{cls.__name__} must be a dataclass to have options")
     hints, docs = typing.get_type_hints(cls, include_extras=True), field_docstrings(cls)
     found = []
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type] # the base itself is no dataclass
         if not field.init:
             continue
         hint, metadata = hints[field.name], field.metadata
@@ -351,10 +352,10 @@ def _flat(cls: type[StructuredOpts], cfg: Mapping[str, Any]) -> dict[str, Any]:
 def _check_constraints(name: str, value: object, hint: Any, cfg: Mapping[str, Any]) -> None:
     if not _has_constraints(hint):
         return
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - slow to import, and rarely needed
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        _adapter(TypeAdapter, hint).validate_python(value)
+        TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         # A union tells one reason for each member; None is never what was meant here.
         reasons = [reason["msg"] for reason in error.errors() if "none_required" not in reason["type"]]
@@ -364,11 +365,6 @@ def _check_constraints(name: str, value: object, hint: Any, cfg: Mapping[str, An
 
 def _has_constraints(hint: Any) -> bool:
     return get_origin(hint) is Annotated or any(_has_constraints(arg) for arg in get_args(hint))
-
-
-@lru_cache(maxsize=512)
-def _adapter(make: Any, hint: Any) -> Any:
-    return make(hint)
 
 
 def _wrong(name: str, value: object, tp: Any, cfg: Mapping[str, Any], why: str) -> InvalidRunConfigException:

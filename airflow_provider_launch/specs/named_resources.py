@@ -16,6 +16,7 @@ from types import ModuleType
 from airflow_provider_launch import settings
 from airflow_provider_launch.specs.resources import NULL_RESOURCE, Resource
 from airflow_provider_launch.util import entrypoints
+from airflow_provider_launch.util.plugin_registry import PluginType, registry
 from airflow_provider_launch.util.strings import closest
 
 __all__ = ["ResourceFactory", "get_named_resources", "named_resources", "resource"]
@@ -27,6 +28,9 @@ _BUILTIN = (
     "airflow_provider_launch.specs.named_resources_generic",
     "airflow_provider_launch.specs.named_resources_aws",
 )
+
+# No source can take these names.
+_NOTHING: Mapping[str, ResourceFactory] = {"NULL": lambda: NULL_RESOURCE, "MISSING": lambda: NULL_RESOURCE}
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +103,8 @@ class NamedResources(Mapping[str, Resource]):
                     self._factories = self._scan()
                 finally:
                     self._is_scanning = False
-            return self._factories
+            # What a decorator registers is seen at once, also after the scan.
+            return {**self._factories, **registry.get(PluginType.NAMED_RESOURCE), **_NOTHING}
 
     def _scan(self) -> dict[str, ResourceFactory]:
         factories: dict[str, ResourceFactory] = {}
@@ -107,7 +112,6 @@ class NamedResources(Mapping[str, Resource]):
             factories.update(importlib.import_module(module).NAMED_RESOURCES)
         factories.update(self._custom())
         factories.update(self._plugins())
-        factories["NULL"] = factories["MISSING"] = lambda: NULL_RESOURCE
         return factories
 
     def _custom(self) -> Mapping[str, ResourceFactory]:
@@ -127,9 +131,6 @@ class NamedResources(Mapping[str, Resource]):
         return found
 
     def _plugins(self) -> Mapping[str, ResourceFactory]:
-        # Imported late: plug-ins need Resource, and specs must not know plug-ins before somebody asks.
-        from airflow_provider_launch.plugins import PluginType, registry  # noqa: PLC0415
-
         factories: dict[str, ResourceFactory] = {}
         for name, entry_point in entrypoints.find(GROUP).items():
             try:
@@ -143,8 +144,7 @@ class NamedResources(Mapping[str, Resource]):
                 factories.update(loaded)
             else:
                 factories[name] = loaded
-        # Modules among the entry points have registered theirs while they were imported.
-        return {**factories, **registry.get(PluginType.NAMED_RESOURCE)}
+        return factories
 
     def _failed(self, source: str, error: Exception) -> None:
         log.warning("named resources of %s were not loaded: %s", source, error)

@@ -17,7 +17,7 @@ def field_docstrings(cls: type) -> dict[str, str]:
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        own = vars(base).get("__annotations__")
+        own = inspect.get_annotations(base)
         if base is object or not own:
             continue
         # A field declared again without a text has no text; the inherited one described another field.
