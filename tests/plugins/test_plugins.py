@@ -1,0 +1,110 @@
+"""Decorators for authors of plug-ins."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch import plugins
+from airflow_provider_launch.plugins import PluginType, halve_mem_down_to, powers_of_two_gpus
+from airflow_provider_launch.plugins._register import Register
+from airflow_provider_launch.specs.named_resources import NamedResources
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.util.plugin_registry import PluginRegistry
+
+
+@pytest.fixture
+def registry():
+    return PluginRegistry()
+
+
+@pytest.fixture
+def register(registry):
+    return Register(registry)
+
+
+def host(fractional: float = 1.0) -> Resource:
+    return Resource(cpu=int(64 * fractional), gpu=int(8 * fractional), memMB=int(256 * 1024 * fractional))
+
+
+def made(registry):
+    return {name: factory() for name, factory in registry.get(PluginType.NAMED_RESOURCE).items()}
+
+
+def test_factories_are_known_by_their_own_name_or_another(register, registry):
+    @register.scheduler()
+    def mine(session_name, **kwargs):
+        return session_name, kwargs
+
+    @register.tracker(name="yours")
+    def other():
+        return None
+
+    assert dict(registry.get(PluginType.SCHEDULER)) == {"mine": mine}
+    assert dict(registry.get(PluginType.TRACKER)) == {"yours": other}
+
+
+def test_named_resources_are_tagged_with_their_name(register, registry):
+    whole = register.named_resource(aliases=["alias"])(host)
+
+    assert {name: res.get_resource_name() for name, res in made(registry).items()} == {"host": "host", "alias": "host"}
+    assert not whole().is_fractional()
+    assert host().tags == {}
+
+
+@pytest.mark.parametrize("fractionals", [{1.0: "8", 0.5: "4"}, lambda res: {1.0: str(res.gpu), 0.5: str(res.gpu // 2)}])
+def test_fractions_are_variants(register, registry, fractionals):
+    register.named_resource(name="big", fractionals=fractionals)(host)
+    found = made(registry)
+
+    assert {name: (res.gpu, res.is_fractional()) for name, res in found.items()} == {
+        "big": (8, False),
+        "big_8": (8, False),
+        "big_4": (4, True),
+    }
+    assert found["big_4"].get_resource_name() == "big_4"
+
+
+@pytest.mark.parametrize("wrong", [{"aliases": ["host"]}, {"fractionals": {0.5: "x", 0.25: "x"}}])
+def test_a_name_given_twice_is_refused(register, registry, wrong):
+    with pytest.raises(ValueError, match="given twice"):
+        register.named_resource(**wrong)(host)
+
+    assert not made(registry)
+
+
+def test_a_taken_name_is_refused_but_the_same_function_may_come_again(register, registry):
+    register.named_resource()(host)
+    register.named_resource()(host)
+
+    with pytest.raises(ValueError, match=r"'host' is already registered by .*host"):
+        register.named_resource(name="host")(lambda: Resource(1, 0, 1))
+    assert made(registry)["host"].gpu == 8
+
+
+@pytest.mark.parametrize(
+    ("fractions", "expected"),
+    [
+        (powers_of_two_gpus(host()), {1.0: "8", 0.5: "4", 0.25: "2", 0.125: "1"}),
+        (powers_of_two_gpus(Resource(1, 6, 1)), {1.0: "6", 0.5: "3"}),
+        (powers_of_two_gpus(Resource(1, 0, 1)), {}),
+        (halve_mem_down_to(minGiB=64)(host()), {1.0: "256", 0.5: "128", 0.25: "64"}),
+    ],
+)
+def test_fractions_halve_a_host(fractions, expected):
+    assert fractions == expected
+
+
+def test_fractions_have_names():
+    assert (plugins.WHOLE, plugins.HALF, plugins.QUARTER, plugins.EIGHTH, plugins.SIXTEENTH) == (
+        1.0,
+        0.5,
+        0.25,
+        0.125,
+        0.0625,
+    )
+
+
+def test_what_is_registered_can_be_looked_up():
+    plugins.register.named_resource(name="plugin_test.host")(host)
+
+    assert NamedResources()["plugin_test.host"].get_resource_name() == "plugin_test.host"
