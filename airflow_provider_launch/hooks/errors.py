@@ -1,0 +1,27 @@
+"""Errors of the launcher, as Airflow understands them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = ["FinalAppError", "final_errors"]
+
+
+class FinalAppError(AirflowFailException, InvalidAppError):
+    """The app, its options or the connection are wrong: the task ends without further tries."""
+
+
+@contextlib.contextmanager
+def final_errors() -> Iterator[None]:
+    """Let an `InvalidAppError`, which only a change of DAG or connection can mend, end the task without retries."""
+    try:
+        yield
+    except FinalAppError:
+        raise
+    except InvalidAppError as error:
+        raise FinalAppError(str(error)) from error

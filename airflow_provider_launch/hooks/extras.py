@@ -1,0 +1,65 @@
+"""The extras of a connection, checked strictly: Airflow stores whatever was typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = ["LaunchOptions", "refuse_standard_fields", "split_extras"]
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What a connection says: which scheduler, where, and with which default options."""
+
+    backend: str
+    """Registry name of the scheduler."""
+    params: Mapping[str, Any]
+    """Keywords for the factory of the scheduler: where it is and how it is reached."""
+    cfg: Mapping[str, Any]
+    """Options of each launch, as far as the connection sets them; the operator's `cfg` wins."""
+    identity: str
+    """One line that differs between connections which do not see each other's apps; holds no secret."""
+
+
+def split_extras(
+    extras: Mapping[str, Any], connection: type[StructuredOpts], opts: type[StructuredOpts]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of `connection`, all of them, and those of `opts` that are set.
+
+    None is unset, and text is cast: a form stores null for an empty field, and a URI knows only text.
+
+    Raises:
+        InvalidRunConfigException: an extra is unknown or has a wrong value; the text names it.
+    """
+    of_connection, of_opts = connection.as_runopts(), opts.as_runopts()
+    given: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key, value in extras.items():
+        if of_connection.registered_name(key) is not None:
+            given[0][key] = value
+        elif of_opts.registered_name(key) is not None:
+            given[1][key] = value
+        else:
+            raise (of_connection | of_opts).unknown(key, extras)
+    where = resolve_options(connection, given[0])
+    how = resolve_options(opts, given[1])
+    set_names = [name for name, value in of_opts.registered(given[1]).items() if value is not None]
+    return {item.name: getattr(where, item.name) for item in fields(where)}, {name: how[name] for name in set_names}  # type: ignore[arg-type]  # options are dataclasses
+
+
+def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:
+    """Refuse what was typed into fields that this connection type does not have.
+
+    Raises:
+        InvalidAppError: names the fields.
+    """
+    names = [name for name, value in used.items() if value]
+    if names:
+        raise InvalidAppError(
+            f"connection {conn_id!r} sets {', '.join(names)}, which its type does not use; "
+            f"leave {'it' if len(names) == 1 else 'them'} empty, options belong into the extra fields"
+        )

@@ -1,0 +1,82 @@
+"""Cancelling an app from a signal handler.
+
+Airflow calls `on_kill` inside the handler of SIGTERM, on top of whatever the task was doing. Taking a lock there may
+wait for the very code that was interrupted, so the handler only sets a flag and writes one byte; a helper thread, which
+was started before and has its own client, does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.specs.errors import LaunchError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import Scheduler
+
+__all__ = ["AppKilledError", "Killer"]
+
+# A worker sends SIGKILL 5 s after SIGTERM when a task was marked failed or cleared.
+JOIN_S = 4.0
+
+
+class AppKilledError(LaunchError):
+    """The task was killed; the app was cancelled, or left as the operator says."""
+
+
+class Killer:
+    """A flag which the task's loop looks at, and a thread which cancels the app as soon as the flag is set.
+
+    Args:
+        make_scheduler: gives the thread its own client. None: only the flag.
+    """
+
+    def __init__(self, make_scheduler: Callable[[], Scheduler[Any]] | None) -> None:
+        self.fired = False
+        self.app_id = ""
+        """The app to cancel, set as soon as its id is known."""
+        self.error: Exception | None = None
+        """Why the thread could not cancel it."""
+        self._make_scheduler = make_scheduler
+        self._thread: threading.Thread | None = None
+        self._write_fd = -1
+        if make_scheduler is not None:
+            read_fd, self._write_fd = os.pipe()
+            self._thread = threading.Thread(target=self._wait, args=(read_fd,), name="launch-killer", daemon=True)
+            self._thread.start()
+
+    def fire(self) -> None:
+        """Set the flag and give the thread some seconds to cancel; safe in a signal handler, may be repeated."""
+        self.fired = True
+        if self._write_fd >= 0 and self._thread is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._write_fd, b"!")
+            self._thread.join(JOIN_S)
+
+    def close(self) -> None:
+        """End the thread; `fire` still sets the flag."""
+        fd, self._write_fd = self._write_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _wait(self, read_fd: int) -> None:
+        try:
+            told = os.read(read_fd, 1)
+        finally:
+            os.close(read_fd)
+        # Without an app yet there is nothing to cancel: the loop sees the flag right after the submit.
+        if not told or not self.app_id or self._make_scheduler is None:
+            return
+        # No logging here: the interrupted code may hold the lock of a log handler. The loop tells the error.
+        try:
+            scheduler = self._make_scheduler()
+            try:
+                scheduler.cancel(self.app_id)
+            finally:
+                scheduler.close()
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, the loop has to tell it
+            self.error = error

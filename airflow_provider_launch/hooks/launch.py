@@ -1,0 +1,218 @@
+"""From an Airflow connection to a runner."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields, split_extras
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+
+__all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
+
+DEFAULT_CONN_ID = "launch_local_default"
+"""The one connection that need not be defined: local processes with default options."""
+
+HOOKS: Mapping[str, str] = {
+    "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
+    "launch_local": "airflow_provider_launch.hooks.local:LocalLaunchHook",
+}
+"""Connection type to hook class; text, because only the hook that is used shall be imported."""
+
+
+class LaunchHook(BaseHook):
+    """A scheduler as an Airflow connection describes it.
+
+    Of type `launch` for schedulers of plug-ins: the extra `scheduler` names one, `params` are the keywords of its
+    factory, `cfg` its default options. The built-in schedulers have types of their own, and hooks that are subclasses.
+
+    Args:
+        launch_conn_id: the connection; also the session name in the handles of its apps.
+    """
+
+    conn_name_attr = "launch_conn_id"
+    default_conn_name = "launch_default"
+    conn_type = "launch"
+    hook_name = "Launch (scheduler of a plug-in)"
+
+    backend: ClassVar[str] = ""
+    """The scheduler of this type of connection; empty: the extra `scheduler` names it."""
+
+    def __init__(self, launch_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.launch_conn_id = launch_conn_id
+
+    @classmethod
+    def for_connection(cls, conn_id: str) -> LaunchHook:
+        """Return the hook of the connection's type.
+
+        Raises:
+            AirflowNotFoundException: no such connection. Only `launch_local_default` need not be defined.
+            InvalidAppError: the connection is of a type that launches nothing.
+        """
+        connection = _connection(conn_id)
+        conn_type = connection.conn_type if connection is not None else "launch_local"
+        # A URI swaps `_` and `-`; both spell one type.
+        path = HOOKS.get(str(conn_type).replace("-", "_"))
+        if path is None:
+            raise InvalidAppError(
+                f"connection {conn_id!r} has type {conn_type!r}, which launches nothing; use one of {', '.join(HOOKS)}"
+            )
+        module, _, name = path.partition(":")
+        hook_class = cast("type[LaunchHook]", getattr(importlib.import_module(module), name))
+        hook = hook_class(conn_id)
+        # One look-up is one request to the API server.
+        hook.__dict__["_connection"] = connection
+        return hook
+
+    @cached_property
+    def _connection(self) -> Connection | None:
+        return _connection(self.launch_conn_id)
+
+    @cached_property
+    def options(self) -> LaunchOptions:
+        """What the connection says, checked strictly.
+
+        Raises:
+            InvalidAppError: an extra is unknown or wrong; the text names it.
+        """
+        connection = self._connection
+        if connection is None:
+            return self._options({})
+        used = {name: getattr(connection, name) for name in ("host", "port", "login", "password", "schema")}
+        refuse_standard_fields(self.launch_conn_id, used)
+        extras = _extras(connection, self.launch_conn_id)
+        try:
+            return self._options(extras)
+        except InvalidAppError as error:
+            raise InvalidAppError(f"connection {self.launch_conn_id!r}: {error}") from error
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        known = {"scheduler": str, "params": Mapping, "cfg": Mapping}
+        given = {key: value for key, value in extras.items() if value is not None}
+        for key, value in given.items():
+            if key not in known:
+                raise InvalidAppError(
+                    f"unknown extra {key!r}; there are {', '.join(known)}, and options of the scheduler go into 'cfg'"
+                )
+            if not isinstance(value, known[key]):
+                kind = "text" if key == "scheduler" else "an object"
+                raise InvalidAppError(f"extra {key!r} must be {kind}, not {type(value).__name__}")
+        if not given.get("scheduler"):
+            raise InvalidAppError("the extra 'scheduler' is missing; name a scheduler that a plug-in registers")
+        params = dict(given.get("params", {}))
+        digest = hashlib.sha256(json.dumps(params, sort_keys=True, default=repr).encode()).hexdigest()[:12]
+        return LaunchOptions(given["scheduler"], params, dict(given.get("cfg", {})), f"{given['scheduler']} {digest}")
+
+    @staticmethod
+    def _typed_options(
+        backend: str,
+        extras: Mapping[str, Any],
+        connection: type[StructuredOpts],
+        opts: type[StructuredOpts],
+        identity_fields: tuple[str, ...],
+    ) -> LaunchOptions:
+        """Return the options of a backend whose extras are declared by two classes."""
+        params, cfg = split_extras(extras, connection, opts)
+        place = " ".join(f"{name}={params[name]}" for name in identity_fields if params[name] is not None)
+        return LaunchOptions(backend, params, cfg, f"{backend} {place}".strip())
+
+    @cached_property
+    def runner(self) -> Runner:
+        """A runner whose session is the connection, so that handles say where their app is."""
+        return self._make_runner()
+
+    def _make_runner(self) -> Runner:
+        options = self.options
+        return Runner(self.launch_conn_id, scheduler_params={options.backend: dict(options.params)})
+
+    @property
+    def scheduler(self) -> Scheduler[Any]:
+        """The scheduler of the connection, the same object each time.
+
+        Raises:
+            UnknownSchedulerException: no such scheduler is registered.
+            MissingDependencyError: its client library is not installed.
+        """
+        return self.runner.scheduler(self.options.backend)
+
+    def new_scheduler(self) -> Scheduler[Any]:
+        """Return another scheduler that shares no client with `scheduler`; for use in another thread.
+
+        After `options` was read once, this asks Airflow nothing.
+        """
+        return self._make_runner().scheduler(self.options.backend)
+
+    def merged_cfg(self, cfg: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the options of one launch: those of the connection, overruled by `cfg`.
+
+        Raises:
+            InvalidRunConfigException: `cfg` has an option that the scheduler does not know.
+        """
+        schema = self.scheduler.run_opts()
+        own = dict(cfg or {})
+        if len(schema) == 0:
+            return {**self.options.cfg, **own}
+        # By registered name, so that two spellings of one option do not stand side by side.
+        return {**schema.registered(self.options.cfg, strict=True), **schema.registered(own, strict=True)}
+
+    def get_conn(self) -> Scheduler[Any]:
+        """Return the scheduler."""
+        return self.scheduler
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Check the extras, make the scheduler, and ask it for its apps; the text says what was checked."""
+        try:
+            options = self.options
+            count = len(self.scheduler.list())
+        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+            return False, str(error)
+        finally:
+            self.close()
+        return True, f"extras are valid; {self._tested(options)} answered and lists {count} apps; nothing was launched"
+
+    def _tested(self, options: LaunchOptions) -> str:
+        return f"scheduler {options.backend!r}"
+
+    def close(self) -> None:
+        """Free the clients; may be repeated."""
+        if "runner" in self.__dict__:
+            self.runner.close()
+
+
+def _connection(conn_id: str) -> Connection | None:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        # Only for this id: Airflow says "not found" also when its API server fails, and an app of another
+        # connection must not land on this host because of that.
+        if conn_id == DEFAULT_CONN_ID:
+            return None
+        raise
+
+
+def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:
+    text = connection.extra
+    if not text:
+        return {}
+    try:
+        extras = json.loads(text)
+    except ValueError as error:
+        raise InvalidAppError(f"the extra of connection {conn_id!r} is no JSON: {error}") from error
+    if not isinstance(extras, dict):
+        raise InvalidAppError(f"the extra of connection {conn_id!r} must be a JSON object")
+    return extras

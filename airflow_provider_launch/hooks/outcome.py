@@ -1,0 +1,123 @@
+"""How an app ended, as plain data for XCom and as text for the reader of a failed task."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.specs.errors import AppFailedError
+from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus
+
+__all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
+
+_SIGNAL_BASE = 128
+
+
+def as_xcom(
+    handle: str, response: DescribeAppResponse | None, result: Any = None, *, roles: Sequence[Role] = ()
+) -> dict[str, Any]:
+    """Return `{handle, state, attempts, roles: {name: [exit codes]}, result}` as plain JSON.
+
+    Exit codes stand at the place of their replica, None where there is none (yet).
+
+    Args:
+        handle: names the app.
+        response: what the scheduler says. None: it was not asked yet.
+        result: what the app handed back.
+        roles: the roles as launched; used where the scheduler tells none.
+    """
+    codes: dict[str, list[int | None]] = {role.name: [None] * role.num_replicas for role in roles}
+    for status in response.roles_statuses if response else ():
+        known = codes.setdefault(status.role, [])
+        for replica in status.replicas:
+            known.extend([None] * (replica.id + 1 - len(known)))
+            known[replica.id] = replica.exit_code
+    return {
+        "handle": handle,
+        "state": str(response.state if response else AppState.SUBMITTED),
+        "attempts": 1 + max(0, response.num_restarts if response else 0),
+        "roles": codes,
+        "result": result,
+    }
+
+
+def handle_of(value: object) -> str:
+    """Return the handle out of a text or out of what `as_xcom` gives."""
+    found = value.get("handle") if isinstance(value, Mapping) else value
+    return found if isinstance(found, str) else ""
+
+
+def first_failed(response: DescribeAppResponse) -> ReplicaStatus | None:
+    """Return the replica that failed first, else the first one that was cancelled, None if the status names none."""
+    replicas = [replica for status in response.roles_statuses for replica in status.replicas]
+    for state in (AppState.FAILED, AppState.CANCELLED):
+        found = [replica for replica in replicas if replica.state == state]
+        if found:
+            # The first in time: the others are mostly those which were stopped because of it.
+            return min(found, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
+    return None
+
+
+def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> AppFailedError:
+    """Return the error for an app that did not succeed: what ended it, and its last lines.
+
+    Args:
+        handle: names the app.
+        response: the terminal state.
+        tails: the last lines by `role/replica`.
+    """
+    replica = first_failed(response)
+    parts = [f"app {handle} {response.state}"]
+    if replica is not None:
+        parts.append(f": {_replica_text(replica)}")
+    msg = response.msg if response.msg not in ("", NONE) else ""
+    if msg and (replica is None or msg != replica.reason):
+        parts.append(f" ({msg})")
+    if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
+        parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
+        parts.extend(f"\n  {line}" for line in tail)
+    return AppFailedError(status_of(response), "".join(parts))
+
+
+def status_of(response: DescribeAppResponse) -> AppStatus:
+    """Return the status object of what the scheduler said."""
+    return AppStatus(
+        state=response.state,
+        num_restarts=response.num_restarts,
+        msg=response.msg,
+        structured_error_msg=response.structured_error_msg,
+        ui_url=response.ui_url,
+        roles=response.roles_statuses,
+        metadata=response.metadata,
+    )
+
+
+def _replica_text(replica: ReplicaStatus) -> str:
+    text = f"role {replica.role!r} replica {replica.id}"
+    details = [f"attempt {1 + replica.num_restarts}"] if replica.num_restarts is not None else []
+    if replica.hostname and replica.hostname != NONE:
+        details.append(f"on {replica.hostname}")
+    if details:
+        text += f" ({', '.join(details)})"
+    text += f" {_ending(replica)}"
+    reason = replica.reason or replica.error_msg
+    return f"{text}: {reason}" if reason else text
+
+
+def _ending(replica: ReplicaStatus) -> str:
+    code = replica.exit_code
+    if code is None:
+        return f"ended as {replica.state}"
+    number = -code if code < 0 else code - _SIGNAL_BASE
+    try:
+        name = signal.Signals(number).name if number > 0 else ""
+    except ValueError:
+        name = ""
+    if code < 0:
+        return f"was ended by {name or f'signal {number}'}"
+    return f"exited with code {code}" + (f" ({name})" if name else "")

@@ -1,0 +1,133 @@
+"""What happens to an app, written into the log of its task."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
+from airflow_provider_launch.schedulers.api import LogLine, Stream
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TaskLog", "pieces"]
+
+PIECE_BYTES = 32 * 1024
+_TAIL_LINES = 10
+_TAIL_CHARS = 500
+_STDERR = Stream.STDERR
+# Airflow's UI folds the log at these words, wherever they stand in a line.
+_FOLDS = ("::group::", "::endgroup::")
+
+
+class TaskLog:
+    """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
+
+    Args:
+        log: the logger of the operator or sensor.
+        name: what the app is called in the lines about its state.
+        last_state: the state that was told before, which is not told again.
+    """
+
+    def __init__(self, log: Any, name: str, *, last_state: str = "") -> None:
+        self._log = log
+        # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
+        self._out: Callable[[str], object] = log.info
+        self._err: Callable[[str], object] = log.warning
+        self._name = name
+        self._url: str | None = None
+        self._tails: dict[str, deque[str]] = {}
+        self._attempts: dict[str, int] = {}
+        self.last_state = last_state
+
+    @property
+    def tails(self) -> Mapping[str, Sequence[str]]:
+        """The last lines of each replica by `role/replica`, cut to a readable length."""
+        return {key: [line[:_TAIL_CHARS] for line in tail] for key, tail in self._tails.items()}
+
+    def tell(self, event: Event) -> None:
+        """Write the event; what has no line of its own (a tick, the end) writes nothing."""
+        if isinstance(event, LogLines):
+            self._lines(f"{event.role}/{event.replica}", event.lines)
+        elif isinstance(event, StateChanged):
+            self._state(event)
+        elif isinstance(event, LogGap):
+            where = f" of {event.role}/{event.replica}" if event.role is not None else ""
+            self._log.warning("app %s: log%s: %s", self._name, where, event.message)
+        elif isinstance(event, Unreachable):
+            self._log.warning("app %s: the scheduler does not answer, asking again: %s", self._name, event.error)
+        elif isinstance(event, Reached):
+            self._log.info("app %s: the scheduler answers again after %.0f s", self._name, event.after_s)
+        elif isinstance(event, Ended):
+            self._show_url(event.response.ui_url)
+
+    def _state(self, event: StateChanged) -> None:
+        new = str(event.new)
+        msg = event.response.msg if event.response.msg not in ("", NONE) else ""
+        told = f"{new} {msg}" if event.new == AppState.PENDING else new
+        if told != self.last_state:
+            old = str(event.old) if event.old is not None else self.last_state.partition(" ")[0]
+            change = f"{old} -> {new}" if old and old != new else new
+            self._log.info("app %s: %s%s", self._name, change, f" ({msg})" if msg else "")
+            self.last_state = told
+        self._show_url(event.response.ui_url)
+
+    def _show_url(self, url: str | None) -> None:
+        if url and url != self._url:
+            self._url = url
+            self._log.info("app %s: see %s", self._name, url)
+
+    def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
+        tail = self._tails.setdefault(key, deque(maxlen=_TAIL_LINES))
+        prefix = f"[{key}] "
+        attempt = self._attempts.get(key, 0)
+        out, err = self._out, self._err
+        for line in lines:
+            if line.attempt != attempt:
+                attempt = self._attempts[key] = line.attempt
+                out(f"{prefix}--- attempt {attempt + 1} ---")
+            text = line.text
+            text = text.removesuffix("\n")
+            write = err if line.stream is _STDERR else out
+            # Four bytes is the longest character, so most lines need no second look.
+            if len(text) * 4 <= PIECE_BYTES:
+                write(prefix + text if "group::" not in text else prefix + _unfolded(text))
+            else:
+                self._long(key, text, write)
+        tail.extend(line.text[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:])
+
+    @staticmethod
+    def _long(key: str, text: str, write: Callable[[str], object]) -> None:
+        parts = pieces(text)
+        if len(parts) == 1:
+            write(f"[{key}] {_unfolded(text)}")
+            return
+        for number, part in enumerate(parts, 1):
+            write(f"[{key} {number}/{len(parts)}] {_unfolded(part)}")
+
+
+def pieces(text: str) -> list[str]:
+    """Cut text into pieces of at most 32 KB of UTF-8, which joined are the text again."""
+    data = text.encode("utf-8", "surrogatepass")
+    parts: list[str] = []
+    start = 0
+    while start < len(data):
+        end = min(start + PIECE_BYTES, len(data))
+        # Step back to the first byte of a character.
+        while end < len(data) and data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - how UTF-8 marks a following byte
+            end -= 1
+        parts.append(data[start:end].decode("utf-8", "surrogatepass"))
+        start = end
+    return parts or [""]
+
+
+def _unfolded(text: str) -> str:
+    """Keep the words by which the UI folds a log readable but without effect."""
+    for word in _FOLDS:
+        # A zero-width space: the line looks the same, and the UI does not find its word.
+        text = text.replace(word, f":\u200b{word[1:]}")
+    return text

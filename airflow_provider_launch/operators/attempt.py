@@ -1,0 +1,124 @@
+"""What a task remembers of its app between tries, and what the next try does with it.
+
+Everything here is pure but `Memory`, which reads and writes one key of Airflow's task state store.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any, Protocol
+
+__all__ = ["KEY", "Memory", "Next", "Record", "StateStore", "app_id_for", "next_step"]
+
+KEY = "launch"
+
+# Kubernetes allows 63 characters for `<app id>-<role>-<replica>`; the slug leaves room for the last two.
+_SLUG_LENGTH = 28
+_HASH_LENGTH = 10
+
+
+def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_index: int, attempt: int) -> str:
+    """Return the id of an app: readable, and the same only for the same attempt of the same task.
+
+    Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
+    The start of the run tells apart two runs that were given one `run_id` after a deletion.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")[:_SLUG_LENGTH].strip("-")
+    if not slug[:1].isalpha():
+        slug = f"a{slug}"[:_SLUG_LENGTH].rstrip("-")
+    # The length of each part makes ("a", "b|c") another text than ("a|b", "c").
+    parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
+    text = "".join(f"{len(part)}:{part}|" for part in parts)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return f"{slug}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attempt: which app, where, and how far it got."""
+
+    attempt: int
+    app_id: str
+    spec_hash: str
+    identity: str
+    """Which scheduler the connection meant when the app was launched; another one does not know the app."""
+    clear_number: int
+    """How often tasks of the run had been cleared: tells a clear from a retry."""
+    state: str
+    """`intent` before the submit, `scheduled` after it, `closed` when nobody is to take the app up again."""
+    handle: str = ""
+    outcome: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True while a next try has to look for the app."""
+        return self.state != "closed"
+
+    @classmethod
+    def from_json(cls, value: object) -> Record | None:
+        """Return the stored record; None if it is none: users can edit the store in the UI."""
+        if not isinstance(value, dict):
+            return None
+        known = {item.name: value.get(item.name) for item in fields(cls)}
+        texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
+        numbers = ("attempt", "clear_number")
+        if not all(isinstance(known[name], str) for name in texts):
+            return None
+        if not all(isinstance(known[name], int) and not isinstance(known[name], bool) for name in numbers):
+            return None
+        if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
+            return None
+        return cls(**known)  # type: ignore[arg-type]  # each was checked above
+
+
+class Next(Enum):
+    """What a try does first."""
+
+    LAUNCH = "launch the first app, or the next after one that is done with"
+    RESUME = "look for the app of the last try and go on with it"
+    REPLACE = "end the app of before the clear, then launch a new one"
+
+
+def next_step(record: Record | None, clear_number: int) -> Next:
+    """Return what to do about the record of an earlier try."""
+    if record is None:
+        return Next.LAUNCH
+    if record.clear_number != clear_number:
+        # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
+        return Next.REPLACE
+    return Next.RESUME if record.is_open else Next.LAUNCH
+
+
+class StateStore(Protocol):
+    """The part of `context["task_state_store"]` that is used."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of the key."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Keep the value over tries and clears."""
+
+
+class Memory:
+    """The record of this task instance. Without a store (Airflow before 3.3) it forgets with the process."""
+
+    def __init__(self, store: StateStore | None) -> None:
+        self._store = store
+
+    @property
+    def lasts(self) -> bool:
+        """True if another try will see what is saved."""
+        return self._store is not None
+
+    def load(self) -> Record | None:
+        """Return what the last try saved, None if there was none."""
+        return None if self._store is None else Record.from_json(self._store.get(KEY, None))
+
+    def save(self, record: Record) -> None:
+        """Keep the record for the next try."""
+        if self._store is not None:
+            self._store.set(KEY, asdict(record))

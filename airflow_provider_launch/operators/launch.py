@@ -1,0 +1,213 @@
+"""`LaunchAppOperator`: one task, one distributed app."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, XComArg
+
+from airflow_provider_launch.operators.templates import has_template, is_plain_object, rendered_copy, with_final_newline
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.hooks.killing import Killer
+    from airflow_provider_launch.operators.launching import Launching
+    from airflow_provider_launch.schedulers.logs import Stream
+    from airflow_provider_launch.specs.roles import AppDef
+
+# The core is imported where it is used: each parse of each DAG file pays for what is imported here.
+
+__all__ = ["LaunchAppOperator"]
+
+_STREAMS = ("stdout", "stderr", "combined")
+
+
+class LaunchAppOperator(BaseOperator):
+    """Launches an app, follows it, and succeeds only if the app was seen to succeed.
+
+    States and lines of all replicas stand in the task log. XCom `handle` is there from the launch on;
+    `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`.
+
+    A retry goes on with the app of the last try if that is still running, and launches a new one if it failed.
+    A cleared task ends the old app and launches a new one. A task that is killed or times out cancels its app.
+
+    Args:
+        app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
+            Every text in an app of the DAG file is a template, XComs and what the callable returns are not.
+        launch_conn_id: the connection, which names the scheduler. Template.
+        cfg: options of this launch; they win over those of the connection. Template.
+        wait: False succeeds right after the launch, with the same XComs.
+        poll_interval_s: seconds between two looks at the app. None: what suits the scheduler.
+        streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
+        log_roles: whose lines are shown. None: all roles; empty: no lines.
+        logs_from: "start", or "now": an app that is taken up again is shown without its earlier lines.
+        on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
+        unavailable_for_s: how long a scheduler out of reach is borne.
+        time_limit_s: seconds after which the scheduler ends the app, also when nobody watches it any more.
+        skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
+        deferrable: not yet possible; True is refused.
+    """
+
+    template_fields: Sequence[str] = ("app", "cfg", "launch_conn_id", "request")
+    template_fields_renderers = {"cfg": "json"}  # noqa: RUF012 - as Airflow declares it
+    # `request` is known only after the dry run.
+    overwrite_rtif_after_execution = True
+    ui_color = "#d9ecf2"
+
+    def __init__(
+        self,
+        *,
+        app: AppDef | Mapping[str, Any] | Callable[..., Any] | XComArg,
+        launch_conn_id: str = "launch_local_default",
+        cfg: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        poll_interval_s: float | None = None,
+        streams: str | Stream | None = None,
+        log_roles: Sequence[str] | None = None,
+        logs_from: str = "start",
+        on_kill: str = "cancel",
+        unavailable_for_s: float = 600,
+        time_limit_s: float | None = None,
+        skip_on_exit_code: int | Sequence[int] | None = None,
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.app = app
+        self.cfg = cfg
+        self.launch_conn_id = launch_conn_id
+        self.wait = wait
+        self.poll_interval_s = poll_interval_s
+        self.streams = streams
+        self.log_roles = log_roles
+        self.logs_from = logs_from
+        # `on_kill` is the name of Airflow's method.
+        self.kill_policy = on_kill
+        self.unavailable_for_s = unavailable_for_s
+        self.time_limit_s = time_limit_s
+        self.skip_on_exit_code = skip_on_exit_code
+        self.deferrable = deferrable
+        self.request: str | None = None
+        self._killed = False
+        self._killer: Killer | None = None
+        with _final_errors():
+            self._check_arguments()
+            if not callable(app) and not _has_xcom(app):
+                _as_app(app)
+
+    def _check_arguments(self) -> None:
+        from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+
+        if self.deferrable:
+            raise UnsupportedError("deferrable=True is not possible yet; leave it out, the task then waits on a worker")
+        for name, value, allowed in (
+            ("logs_from", self.logs_from, ("start", "now")),
+            ("on_kill", self.kill_policy, ("cancel", "leave")),
+            ("streams", self.streams, (None, *_STREAMS)),
+        ):
+            if value not in allowed:
+                raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        for name, number in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
+            if number is not None and not number > 0:
+                raise InvalidAppError(f"{name}={number!r} must be more than 0 seconds")
+        if self.unavailable_for_s < 0:
+            raise InvalidAppError(f"unavailable_for_s={self.unavailable_for_s!r} must not be negative")
+
+    # ---- templates -------------------------------------------------------------------------------------------
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Return `content` rendered; apps and roles come back as copies, and the DAG's own objects stay as they are."""
+        # What came out of an XCom is data, and its text no template.
+        if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
+            return content
+        env = jinja_env or self.get_template_env()
+        if isinstance(content, str):
+            if not has_template(content, env):
+                return content
+            return with_final_newline(content, super().render_template(content, context, env, seen_oids), env)
+        if is_plain_object(content):
+            return rendered_copy(content, lambda part: self.render_template(part, context, env, seen_oids))
+        return super().render_template(content, context, env, seen_oids)
+
+    # ---- run -------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Launch or take up the app, follow it, and return what XCom gets.
+
+        Raises:
+            AirflowFailException: app, options or connection are wrong; no retry helps.
+            AppFailedError: the app failed or was cancelled.
+            UnknownOutcomeError: the app vanished.
+            SchedulerUnavailableError: the scheduler was out of reach for too long; the app may be running.
+        """
+        with _final_errors():
+            return self._launching(_as_app(self.app)).run(context)
+
+    def _launching(self, app: AppDef) -> Launching:
+        # Runner and follower are not needed to parse a DAG.
+        from airflow_provider_launch.operators.launching import Launching
+
+        return Launching(self, app)
+
+    def dry_run(self) -> None:
+        """Print the request that would be sent, with templates as they are."""
+        if callable(self.app) or _has_xcom(self.app):
+            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
+            return
+        print(self._launching(_as_app(self.app)).dry_run())  # noqa: T201 - what dry_run is for
+
+    def on_kill(self) -> None:
+        """Mark the task as killed and cancel the app; called in a signal handler."""
+        self._killed = True
+        if self._killer is not None:
+            self._killer.fire()
+
+    def is_skipped_by(self, exit_code: int | None) -> bool:
+        """Tell whether this exit code of the failed replica means "skip"."""
+        wanted = self.skip_on_exit_code
+        if exit_code is None or wanted is None:
+            return False
+        return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
+
+
+def _as_app(value: Any) -> AppDef:
+    """Return a checked app."""
+    from airflow_provider_launch.specs.check import app_from_dict, check_app
+    from airflow_provider_launch.specs.errors import InvalidAppError
+    from airflow_provider_launch.specs.roles import AppDef
+
+    app = app_from_dict(value) if isinstance(value, Mapping) else value
+    if not isinstance(app, AppDef):
+        raise InvalidAppError(
+            f"app must be an AppDef, a dict, or a callable that returns one, not {type(app).__name__}"
+        )
+    check_app(app)
+    return app
+
+
+def _has_xcom(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_xcom(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_xcom(item) for item in value)
+    return isinstance(value, XComArg)
+
+
+@contextlib.contextmanager
+def _final_errors() -> Iterator[None]:
+    """Let what only a change of the DAG can mend end the task without retries."""
+    from airflow_provider_launch.hooks.errors import final_errors
+
+    with final_errors():
+        yield

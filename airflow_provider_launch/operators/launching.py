@@ -1,0 +1,363 @@
+"""One run of a `LaunchAppOperator`: from the memory of the last try to the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.hooks.killing import AppKilledError, Killer
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
+from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch.hooks.watching import patiently, watch
+from airflow_provider_launch.operators.attempt import Memory, Next, Record, app_id_for, next_step
+from airflow_provider_launch.schedulers.api import Capability, Stream, spec_hash
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    LaunchError,
+    SchedulerUnavailableError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["Launching"]
+
+T = TypeVar("T")
+
+# Airflow cuts what it stores of a rendered field far earlier; a log line must stay below 64 KB.
+_SHOWN_CHARS = 16_000
+_KILLED_CANCEL_S = 3.0
+
+
+class Launching:
+    """Works once, for one try of one task.
+
+    Args:
+        operator: what the DAG says, rendered.
+        app: the checked app.
+    """
+
+    def __init__(self, operator: LaunchAppOperator, app: AppDef) -> None:
+        self._op = operator
+        self._app = app
+        self._log = operator.log
+        self._hook = LaunchHook.for_connection(operator.launch_conn_id)
+        self._memory = Memory(None)
+        self._record: Record | None = None
+        self._succeeded = False
+
+    @property
+    def _backend(self) -> str:
+        return self._hook.options.backend
+
+    @property
+    def _scheduler(self) -> Scheduler[Any]:
+        return self._hook.scheduler
+
+    def dry_run(self) -> str:
+        """Return the request as text."""
+        try:
+            return str(self._hook.runner.dryrun(self._app, self._backend, self._cfg()))
+        finally:
+            self._hook.close()
+
+    def run(self, context: Context) -> dict[str, Any]:
+        """Return what XCom gets; raise whatever is not a success."""
+        op = self._op
+        # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
+        cfg = self._cfg()
+        may_cancel = op.kill_policy == "cancel"
+        killer = op._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
+        try:
+            return self._run(context, cfg)
+        except BaseException as error:
+            # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
+            if isinstance(error, AppKilledError) or not isinstance(error, Exception):
+                self._cancel_killed()
+            raise
+        finally:
+            killer.close()
+            self._hook.close()
+
+    def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
+        self._check()
+        handle, response = self._obtain(context, cfg)
+        if self._op.do_xcom_push:
+            context["ti"].xcom_push("handle", handle)
+        self._check()
+        if not self._op.wait:
+            return as_xcom(handle, response, roles=self._app.roles)
+        try:
+            value = self._follow(handle)
+        except (SchedulerUnavailableError, AppKilledError):
+            # The app may be running: the next try looks for it.
+            raise
+        except Exception as error:
+            self._close_record(error)
+            raise
+        # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
+        # result; a clear is told by its number.
+        self._check()
+        return value
+
+    # ---- launch or take up -----------------------------------------------------------------------------------
+
+    def _obtain(self, context: Context, cfg: dict[str, Any]) -> tuple[str, DescribeAppResponse | None]:
+        """Return the handle of the app of this try; with it what is known, if the app was there before."""
+        store = context.get("task_state_store")
+        self._memory = Memory(store)
+        if not self._memory.lasts:
+            self._log.info("this Airflow has no task state store: a retry cannot take up the app of an earlier try")
+        clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
+        record = self._memory.load()
+        first = max(0, int(context["ti"].try_number) - 1)
+        step = next_step(record, clear_number)
+        digest = spec_hash(self._app, cfg)
+        if record is not None and step is Next.REPLACE and self._is_here(record, step):
+            self._retire(record)
+        if record is not None and step is Next.RESUME and self._is_here(record, step):
+            found = self._resume(record, digest)
+            if isinstance(found, Record):
+                return self._launch(cfg, found), None
+            if found is not None:
+                return found
+        attempt = first if record is None else record.attempt + 1
+        app_id = self._new_app_id(context, attempt)
+        fresh = Record(attempt, app_id, digest, self._hook.options.identity, clear_number, "intent")
+        return self._launch(cfg, fresh), None
+
+    def _new_app_id(self, context: Context, attempt: int) -> str:
+        ti, run = context["ti"], context["dag_run"]
+        return app_id_for(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            run_start=str(run.start_date or ""),
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            attempt=attempt,
+        )
+
+    def _is_here(self, record: Record, step: Next) -> bool:
+        """Tell whether the connection still means the scheduler that has the app of the record."""
+        identity = self._hook.options.identity
+        if record.identity == identity:
+            return True
+        if not record.is_open:
+            return False
+        text = (
+            f"app {record.app_id} was launched on {record.identity!r}, "
+            f"but connection {self._op.launch_conn_id!r} now means {identity!r}"
+        )
+        if step is Next.REPLACE:
+            self._log.warning("%s; it cannot be cancelled from here and may be running", text)
+            return False
+        raise LaunchError(f"{text}; restore the connection, or clear the task to launch anew")
+
+    def _resume(self, record: Record, digest: str) -> tuple[str, DescribeAppResponse] | Record | None:
+        """Return the app of the last try, or the record under which it is still to be launched.
+
+        None: the app is done with, and a new attempt is due.
+        """
+        # A kill from here on concerns this app.
+        self._hold(record)
+        response = self._patiently(lambda: self._scheduler.describe(record.app_id))
+        if response is None:
+            if record.state == "intent":
+                if Capability.ADOPT not in self._scheduler.capabilities:
+                    self._warn_no_adopt("the last try may have launched an app which is not known")
+                # Nothing came of the intent: the same attempt under the same id.
+                return dataclasses.replace(record, spec_hash=digest)
+            self._log.warning("app %s of the last try vanished: unknown outcome; launching anew", record.app_id)
+            return None
+        if response.state in (AppState.FAILED, AppState.CANCELLED):
+            self._log.info("app %s of the last try ended as %s; launching anew", record.app_id, response.state)
+            return None
+        self._log.info("going on with app %s of the last try, which is %s", record.app_id, response.state)
+        if record.spec_hash != digest:
+            self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
+        handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+        self._op.request = f"taken up from an earlier try: {handle}"
+        self._hold(dataclasses.replace(record, state="scheduled", handle=handle))
+        self._memory.save(self._current)
+        return handle, response
+
+    def _retire(self, record: Record) -> None:
+        """End the app of before a clear, and wait a while until it has ended."""
+        scheduler = self._scheduler
+        response = self._patiently(lambda: scheduler.describe(record.app_id))
+        if response is None or is_terminal(response.state):
+            return
+        self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
+        self._patiently(lambda: scheduler.cancel(record.app_id))
+        wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            response = self._patiently(lambda: scheduler.describe(record.app_id))
+            if response is None or is_terminal(response.state):
+                return
+            self._check()
+            time.sleep(min(0.2, scheduler.poll_interval_s))
+        self._log.warning("app %s has not ended within %.0f s after its cancel", record.app_id, wait_s)
+
+    def _launch(self, cfg: Mapping[str, Any], record: Record) -> str:
+        """Submit the app under the id of the record and return its handle."""
+        op = self._op
+        runner = self._hook.runner
+        # Pure, so a wrong app leaves no trace.
+        info = runner.dryrun(self._app, self._backend, cfg, app_id=record.app_id)
+        self._show(info)
+        adopts = Capability.ADOPT in self._scheduler.capabilities
+        if not adopts:
+            self._warn_no_adopt("a worker that dies during the launch may cause a second app")
+        self._memory.save(record)
+        self._hold(record)
+        try:
+            # Where a second submit may start a second app, an outage is not borne.
+            handle = self._patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
+        except AppConflictError:
+            # Only an earlier try of this task can have the id; the DAG has changed since.
+            handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
+            self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
+        app_id = parse_app_handle(handle).app_id
+        self._hold(dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle))
+        self._check()
+        self._memory.save(self._current)
+        self._log.info("launched %s", handle)
+        return handle
+
+    # ---- follow ----------------------------------------------------------------------------------------------
+
+    def _follow(self, handle: str) -> dict[str, Any]:
+        op = self._op
+        app_id = parse_app_handle(handle).app_id
+        task_log = TaskLog(self._log, app_id)
+        with Follower(
+            self._scheduler,
+            app_id,
+            app_handle=handle,
+            poll_interval_s=op.poll_interval_s,
+            unavailable_for_s=op.unavailable_for_s,
+            log_roles=op.log_roles,
+            logs=op.log_roles is None or len(op.log_roles) > 0,
+            streams=None if op.streams is None else Stream(op.streams),
+            logs_from=op.logs_from,
+            log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
+            scheduled=True,
+        ) as follower:
+            response = watch(follower, task_log, self._check)
+        if response is None:
+            raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
+        if response.state == AppState.SUCCEEDED:
+            self._succeeded = True
+            return as_xcom(handle, response, self._result(app_id), roles=self._app.roles)
+        replica = first_failed(response)
+        error = failure(handle, response, task_log.tails)
+        if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):
+            raise AirflowSkipException(str(error)) from error
+        raise error
+
+    def _result(self, app_id: str) -> Any:
+        if Capability.RESULT not in self._scheduler.capabilities:
+            return None
+        return self._patiently(lambda: self._scheduler.result(app_id))
+
+    # ---- kill ------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Leave as soon as the task was killed."""
+        if self._op._killed:  # noqa: SLF001 - set by its `on_kill`
+            raise AppKilledError("the task was killed")
+
+    def _cancel_killed(self) -> None:
+        """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""
+        record, killer = self._record, self._op._killer  # noqa: SLF001 - see `run`
+        if record is None or self._succeeded:
+            return
+        if self._op.kill_policy == "leave":
+            self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            return
+        error = killer.error if killer is not None else None
+        deadline = time.monotonic() + _KILLED_CANCEL_S
+        while True:
+            try:
+                self._scheduler.cancel(record.app_id)
+            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is told
+                error = problem
+            else:
+                self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                self._close_record(AppKilledError("killed"))
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    # ---- small parts -----------------------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> Record:
+        assert self._record is not None
+        return self._record
+
+    def _hold(self, record: Record) -> None:
+        self._record = record
+        if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `run`
+            killer.app_id = record.app_id
+
+    def _close_record(self, error: Exception) -> None:
+        record = self._record
+        if record is None:
+            return
+        status = getattr(error, "status", None)
+        outcome = str(status.state) if status is not None else type(error).__name__
+        # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
+        with contextlib.suppress(Exception):
+            self._memory.save(dataclasses.replace(record, state="closed", outcome=outcome))
+
+    def _cfg(self) -> dict[str, Any]:
+        """Return the options of this launch, connection first, and the time limit where it belongs."""
+        cfg = self._hook.merged_cfg(self._op.cfg)
+        limit = self._op.time_limit_s
+        if limit is None:
+            return cfg
+        name = self._scheduler.run_opts().registered_name("time_limit_s")
+        if name is None:
+            raise UnsupportedError(
+                f"time_limit_s={limit} is set, but scheduler {self._backend!r} has no such option; "
+                f"leave it out, or use execution_timeout, which needs a living worker"
+            )
+        given = (self._op.cfg or {}).get("time_limit_s")
+        if given is not None and given != limit:
+            raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
+        return {**cfg, name: limit}
+
+    def _show(self, info: AppDryRunInfo[Any]) -> None:
+        text = str(info)
+        self._op.request = text
+        more = len(text) - _SHOWN_CHARS
+        shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
+        self._log.info("request to scheduler %s:\n%s", self._backend, shown)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return patiently(call, self._check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning)
+
+    def _warn_no_adopt(self, consequence: str) -> None:
+        self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)

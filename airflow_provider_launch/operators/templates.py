@@ -1,0 +1,56 @@
+"""Rendering templates in apps without touching the DAG's own objects.
+
+Airflow renders nested objects in place, which mixes up mapped tasks and repeated runs; these functions return copies.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["has_template", "is_plain_object", "rendered_copy", "with_final_newline"]
+
+T = TypeVar("T")
+
+
+def is_plain_object(value: object) -> bool:
+    """Tell whether the value is a dataclass that Airflow would not render by itself, as the specs are."""
+    return (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and not isinstance(value, Enum)
+        and not hasattr(value, "template_fields")
+        and not hasattr(value, "resolve")
+    )
+
+
+def rendered_copy(value: T, render: Callable[[Any], Any]) -> T:
+    """Return a copy of the dataclass in which every field went through `render`."""
+    clone = copy.copy(value)
+    for item in dataclasses.fields(value):  # type: ignore[arg-type]  # `is_plain_object` is asked before
+        # Not `replace`: a subclass of Role may have its own constructor or be frozen.
+        object.__setattr__(clone, item.name, render(getattr(value, item.name)))
+    return clone
+
+
+def has_template(text: str, jinja_env: jinja2.Environment) -> bool:
+    """Tell whether Jinja has anything to do.
+
+    Text without a template must not go through Jinja, which drops a final newline and turns CRLF into LF.
+    """
+    marks = (jinja_env.block_start_string, jinja_env.variable_start_string, jinja_env.comment_start_string)
+    prefixes = (jinja_env.line_statement_prefix, jinja_env.line_comment_prefix)
+    return any(mark in text for mark in marks) or any(prefix and prefix in text for prefix in prefixes)
+
+
+def with_final_newline(template: str, rendered: object, jinja_env: jinja2.Environment) -> object:
+    """Give back the final newline that Jinja takes away."""
+    if jinja_env.keep_trailing_newline or not isinstance(rendered, str) or not template.endswith("\n"):
+        return rendered
+    return rendered + "\n"

@@ -1,0 +1,189 @@
+"""One look of an `AppStatusSensor` at its app."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
+from airflow_provider_launch.hooks.killing import AppKilledError, Killer
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
+from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch.hooks.watching import patiently, watch
+from airflow_provider_launch.schedulers.api import Capability, Stream
+from airflow_provider_launch.sensors.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.states import AppState
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+    from airflow_provider_launch.sensors.launch import AppStatusSensor
+
+__all__ = ["Look"]
+
+KEY = "launch_sensor"
+# A look of mode "reschedule" ends when no line came for this long after the state was told.
+_QUIET_S = 0.5
+_LONGEST_LOOK_S = 60.0
+
+
+class Look:
+    """Follows the app, to its end or for a moment.
+
+    Args:
+        sensor: what the DAG says, rendered.
+    """
+
+    def __init__(self, sensor: AppStatusSensor) -> None:
+        self._sensor = sensor
+        self._handle = handle_of(sensor.handle)
+        if not self._handle:
+            raise InvalidAppError(f"handle={sensor.handle!r} is neither a handle nor the XCom of a LaunchAppOperator")
+        parsed = parse_app_handle(self._handle)
+        self._app_id = parsed.app_id
+        self._hook = LaunchHook.for_connection(sensor.launch_conn_id or parsed.session_name)
+        if self._hook.options.backend != parsed.scheduler_backend:
+            raise InvalidAppError(
+                f"{self._handle!r} is an app of scheduler {parsed.scheduler_backend!r}, "
+                f"but connection {self._hook.launch_conn_id!r} means {self._hook.options.backend!r}"
+            )
+
+    @property
+    def _scheduler(self) -> Scheduler[Any]:
+        return self._hook.scheduler
+
+    def run(self, context: Context) -> PokeReturnValue:
+        """Return done with the XCom, or not done yet; raise when the app did not succeed."""
+        sensor = self._sensor
+        may_cancel = sensor.kill_policy == "cancel"
+        killer = sensor._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
+        killer.app_id = self._app_id
+        try:
+            self._check()
+            response, log = self._follow(context)
+            self._check()
+            if response is None:
+                return PokeReturnValue(is_done=False)
+            return PokeReturnValue(is_done=True, xcom_value=self._outcome(response, log))
+        except BaseException as error:
+            killed = isinstance(error, AppKilledError) or not isinstance(error, Exception)
+            if killed and may_cancel:
+                self._scheduler.cancel(self._app_id)
+            raise
+        finally:
+            killer.close()
+            self._hook.close()
+
+    def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
+        if self._sensor.mode == "reschedule":
+            return self._glance(context)
+        log = TaskLog(self._sensor.log, self._app_id)
+        with self._follower({}, self._sensor.follow_interval_s) as follower:
+            return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
+
+    def _glance(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
+        store = context.get("task_state_store")
+        # A new try has a new log, which begins at the start; the same try goes on in the same file.
+        scope = [self._handle, context["ti"].try_number, getattr(context["dag_run"], "clear_number", 0)]
+        stored: object = None if store is None else store.get(KEY, None)
+        memory: dict[str, Any] = {"scope": scope}
+        if isinstance(stored, dict) and stored.get("scope") == scope:
+            memory = dict(stored)
+        log = TaskLog(self._sensor.log, self._app_id, last_state=str(memory.get("state", "")))
+        response: DescribeAppResponse | None = None
+        with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1) as follower:
+            moment = _Moment()
+            for event in follower:
+                self._check()
+                if isinstance(event, Unreachable):
+                    self._bear_outage(memory, event)
+                # A log that fails must not change how the task ends.
+                with contextlib.suppress(Exception):
+                    log.tell(event)
+                if isinstance(event, Ended):
+                    response = event.response
+                if response is not None or moment.is_over(event):
+                    break
+            packed = pack(follower.cursors)
+        if moment.is_state_known:
+            memory.pop("unreachable_since", None)
+        memory["state"] = log.last_state
+        if len(packed) <= MAX_PACKED:
+            memory["cursors"] = packed
+        elif response is None:
+            self._sensor.log.warning("the app has too many replicas for the state store: lines may be shown twice")
+        if store is not None and response is None:
+            store.set(KEY, memory)
+        return response, log
+
+    def _bear_outage(self, memory: dict[str, Any], event: Unreachable) -> None:
+        since = memory.setdefault("unreachable_since", time.time())
+        if time.time() - since >= self._sensor.unavailable_for_s:
+            raise SchedulerUnavailableError(str(event.error)) from event.error
+
+    def _follower(self, cursors: dict[str, Any], interval_s: float | None, *, is_first: bool = True) -> Follower:
+        sensor = self._sensor
+        return Follower(
+            self._scheduler,
+            self._app_id,
+            app_handle=self._handle,
+            poll_interval_s=interval_s,
+            unavailable_for_s=sensor.unavailable_for_s,
+            log_roles=sensor.log_roles,
+            logs=sensor.log_roles is None or len(sensor.log_roles) > 0,
+            streams=None if sensor.streams is None else Stream(sensor.streams),
+            cursors=cursors,
+            # Only the first look skips; replicas which appear later are shown whole.
+            logs_from=sensor.logs_from if is_first else "start",
+        )
+
+    def _outcome(self, response: DescribeAppResponse, log: TaskLog) -> dict[str, Any]:
+        if response.state == AppState.SUCCEEDED:
+            return as_xcom(self._handle, response, self._result())
+        error = failure(self._handle, response, log.tails)
+        # Another try would find the same end; for `soft_fail` this is the error that Airflow turns into a skip.
+        raise AirflowFailException(str(error)) from error
+
+    def _result(self) -> Any:
+        if Capability.RESULT not in self._scheduler.capabilities:
+            return None
+        return patiently(
+            lambda: self._scheduler.result(self._app_id),
+            self._check,
+            unavailable_for_s=self._sensor.unavailable_for_s,
+            tell=self._sensor.log.warning,
+        )
+
+    def _check(self) -> None:
+        if self._sensor._killed:  # noqa: SLF001 - set by its `on_kill`
+            raise AppKilledError("the task was killed")
+
+
+class _Moment:
+    """Tells when a look has seen what there is: a state, or none to be had, and no more lines for a while."""
+
+    def __init__(self) -> None:
+        self.is_state_known = False
+        self._is_told = False
+        self._ends = time.monotonic() + _LONGEST_LOOK_S
+        self._last_line = time.monotonic()
+
+    def is_over(self, event: Event) -> bool:
+        now = time.monotonic()
+        if isinstance(event, LogLines):
+            self._last_line = now
+        if isinstance(event, StateChanged):
+            self.is_state_known = self._is_told = True
+            self._last_line = now
+        if isinstance(event, Unreachable):
+            self._is_told = True
+        return now >= self._ends or (self._is_told and now - self._last_line >= _QUIET_S)
