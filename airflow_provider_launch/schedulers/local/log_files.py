@@ -58,7 +58,7 @@ def read_chunk(
 
 
 def _read_file(path: str, position: Any, complete: bool) -> tuple[list[str], Any, bool]:
-    """Return whole lines (with `complete` also the last, unfinished one), the new position, and whether nothing is left."""
+    """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
     try:
         file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
     except FileNotFoundError:

@@ -35,7 +35,7 @@ _KILL_PAUSE_S = 0.02
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set an attribute of this process, see prctl(2); False where the kernel has none (macOS)."""
+    """Set an attribute of this process by prctl; False where the kernel has none (macOS)."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)

@@ -1,0 +1,24 @@
+"""Real processes below a root of each test's own; nothing may be alive when a test ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import SchedulerRejectedError
+from tests.support.local import Apps, processes_below, until
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Iterator[Apps]:
+    root = tmp_path / "root"
+    apps = Apps(create_scheduler("tests", root=str(root)), root)
+    yield apps
+    for row in apps.scheduler.list():
+        with contextlib.suppress(SchedulerRejectedError):  # planted records of other hosts
+            apps.scheduler.cancel(row.app_id)
+    until(lambda: not processes_below(root), 30)

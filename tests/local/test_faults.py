@@ -1,0 +1,190 @@
+"""Killed at any moment: supervisor, launcher, shim. No exit code lost, nothing run twice, nothing left alive."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.specs import AppConflictError, AppDef, AppState, RetryPolicy, is_terminal
+from tests.support.local import Apps, processes_below, sh, until
+
+
+def supervisors(apps: Apps, app_id: str) -> list[int]:
+    """Return the processes that hold, or try to take, the lock: bare interpreters with the app as argument."""
+    found = []
+    shims = {read["shim"] for path in apps.dir(app_id).rglob("pid") if (read := layout.read_json(str(path)))}
+    for pid in processes_below(apps.dir(app_id)):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        # Shims are forked from a supervisor and share its command line; they lead a session and are on record.
+        if b"bare.py" in command and pid not in shims and parent not in shims:
+            found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_supervisor_killed_at_a_random_moment(apps: Apps, tmp_path: Path, seed: int) -> None:
+    """Crash-only: every attempt leaves one line where it ran, and every exit code is right."""
+    dice = random.Random(seed)
+    record = tmp_path / "ran"
+    script = f"echo $LAUNCH_ROLE $LAUNCH_REPLICA_ID $LAUNCH_ATTEMPT >> {record}; sleep 0.{dice.randrange(1, 4)}; "
+    retried = dice.random() < 0.5
+    roles = [
+        sh(script + "exit 0", "good", num_replicas=2),
+        sh(
+            script + f"test $LAUNCH_ATTEMPT = {int(retried)} || exit 9",
+            "flaky",
+            max_retries=int(retried),
+            retry_policy=RetryPolicy.REPLICA,
+        ),
+    ]
+    app_id = apps.start(*roles)
+    for _ in range(dice.randrange(1, 4)):
+        time.sleep(dice.random() * 0.25)
+        lock = apps.dir(app_id) / layout.LOCK
+        pid = _holder(lock)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        apps.another().describe(app_id)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED, found
+    ran = sorted(record.read_text().splitlines())
+    expected = ["flaky 0 0", *(["flaky 0 1"] if retried else []), "good 0 0", "good 1 0"]
+    assert ran == sorted(expected)
+
+
+def _holder(lock: Path) -> int | None:
+    """Return the process that holds the flock, by the kernel's own list."""
+    if not lock.exists():
+        return None
+    inode = lock.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[3] == "WRITE" and fields[5].endswith(f":{inode}"):
+            pid = int(fields[4])
+            return pid if pid > 1 and pid != os.getpid() else None
+    return None
+
+
+def test_twenty_racing_submits_start_one_app(apps: Apps, tmp_path: Path) -> None:
+    role = sh(f"echo ran >> {tmp_path}/ran; sleep 0.3")
+    gate = threading.Barrier(20)
+
+    def submit(_: int) -> str:
+        scheduler = apps.another()
+        info = scheduler.submit_dryrun(AppDef("app", [role]), {}, app_id="the-one")
+        gate.wait()
+        return scheduler.schedule(info)
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(submit, range(20))) == {"the-one"}
+    assert apps.end("the-one").state is AppState.SUCCEEDED
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert len(apps.scheduler.list()) == 1
+    assert not list((apps.root / "building").iterdir())
+
+
+def test_same_id_with_another_app_is_a_conflict(apps: Apps) -> None:
+    apps.start(sh("sleep 0.1"), app_id="x")
+    apps.start(sh("sleep 0.1"), app_id="x")
+    with pytest.raises(AppConflictError, match="another definition"):
+        apps.start(sh("sleep 0.2"), app_id="x")
+    with pytest.raises(AppConflictError):
+        apps.start(sh("sleep 0.1"), app_id="x", grace_s=1)
+    apps.end("x")
+
+
+LAUNCHER = """
+import sys
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import AppDef, Role
+s = create_scheduler("l", root=sys.argv[1])
+role = Role("main", "", entrypoint="sh", args=["-c", "sleep 1; echo survived"])
+print(s.schedule(s.submit_dryrun(AppDef("app", [role]), {}, app_id="kept")), flush=True)
+import time; time.sleep(60)
+"""
+
+
+def test_app_outlives_the_process_group_of_its_launcher(apps: Apps, checkout: Path) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(apps.root)], stdout=subprocess.PIPE, text=True,
+        start_new_session=True, cwd=checkout,
+    )  # fmt: skip
+    with launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "kept\n"
+        os.killpg(launcher.pid, signal.SIGKILL)
+
+    assert apps.end("kept").state is AppState.SUCCEEDED
+    assert apps.lines("kept") == ["survived\n"]
+
+
+def test_cancel_works_after_the_supervisor_was_killed(apps: Apps) -> None:
+    app_id = apps.start(sh("trap '' TERM; setsid sleep 306 & sleep 307"), grace_s=0.3)
+    until(lambda: list(apps.dir(app_id).rglob("stdout")))
+    pid = _holder(apps.dir(app_id) / layout.LOCK)
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    apps.another().cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+    until(lambda: not processes_below(apps.root), 5)
+
+
+@pytest.mark.parametrize("with_supervisor", [False, True])
+def test_killed_shim_ends_its_tree_and_fails_the_app(apps: Apps, with_supervisor: bool) -> None:
+    """The out-of-memory killer may take any process; what it leaves behind must not run on."""
+    app_id = apps.start(sh("setsid sleep 308 & echo up; sleep 309"))
+    until(lambda: apps.lines(app_id) == ["up\n"])
+    shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
+    supervisor = _holder(apps.dir(app_id) / layout.LOCK)
+    if with_supervisor:
+        assert supervisor
+        os.kill(supervisor, signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert (found.roles_statuses[0].replicas[0].exit_code, found.roles_statuses[0].replicas[0].reason) == (
+        137,
+        "killed from outside",
+    )
+    until(lambda: not processes_below(apps.root), 5)
+
+
+def test_terminal_state_never_changes(apps: Apps) -> None:
+    """Cancel, kill and look from many threads at once: what was terminal once stays."""
+    app_id = apps.start(sh("sleep 0.2; exit 4", max_retries=1))
+    seen: list[AppState] = []
+
+    def watch(_: int) -> None:
+        scheduler = apps.another()
+        for _ in range(60):
+            seen.append(scheduler.describe(app_id).state)
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(watch, range(4)))
+        apps.scheduler.cancel(app_id)
+    final = apps.end(app_id).state
+
+    assert {state for state in seen if is_terminal(state)} <= {final}
+
+
+def test_a_process_is_not_taken_for_a_later_one_with_its_number() -> None:
+    assert processes.start_time(os.getpid()) == processes.start_time(os.getpid()) != ""
+    assert processes.start_time(2**22 + 1) == ""

@@ -1,0 +1,76 @@
+"""Apps of the local scheduler: how tests launch them, wait for them, and see what is alive."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
+from airflow_provider_launch.specs import AppDef, Role, is_terminal
+
+
+def processes_below(root: Path) -> list[int]:
+    """Return every process whose command line or environment names the root: supervisors, shims, commands."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if state not in "ZX" and str(root).encode() in text:
+            found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20.0, pause_s: float = 0.02) -> None:
+    """Wait for the condition, or fail."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(pause_s)
+
+
+def sh(script: str, name: str = "main", **fields: object) -> Role:
+    """Return a role that runs a shell script."""
+    return Role(name, "", entrypoint="sh", args=["-c", script], **fields)  # type: ignore[arg-type]
+
+
+class Apps:
+    """Launches apps and waits for them."""
+
+    def __init__(self, scheduler: LocalScheduler, root: Path) -> None:
+        self.scheduler = scheduler
+        self.root = root
+
+    def another(self) -> LocalScheduler:
+        """Return a scheduler as another process would make it."""
+        return create_scheduler("other", root=str(self.root))
+
+    def start(self, *roles: Role, app_id: str | None = None, **cfg: object) -> str:
+        info = self.scheduler.submit_dryrun(AppDef("app", list(roles)), cfg, app_id=app_id)
+        return self.scheduler.schedule(info)
+
+    def end(self, app_id: str, timeout_s: float = 30.0) -> DescribeAppResponse:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.scheduler.describe(app_id)
+            assert found is not None
+            if is_terminal(found.state):
+                return found
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+
+    def run(self, *roles: Role, **cfg: object) -> DescribeAppResponse:
+        return self.end(self.start(*roles, **cfg))
+
+    def lines(self, app_id: str, role: str = "main", k: int = 0, **how: object) -> list[str]:
+        return list(self.scheduler.log_iter(app_id, role, k, **how))  # type: ignore[arg-type]
+
+    def dir(self, app_id: str) -> Path:
+        return self.root / "apps" / app_id
