@@ -128,6 +128,10 @@ class AppStatusError(LaunchError):
         super().__init__(*args)
         self.status = status
 
+    # The default calls the class with the text alone, which fails in whoever unpickles the error.
+    def __reduce__(self) -> tuple[type[AppStatusError], tuple[object, ...]]:
+        return type(self), (self.status, *self.args)
+
 
 class AppFailedError(AppStatusError):
     """The app ended as FAILED or CANCELLED."""

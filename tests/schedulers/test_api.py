@@ -1,0 +1,111 @@
+"""What the base class gives: also to plug-ins that have only the older methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import (
+    DescribeAppResponse,
+    Scheduler,
+    filter_regex,
+    spec_hash,
+    split_lines,
+    split_lines_iterator,
+)
+from airflow_provider_launch.specs import (
+    AppDef,
+    AppDryRunInfo,
+    AppState,
+    Role,
+    UnknownAppException,
+    UnsupportedError,
+    runopts,
+)
+
+
+class OldPlugin(Scheduler):
+    """As plug-ins were written before ids, cursors and `describe_many`."""
+
+    def __init__(self) -> None:
+        super().__init__("old", "session")
+        self.state = AppState.RUNNING
+        self.text = ["one\n", "two\n", "thr"]
+
+    def _run_opts(self):
+        opts = runopts()
+        opts.add("queue", type_=str, help="where", default="q")
+        return opts
+
+    def _submit_dryrun(self, app, cfg):
+        return AppDryRunInfo((app.name, dict(cfg)), repr)
+
+    def schedule(self, dryrun_info):
+        return "chosen-by-plugin"
+
+    def describe(self, app_id):
+        return DescribeAppResponse(app_id, self.state) if app_id == "a" else None
+
+    def list(self):
+        return []
+
+    def _cancel_existing(self, app_id):
+        self.state = AppState.CANCELLED
+
+    def log_iter(self, app_id, role_name, k=0, regex=None, since=None, until=None, should_tail=False, streams=None):
+        return iter(self.text)
+
+
+def test_a_plugin_with_only_the_older_methods_works() -> None:
+    plugin = OldPlugin()
+    app = AppDef("app", [Role("r", "")])
+    info = plugin.submit_dryrun(app, {}, app_id="ignored")
+
+    assert info.request == ("app", {"queue": "q"})
+    assert (info.app, dict(info.cfg)) == (app, {"queue": "q"})
+    assert plugin.schedule(info) == "chosen-by-plugin"
+    assert plugin.describe_many(["a", "b"])["b"] is None
+    assert plugin.describe_many(["a", "b"])["a"].state is AppState.RUNNING
+    assert plugin.capabilities == frozenset()
+    plugin.cancel("unknown")
+    assert plugin.state is AppState.RUNNING
+    plugin.delete("a")
+    assert plugin.state is AppState.CANCELLED
+    plugin.close()
+
+
+def test_a_plugin_with_only_log_iter_gets_a_line_count_as_cursor() -> None:
+    plugin = OldPlugin()
+    first = plugin.read_logs("a", "r", 0)
+    plugin.text = ["one\n", "two\n", "three\n", "fo"]
+    second = plugin.read_logs("a", "r", 0, first.cursor)
+    plugin.state = AppState.SUCCEEDED
+    third = plugin.read_logs("a", "r", 0, second.cursor)
+    fourth = plugin.read_logs("a", "r", 0, third.cursor)
+
+    assert [[line.text for line in chunk.lines] for chunk in (first, second, third, fourth)] == [
+        ["one\n", "two\n"], ["three\n"], ["fo"], [],
+    ]  # fmt: skip
+    with pytest.raises(UnknownAppException):
+        plugin.read_logs("unknown", "r", 0)
+
+
+def test_a_role_without_resource_is_refused_where_something_is_allocated() -> None:
+    with pytest.raises(UnsupportedError, match="role 'r' has no resource"):
+        OldPlugin()._validate(AppDef("app", [Role("r", "")]), "old", {})
+
+
+def test_spec_hash_covers_what_the_user_gave() -> None:
+    def app(**env: str) -> AppDef:
+        return AppDef("app", [Role("r", "", args=["x"], env=env)])
+
+    assert spec_hash(app(A="1"), {"q": 1}) == spec_hash(app(A="1", TORCHX_JOB_ID="x://y/z"), {"q": 1})
+    assert spec_hash(app(A="1"), {"q": 1}) != spec_hash(app(A="2"), {"q": 1})
+    assert spec_hash(app(A="1"), {"q": 1}) != spec_hash(app(A="1"), {"q": 2})
+
+
+def test_line_utilities() -> None:
+    assert split_lines("") == []
+    assert split_lines("foo\nbar") == ["foo\n", "bar"]
+    assert split_lines("a\rb\n\n") == ["a\rb\n", "\n"]
+    assert list(split_lines_iterator(["foo\nbar", "foobar"])) == ["foo\n", "bar", "foobar"]
+    assert list(filter_regex("^f", ["foo", "bar"])) == ["foo"]
