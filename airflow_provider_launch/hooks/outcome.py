@@ -76,7 +76,8 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     if replica is not None:
         parts.append(f": {_replica_text(replica)}")
     msg = response.msg if response.msg not in ("", NONE) else ""
-    if msg and (replica is None or msg != replica.reason):
+    # A scheduler often says the same once more in its message.
+    if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
         parts.append(f" ({msg})")
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")

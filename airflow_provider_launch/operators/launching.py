@@ -136,7 +136,7 @@ class Launching:
         if record is not None and step is Next.RESUME and self._is_here(record, step):
             found = self._resume(record, digest)
             if isinstance(found, Record):
-                return self._launch(cfg, found), None
+                return self._launch(cfg, found, was_intended=True), None
             if found is not None:
                 return found
         attempt = first if record is None else record.attempt + 1
@@ -217,7 +217,7 @@ class Launching:
             time.sleep(min(0.2, scheduler.poll_interval_s))
         self._log.warning("app %s has not ended within %.0f s after its cancel", record.app_id, wait_s)
 
-    def _launch(self, cfg: Mapping[str, Any], record: Record) -> str:
+    def _launch(self, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
         """Submit the app under the id of the record and return its handle."""
         op = self._op
         runner = self._hook.runner
@@ -233,7 +233,9 @@ class Launching:
             # Where a second submit may start a second app, an outage is not borne.
             handle = self._patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
         except AppConflictError:
-            # Only an earlier try of this task can have the id; the DAG has changed since.
+            # After an intent the id belongs to an earlier try, and the DAG has changed since.
+            if not was_intended:
+                raise
             handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         app_id = parse_app_handle(handle).app_id

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from tests.airflow.plugin import ENGINES
+from tests.airflow.support import FakeExecutionApi
+from tests.support.fake_scheduler import FakeEngine
+
+
+@pytest.fixture(autouse=True)
+def launch_home(tmp_path_factory, monkeypatch):
+    """Each test has its own local apps: the ids of equal tasks are equal."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LAUNCH_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def engine(tmp_path_factory, monkeypatch) -> FakeEngine:
+    """An engine that the test drives, behind a scheduler `fake` which is installed as a plug-in."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "launch_fake-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: launch-fake\nVersion: 1.0\n")
+    group = "airflow_provider_launch.schedulers"
+    (info / "entry_points.txt").write_text(f"[{group}]\nfake = tests.airflow.plugin:create_scheduler\n")
+    monkeypatch.syspath_prepend(str(site))
+    engine = FakeEngine()
+    engine.name = uuid.uuid4().hex
+    ENGINES[engine.name] = engine
+    yield engine
+    del ENGINES[engine.name]
+
+
+@pytest.fixture
+def make_api(engine, monkeypatch):
+    """Execution APIs, with the connection `cluster` to the engine."""
+
+    def make(retries: int = 0, **params) -> FakeExecutionApi:
+        extra = {"scheduler": "fake", "params": {"engine": engine.name, **params}}
+        monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "launch", "extra": extra}))
+        return FakeExecutionApi(retries)
+
+    return make
+
+
+@pytest.fixture
+def api(make_api) -> FakeExecutionApi:
+    return make_api()

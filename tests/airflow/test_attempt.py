@@ -1,0 +1,73 @@
+"""The id of an app, and the record of an attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from airflow_provider_launch.hooks.task_log import PIECE_BYTES, pieces
+from airflow_provider_launch.operators.attempt import Next, Record, app_id_for, next_step
+
+KEYS = {"dag_id": "My_DAG", "run_id": "r", "run_start": "s", "task_id": "Train.it", "map_index": -1, "attempt": 0}
+RECORD = Record(0, "a-b", "h", "local", 0, "scheduled", "local://c/a-b")
+
+
+def test_the_id_is_readable_and_stable() -> None:
+    assert re.fullmatch(r"my-dag-train-it-[a-z2-7]{10}", app_id_for(**KEYS))
+    assert app_id_for(**KEYS) == app_id_for(**KEYS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dag_id": "other"}, {"run_id": "r2"}, {"run_start": "t"}, {"task_id": "x"}, {"map_index": 3}, {"attempt": 1}],
+)
+def test_each_part_changes_the_id(change) -> None:
+    assert app_id_for(**{**KEYS, **change}) != app_id_for(**KEYS)
+
+
+@pytest.mark.parametrize(("dag_id", "task_id"), [("1", "2"), ("ü", "ö"), ("x" * 200, "y" * 200), ("-", "_"), ("", "")])
+def test_every_name_gives_an_id_that_all_backends_take(dag_id, task_id) -> None:
+    app_id = app_id_for(**{**KEYS, "dag_id": dag_id, "task_id": task_id})
+
+    assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", app_id)
+    assert "--" not in app_id
+    assert len(app_id) <= 39
+
+
+@pytest.mark.parametrize(
+    ("record", "clear_number", "step"),
+    [
+        (None, 0, Next.LAUNCH),
+        (RECORD, 0, Next.RESUME),
+        (dataclasses.replace(RECORD, state="intent"), 0, Next.RESUME),
+        (dataclasses.replace(RECORD, state="closed"), 0, Next.LAUNCH),
+        (RECORD, 1, Next.REPLACE),
+        (dataclasses.replace(RECORD, state="closed"), 1, Next.REPLACE),
+    ],
+)
+def test_the_next_step_follows_from_the_record(record, clear_number, step) -> None:
+    assert next_step(record, clear_number) is step
+
+
+def test_a_record_survives_the_store() -> None:
+    assert Record.from_json(dataclasses.asdict(RECORD)) == RECORD
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 3, "x", {}, {**dataclasses.asdict(RECORD), "attempt": "0"}, {**dataclasses.asdict(RECORD), "state": "?"}],
+)
+def test_what_a_user_wrote_into_the_store_is_no_record(value) -> None:
+    assert Record.from_json(value) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x" * PIECE_BYTES, "é" * PIECE_BYTES, "a" + "☃" * 50_000, "a" + "😀" * 20_000]
+)
+def test_pieces_rejoin(text) -> None:
+    parts = pieces(text)
+
+    assert "".join(parts) == text
+    assert all(len(part.encode()) <= PIECE_BYTES for part in parts)

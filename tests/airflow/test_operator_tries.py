@@ -1,0 +1,279 @@
+"""What a retry, a clear and a fault do: the real task runner, with an engine that the test drives."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    SchedulerUnavailableError,
+    UnknownOutcomeError,
+)
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.airflow.support import launch, run_task, sh
+
+
+class WorkerDied(BaseException):
+    """As if the worker were killed: nothing of ours runs afterwards."""
+
+
+def on_cluster(script: str = "true", **kwargs):
+    return launch(sh(script), launch_conn_id="cluster", **kwargs)
+
+
+@pytest.fixture
+def play(engine):
+    """Lets each app of the engine end in the next of some states, from a thread of its own."""
+    stop = threading.Event()
+
+    def run(*ends: AppState, **kwargs) -> None:
+        def drive() -> None:
+            left = list(ends)
+            while left and not stop.wait(0.02):
+                for app_id, app in [*engine.apps.items()]:
+                    if not is_terminal(app.state) and left:
+                        engine.state(app_id, left.pop(0), **kwargs)
+
+        threading.Thread(target=drive, daemon=True).start()
+
+    yield run
+    stop.set()
+
+
+def test_a_retry_after_a_failure_launches_the_next_app(engine, make_api, play) -> None:
+    api = make_api(retries=1)
+    play(AppState.FAILED, AppState.SUCCEEDED, exit_codes={("worker", 0): 1})
+    task = on_cluster()
+
+    first = run_task(task, api)
+    second = run_task(task, api, try_number=2)
+
+    assert (first.state, second.state) == ("up_for_retry", "success")
+    assert engine.started == 2
+    assert api.store["launch"]["attempt"] == 1
+
+
+def test_a_retry_goes_on_with_an_app_that_lives(engine, make_api, play) -> None:
+    api = make_api(retries=1)
+    run_task(on_cluster(wait=False), api)
+    play(AppState.SUCCEEDED)
+    second = run_task(on_cluster(), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert second.told("going on with app")
+
+
+def test_a_retry_takes_the_result_of_an_app_that_succeeded_meanwhile(engine, make_api) -> None:
+    api = make_api(retries=1)
+    run_task(on_cluster(wait=False), api)
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.SUCCEEDED)
+    engine.result(app_id, {"x": 1})
+    second = run_task(on_cluster(), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert api.xcoms["t", "return_value"]["result"] == {"x": 1}
+
+
+def test_a_retry_says_that_the_dag_has_changed(engine, make_api, play) -> None:
+    api = make_api(retries=1)
+    run_task(on_cluster("old", wait=False), api)
+    play(AppState.SUCCEEDED)
+    second = run_task(on_cluster("new"), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert second.told("the DAG has changed")
+
+
+@pytest.mark.parametrize("saves", [1, 2], ids=["between intent and submit", "between submit and handle"])
+@pytest.mark.parametrize("changed", [False, True], ids=["same DAG", "changed DAG"])
+def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, play, saves, changed) -> None:
+    api = make_api(retries=1)
+    intents = []
+
+    def on_call(method, parts, body):
+        if method == "PUT" and parts[-1] == "launch":
+            intents.append(body["value"])
+            if len(intents) == 2:
+                raise WorkerDied  # after the submit, before the handle is stored
+
+    def on_schedule(_app_id):
+        if saves == 1 and len(intents) == 1:
+            intents.append({})
+            raise WorkerDied
+
+    api.on_call, engine.on_schedule = on_call, on_schedule
+    with pytest.raises(WorkerDied):
+        raise (run_task(on_cluster("old", on_kill="leave"), api).error or AssertionError("survived"))
+    assert api.store["launch"]["state"] == "intent"
+    assert engine.started == saves - 1
+
+    play(AppState.SUCCEEDED)
+    second = run_task(on_cluster("new" if changed else "old"), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 1
+    assert api.store["launch"]["app_id"] == intents[0]["app_id"]
+
+
+def test_an_id_that_somebody_else_has_is_not_taken_up(engine, make_api) -> None:
+    run_task(on_cluster("one", wait=False), make_api())
+    ran = run_task(on_cluster("two", wait=False), make_api())
+
+    assert isinstance(ran.error, AppConflictError)
+
+
+def test_a_cleared_task_ends_the_old_app_and_launches_a_new_one(engine, make_api, play) -> None:
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    (old,) = engine.apps
+    api.clear_number = 1
+    ran = run_task(on_cluster(wait=False), api, try_number=2)
+
+    assert ran.state == "success"
+    assert engine.apps[old].state == AppState.CANCELLED
+    assert engine.started == 2
+    assert engine.cancelled == [old]
+
+
+def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
+    api = make_api()
+    play(AppState.SUCCEEDED, AppState.SUCCEEDED)
+    run_task(on_cluster(), api)
+    api.clear_number = 1
+    run_task(on_cluster(), api, try_number=2)
+
+    assert engine.started == 2
+
+
+def test_another_scheduler_behind_the_connection_is_refused(engine, make_api) -> None:
+    """Otherwise a retry would call the app gone, and launch a second one."""
+    api = make_api(retries=1)
+    run_task(on_cluster(wait=False), api)
+    make_api(adopts=False)
+    ran = run_task(on_cluster(), api, try_number=2)
+
+    assert "restore the connection" in str(ran.error)
+    assert engine.started == 1
+
+
+def test_without_adopt_the_operator_warns(make_api) -> None:
+    ran = run_task(on_cluster(wait=False), make_api(adopts=False))
+
+    assert ran.state == "success"
+    assert ran.told("cannot adopt")
+
+
+def test_an_app_that_vanished_is_an_unknown_outcome(engine, api) -> None:
+    threading.Timer(0.5, lambda: engine.forget(next(iter(engine.apps)))).start()
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "failed"
+    assert isinstance(ran.error, UnknownOutcomeError)
+
+
+def test_an_outage_is_borne_and_told_once(engine, api, play) -> None:
+    threading.Timer(0.3, engine.cut).start()
+
+    def heal() -> None:
+        engine.heal()
+        engine.state(next(iter(engine.apps)), AppState.SUCCEEDED)
+
+    threading.Timer(1.2, heal).start()
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert sum("does not answer" in line for line in ran.lines) == 1
+
+
+def test_an_outage_that_is_too_long_fails_and_the_retry_goes_on(engine, make_api, play) -> None:
+    api = make_api(retries=1)
+    threading.Timer(0.3, engine.cut).start()
+    started = time.monotonic()
+    first = run_task(on_cluster(unavailable_for_s=1), api)
+    engine.heal()
+    play(AppState.SUCCEEDED)
+    second = run_task(on_cluster(), api, try_number=2)
+
+    assert isinstance(first.error, SchedulerUnavailableError)
+    assert time.monotonic() - started < 10
+    assert (first.state, second.state) == ("up_for_retry", "success")
+    assert engine.started == 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"app": lambda context, jinja_env: {"name": "x"}}, "roles"),
+        ({"app": lambda context, jinja_env: 3}, "not int"),
+        ({"cfg": {"qeue": "a"}}, "queue"),
+        ({"time_limit_s": 5}, "time_limit_s"),
+    ],
+)
+def test_what_is_wrong_for_good_is_not_tried_again(engine, make_api, kwargs, message) -> None:
+    api = make_api(retries=3)
+    role = [] if "app" in kwargs else [sh("true")]
+    ran = run_task(launch(*role, launch_conn_id="cluster", **kwargs), api)
+
+    assert ran.state == "failed"
+    assert message in str(ran.error)
+    assert isinstance(ran.error.__cause__, InvalidAppError)
+    assert engine.started == 0
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"deferrable": True}, "deferrable"),
+        ({"on_kill": "stop"}, "on_kill"),
+        ({"logs_from": "end"}, "logs_from"),
+        ({"streams": "stdoutt"}, "streams"),
+        ({"poll_interval_s": 0}, "poll_interval_s"),
+        ({"app": {"name": "a", "roles": [{"name": "w", "imgae": ""}]}}, "roles.0"),
+        ({"app": 3}, "AppDef"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(kwargs, message) -> None:
+    with pytest.raises(InvalidAppError, match=message):
+        launch(sh("true"), **kwargs)
+
+
+def test_a_broken_log_source_does_not_change_the_outcome(engine, api, play) -> None:
+    def refuse(*_):
+        raise RuntimeError("log server is down")
+
+    engine.on_read = refuse
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+
+
+def test_the_reduced_log_follows_the_wish(engine, api, play) -> None:
+    def start(app_id):
+        def write() -> None:
+            time.sleep(0.2)
+            engine.write(app_id, "a", 0, "from a\n")
+            engine.write(app_id, "b", 0, "from b\n")
+            engine.state(app_id, AppState.SUCCEEDED)
+
+        threading.Thread(target=write, daemon=True).start()
+
+    engine.on_schedule = start
+    ran = run_task(launch(sh("x", name="a"), sh("x", name="b"), launch_conn_id="cluster", log_roles=["b"]), api)
+
+    assert ran.told("[b/0] from b")
+    assert not ran.told("from a")
+
+
+def test_dry_run_prints_the_request(capsys) -> None:
+    launch(sh("echo hello")).dry_run()
+
+    assert "echo hello" in capsys.readouterr().out

@@ -1,0 +1,114 @@
+"""What Airflow reads about the provider. A mistake here may stop the whole deployment of a user."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import airflow
+import jsonschema
+import pytest
+
+from airflow_provider_launch.get_provider_info import get_provider_info
+from airflow_provider_launch.hooks.launch import HOOKS
+from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+
+INFO = get_provider_info()
+TYPES = {item["connection-type"]: item for item in INFO["connection-types"]}
+
+
+def load(path: str):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_it_keeps_to_airflows_schema() -> None:
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+
+    jsonschema.validate(INFO, schema)
+
+
+def test_the_package_name_is_canonical() -> None:
+    """Another spelling stops every Airflow command (T2)."""
+    assert INFO["package-name"] == "airflow-provider-launch"
+    assert INFO["name"]
+    assert INFO["description"]
+
+
+def test_every_decorator_has_a_class_name() -> None:
+    """Without one, every DAG that uses `@task.<name>` breaks (T3)."""
+    assert all("class-name" in item for item in INFO.get("task-decorators", []))
+
+
+def test_plugins_are_not_declared_here() -> None:
+    """Airflow ignores them here (T1)."""
+    assert "plugins" not in INFO
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
+def test_each_connection_type_fits_its_hook(conn_type) -> None:
+    hook = load(TYPES[conn_type]["hook-class-name"])
+
+    assert hook.conn_type == conn_type
+    assert hook.hook_name == TYPES[conn_type]["hook-name"]
+    assert "-" not in conn_type
+    assert "__" not in conn_type
+
+
+def test_every_hook_has_a_connection_type() -> None:
+    assert {name: path.replace(":", ".") for name, path in HOOKS.items()} == {
+        name: item["hook-class-name"] for name, item in TYPES.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["operators", "sensors", "hooks"])
+def test_every_module_imports(kind) -> None:
+    for item in INFO[kind]:
+        for module in item["python-modules"]:
+            importlib.import_module(module)
+
+
+def test_the_local_form_shows_every_option_and_nothing_else() -> None:
+    names = {field.name for cls in (LocalConnection, LocalOpts) for field in cls.__dataclass_fields__.values()}
+
+    assert set(TYPES["launch_local"]["conn-fields"]) == names
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
+def test_each_field_can_be_shown_and_left_empty(conn_type) -> None:
+    """Airflow does not check these: a field without "null" and default keeps Save disabled."""
+    for name, field in TYPES[conn_type]["conn-fields"].items():
+        assert set(field) == {"label", "description", "schema"}, name
+        assert "null" in field["schema"]["type"], name
+        assert "$ref" not in field["schema"], name
+        assert field["description"], name
+        assert field["label"], name
+    jsonschema.Draft7Validator.check_schema(
+        {"properties": {name: field["schema"] for name, field in TYPES[conn_type]["conn-fields"].items()}}
+    )
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
+def test_only_fields_that_airflow_can_hide_are_hidden(conn_type) -> None:
+    behaviour = TYPES[conn_type]["ui-field-behaviour"]
+
+    assert set(behaviour) == {"hidden-fields", "relabeling", "placeholders"}
+    assert set(behaviour["hidden-fields"]) <= {"description", "schema", "host", "port", "login", "password"}
+
+
+def test_importing_the_operator_brings_no_client_library() -> None:
+    program = (
+        "import airflow.sdk, sys; from airflow.sdk import BaseOperator, BaseSensorOperator; before = set(sys.modules)\n"
+        "import airflow_provider_launch.operators.launch, airflow_provider_launch.sensors.launch\n"
+        "import airflow_provider_launch.get_provider_info\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    brought = set(run.stdout.split())
+
+    assert not {"docker", "kubernetes", "boto3", "fastapi"} & {name.partition(".")[0] for name in brought}
+    assert "airflow_provider_launch.runner" not in brought
+    assert "airflow_provider_launch.specs" not in brought
