@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers.local.layout import JOURNAL
@@ -23,7 +24,8 @@ KEPT_ROLES = 1024
 class Observed:
     """Answers for live apps: one `fstat` of the journal tells which of them are out of date."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, is_supervised: Callable[[str], bool]) -> None:
+        self._is_supervised = is_supervised
         self._path = f"{root}/{JOURNAL}"
         self._place = (0, 0)
         self._partial = b""
@@ -59,9 +61,14 @@ class Observed:
     def get(self, app_id: str) -> DescribeAppResponse | None:
         """Return the answer if it is still true."""
         found = self._answers.get(app_id)
-        if found is None or time.monotonic() - found[0] > LOOK_AGAIN_S:
+        if found is None:
             return None
-        return found[1]
+        looked_at, answer = found
+        if time.monotonic() - looked_at > LOOK_AGAIN_S:
+            if not self._is_supervised(app_id):
+                return None
+            self.keep(app_id, answer)
+        return answer
 
     def keep(self, app_id: str, response: DescribeAppResponse) -> None:
         """Keep the answer for a live app."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
 import errno
 import os
@@ -82,7 +83,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
         super().__init__("local", session_name)
         self.connection = connection or LocalConnection()
         self.root = _root(self.connection)
-        self._observed = Observed(self.root)
+        self._observed = Observed(self.root, self._is_supervised)
         # Describe is called from the threads of several followers.
         self._mutex = threading.Lock()
 
@@ -168,7 +169,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
             for app_id in app_ids:
                 known = self._observed.get(app_id) or self._load(app_id)
                 # A copy: what is kept must not change when a caller changes its answer.
-                found[app_id] = dataclasses.replace(known) if known else None
+                found[app_id] = copy.copy(known) if known else None
         return found
 
     def _load(self, app_id: str) -> DescribeAppResponse | None:
@@ -329,7 +330,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _ensure(self, app_dir: str) -> None:
         """Start a supervisor if the app has not ended and none lives."""
-        if processes.is_locked(f"{app_dir}/{layout.LOCK}"):
+        if self._is_supervised(os.path.basename(app_dir)):
             return
         document = self._state(app_dir)
         if (document is not None and document["final"]) or not os.path.isdir(app_dir):
@@ -341,6 +342,9 @@ class LocalScheduler(Scheduler[LocalOpts]):
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_own_environment(),
                 start_new_session=True, timeout=_SPAWN_TIMEOUT_S, check=True,
             )  # fmt: skip
+
+    def _is_supervised(self, app_id: str) -> bool:
+        return processes.is_locked(f"{self._dir(app_id)}/{layout.LOCK}")
 
     def _dir(self, app_id: str) -> str:
         # The id comes from a handle, which anybody can write: it must not lead out of the root.

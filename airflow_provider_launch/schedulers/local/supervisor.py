@@ -99,11 +99,27 @@ class _Supervisor:
         self.gpus = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [])
         self._load_attempt(max(layout.numbers_in(f"{self.dir}/run"), default=0))
         while not self._step():
-            ready, _, _ = select.select([self.wake], [], [], PAUSE_S)
-            if ready:
-                os.read(self.wake, 4096)
+            idle = self._is_idle()
+            while not self._woken() and idle and not self._is_asked_to_end() and not self._is_over_time():
+                pass
         if os.path.exists(f"{self.dir}/{layout.DELETE}"):
             self._delete()
+
+    def _woken(self) -> bool:
+        """Wait a moment; tell whether a child ended meanwhile."""
+        ready, _, _ = select.select([self.wake], [], [], PAUSE_S)
+        return bool(ready and os.read(self.wake, 4096))
+
+    def _is_idle(self) -> bool:
+        """Tell whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
+        return self.stop_began is None and all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
+
+    def _is_asked_to_end(self) -> bool:
+        return os.path.exists(f"{self.dir}/{layout.CANCEL}") or os.path.exists(f"{self.dir}/{layout.DELETE}")
+
+    def _is_over_time(self) -> bool:
+        limit = self.request["time_limit_s"]
+        return limit is not None and time.time() >= self.app["created"] + limit
 
     def _step(self) -> bool:
         """Look, decide, act, publish; tell whether the app has ended."""
@@ -129,13 +145,12 @@ class _Supervisor:
         if decision.next is Next.FAIL:
             return "FAILED", self._failure(decision)
         # A failure that came before a cancel keeps its reason; a restart that has not happened does not.
-        if os.path.exists(f"{self.dir}/{layout.CANCEL}") or os.path.exists(f"{self.dir}/{layout.DELETE}"):
+        if self._is_asked_to_end():
             return "CANCELLED", "cancelled by request"
         if self.gpus is None:
             return "FAILED", "another app took the GPUs of this host between submission and start"
-        limit = self.request["time_limit_s"]
-        if limit is not None and time.time() >= self.app["created"] + limit:
-            return "FAILED", f"time limit of {limit:g} s reached"
+        if self._is_over_time():
+            return "FAILED", f"time limit of {self.request['time_limit_s']:g} s reached"
         return None
 
     def _failure(self, decision: Decision) -> str:
@@ -167,11 +182,11 @@ class _Supervisor:
         return layout.attempt_dir(self.dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
 
     def _look_at(self, replica: _Replica) -> None:
-        if replica.phase in ENDED:
+        if replica.phase in ENDED or replica.child:
             return
         path = self._path(replica)
         # The lock first: the shim writes `exit` before it lets go of it.
-        alive = replica.child != 0 or processes.is_locked(f"{path}/shim.lock")
+        alive = processes.is_locked(f"{path}/shim.lock")
         found = layout.read_json(f"{path}/exit")
         if found is None and not alive and os.path.exists(f"{path}/started"):
             # Once more: the shim may have ended between the two looks.
