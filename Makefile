@@ -23,8 +23,11 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PATH := $(VENV)/bin:$(PATH)
 export AIRFLOW_HOME := $(BUILD)/airflow
 
-AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=True AIRFLOW__CORE__DAGS_FOLDER=$(BUILD)/airflow/dags \
-  LAUNCH_HOME=$(BUILD)/launch \
+# Only our examples: Airflow's own would bring complaints about providers that are not installed.
+BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", \
+  "kwargs": {"path": "$(CURDIR)/example_dags"}}]
+AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
+  AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/example_dags LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db
 
 .DEFAULT_GOAL := help
@@ -48,12 +51,12 @@ $(READY):
 MIGRATED := $(BUILD)/airflow/migrated-$(KEY)
 
 $(MIGRATED): $(READY)
-	@mkdir -p $(AIRFLOW_HOME)/dags
+	@mkdir -p $(AIRFLOW_HOME)
 	@$(AIRFLOW_ENV) $(PY) -m airflow db migrate > $(AIRFLOW_HOME)/migrate.log 2>&1 || { cat $(AIRFLOW_HOME)/migrate.log; exit 1; }
 	@touch $@
 
 demo: $(MIGRATED)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_local_retry, launch_local_sensor
-	@$(AIRFLOW_ENV) $(PY) -m airflow dags test --bundle-name airflow-provider-launch-example-dags $(DAG)
+	@$(AIRFLOW_ENV) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
