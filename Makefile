@@ -27,7 +27,7 @@ export AIRFLOW_HOME := $(BUILD)/airflow
 BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", \
   "kwargs": {"path": "$(CURDIR)/example_dags"}}]
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
-  AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/example_dags LAUNCH_HOME=$(BUILD)/launch \
+  AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/example_dags AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db
 
 .DEFAULT_GOAL := help

@@ -62,7 +62,6 @@ def main() -> None:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port(0)),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port(0)),

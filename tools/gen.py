@@ -77,7 +77,19 @@ def demo_text() -> str:
     return re.sub(r"```.*?```\n", "", "\n".join(pages), flags=re.DOTALL)
 
 
+def provider_info_module() -> str:
+    """Return the module from which Airflow learns of the provider."""
+    sys.path.insert(0, str(CHECKOUT / "tools"))
+    try:
+        module = importlib.import_module("provider_info")
+    finally:
+        sys.path.pop(0)
+    text: str = module.provider_info_module()
+    return text
+
+
 GENERATED: dict[str, Callable[[], str]] = {
+    "airflow_provider_launch/get_provider_info.py": provider_info_module,
     "docs/reference/options.md": options_page,
     "example_dags/launch_wordcount.md": demo_text,
 }

@@ -1,0 +1,152 @@
+"""Make `get_provider_info.py` from the options of the schedulers: Airflow asks for it in every process."""
+
+from __future__ import annotations
+
+import pprint
+import subprocess
+import sys
+from typing import Any
+
+from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
+
+__all__ = ["provider_info", "provider_info_module"]
+
+_PACKAGE = "airflow_provider_launch"
+_NAME = "Launch"
+_STANDARD_FIELDS = ["host", "schema", "login", "password", "port"]
+
+
+def provider_info() -> dict[str, Any]:
+    """Return the provider info: connection types with their forms, and where the classes are."""
+    return {
+        "package-name": "airflow-provider-launch",
+        "name": _NAME,
+        "description": "Launch distributed apps (roles and replicas) on any scheduler.",
+        "integrations": [{"integration-name": _NAME, "external-doc-url": _DOCS, "tags": ["service"]}],
+        "operators": _modules("operators.launch"),
+        "sensors": _modules("sensors.launch"),
+        "hooks": _modules("hooks.launch", "hooks.local"),
+        "connection-types": [_local_type(), _plugin_type()],
+        "config": _CONFIG,
+    }
+
+
+_DOCS = "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs"
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
+
+
+def _local_type() -> dict[str, Any]:
+    return {
+        "connection-type": "launch_local",
+        "hook-class-name": f"{_PACKAGE}.hooks.local.LocalLaunchHook",
+        "hook-name": "Launch (local processes)",
+        "conn-fields": _form(LocalConnection, LocalOpts),
+        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
+    }
+
+
+def _plugin_type() -> dict[str, Any]:
+    return {
+        "connection-type": "launch",
+        "hook-class-name": f"{_PACKAGE}.hooks.launch.LaunchHook",
+        "hook-name": "Launch (scheduler of a plug-in)",
+        "conn-fields": {
+            "scheduler": {
+                "label": "Scheduler",
+                "description": "Name under which the plug-in registers its scheduler.",
+                "schema": {"type": ["string", "null"]},
+            },
+            "params": {
+                "label": "Parameters",
+                "description": "JSON object: keywords for the factory of the scheduler.",
+                "schema": {"type": ["object", "null"]},
+            },
+            "cfg": {
+                "label": "Options",
+                "description": "JSON object: default options of each launch.",
+                "schema": {"type": ["object", "null"]},
+            },
+        },
+        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
+    }
+
+
+def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
+    """Return the fields of the connection form; each may be left empty, which means unset."""
+    form: dict[str, dict[str, Any]] = {}
+    for cls in options:
+        for name, schema in json_schema_fields(cls).items():
+            form[name] = {
+                "label": _label(name),
+                "description": schema["description"],
+                "schema": _nullable(schema),
+            }
+    return form
+
+
+def _label(name: str) -> str:
+    plain = f"{name.removesuffix('_s')} (seconds)" if name.endswith("_s") else name
+    words = plain.replace(".", " ").replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema in the form that Airflow's widgets understand: one level, with "null" among the types."""
+    flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
+    # `X | None` is an `anyOf` of two; the form knows only a list of types.
+    for choice in schema.get("anyOf", ()):
+        if choice.get("type") != "null":
+            flat.update(choice)
+    kind = flat.get("type", "string")
+    flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
+    if "enum" in flat:
+        flat["enum"] = [*flat["enum"], None]
+    # No default: the form would store it, and a later change of ours would not reach the connection.
+    return flat
+
+
+_CONFIG: dict[str, Any] = {
+    "launch": {
+        "description": "Settings of the Launch provider.",
+        "options": {
+            "replace_wait_s": {
+                "description": "Seconds for which a cleared task waits until the app of before has ended.",
+                "version_added": "0.1.0",
+                "type": "float",
+                "example": None,
+                "default": "60",
+            },
+            "log_drain_s": {
+                "description": "Seconds without a new line after which the rest of the log is given up.",
+                "version_added": "0.1.0",
+                "type": "float",
+                "example": None,
+                "default": "30",
+            },
+        },
+    }
+}
+
+
+def provider_info_module() -> str:
+    """Return the module: the info as a literal, because building it would cost every process 20 ms."""
+    literal = pprint.pformat(provider_info(), sort_dicts=False, width=110)
+    text = f'''"""What Airflow reads about this provider. Made by `make gen` from the options' classes; edit those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["get_provider_info"]
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider info: connection types with their forms, and where the classes are."""
+    return {literal}
+'''
+    command = [sys.executable, "-m", "ruff", "format", "--line-length", "120", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
