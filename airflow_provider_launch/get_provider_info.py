@@ -1,4 +1,4 @@
-"""What Airflow reads about this provider, generated from the options of the schedulers."""
+"""What Airflow reads about this provider. Made by `make gen` from the options' classes; edit those."""
 
 from __future__ import annotations
 
@@ -6,126 +6,142 @@ from typing import Any
 
 __all__ = ["get_provider_info"]
 
-_PACKAGE = "airflow_provider_launch"
-_NAME = "Launch"
-_STANDARD_FIELDS = ["host", "schema", "login", "password", "port"]
-
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider info: connection types with their forms, and where the classes are."""
     return {
         "package-name": "airflow-provider-launch",
-        "name": _NAME,
+        "name": "Launch",
         "description": "Launch distributed apps (roles and replicas) on any scheduler.",
-        "integrations": [{"integration-name": _NAME, "external-doc-url": _DOCS, "tags": ["service"]}],
-        "operators": _modules("operators.launch"),
-        "sensors": _modules("sensors.launch"),
-        "hooks": _modules("hooks.launch", "hooks.local"),
-        "connection-types": [_local_type(), _plugin_type()],
-        "config": _CONFIG,
-    }
-
-
-_DOCS = "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs"
-
-
-def _modules(*names: str) -> list[dict[str, Any]]:
-    return [{"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
-
-
-def _local_type() -> dict[str, Any]:
-    # Imported here: Airflow imports this module in every process, and most never ask for the forms.
-    from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
-
-    return {
-        "connection-type": "launch_local",
-        "hook-class-name": f"{_PACKAGE}.hooks.local.LocalLaunchHook",
-        "hook-name": "Launch (local processes)",
-        "conn-fields": _form(LocalConnection, LocalOpts),
-        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
-    }
-
-
-def _plugin_type() -> dict[str, Any]:
-    return {
-        "connection-type": "launch",
-        "hook-class-name": f"{_PACKAGE}.hooks.launch.LaunchHook",
-        "hook-name": "Launch (scheduler of a plug-in)",
-        "conn-fields": {
-            "scheduler": {
-                "label": "Scheduler",
-                "description": "Name under which the plug-in registers its scheduler.",
-                "schema": {"type": ["string", "null"]},
-            },
-            "params": {
-                "label": "Parameters",
-                "description": "JSON object: keywords for the factory of the scheduler.",
-                "schema": {"type": ["object", "null"]},
-            },
-            "cfg": {
-                "label": "Options",
-                "description": "JSON object: default options of each launch.",
-                "schema": {"type": ["object", "null"]},
-            },
-        },
-        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
-    }
-
-
-def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of the connection form; each may be left empty, which means unset."""
-    from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
-
-    form: dict[str, dict[str, Any]] = {}
-    for cls in options:
-        for name, schema in json_schema_fields(cls).items():
-            form[name] = {
-                "label": _label(name),
-                "description": schema["description"],
-                "schema": _nullable(schema),
+        "integrations": [
+            {
+                "integration-name": "Launch",
+                "external-doc-url": "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs",
+                "tags": ["service"],
             }
-    return form
-
-
-def _label(name: str) -> str:
-    plain = f"{name.removesuffix('_s')} (seconds)" if name.endswith("_s") else name
-    words = plain.replace(".", " ").replace("_", " ")
-    return words[:1].upper() + words[1:]
-
-
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema in the form that Airflow's widgets understand: one level, with "null" among the types."""
-    flat = {key: value for key, value in schema.items() if key not in ("description", "default", "anyOf", "title")}
-    # `X | None` is an `anyOf` of two; the form knows only a list of types.
-    for choice in schema.get("anyOf", ()):
-        if choice.get("type") != "null":
-            flat.update(choice)
-    kind = flat.get("type", "string")
-    flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
-    if "enum" in flat:
-        flat["enum"] = [*flat["enum"], None]
-    # No default: the form would store it, and a later change of ours would not reach the connection.
-    return flat
-
-
-_CONFIG: dict[str, Any] = {
-    "launch": {
-        "description": "Settings of the Launch provider.",
-        "options": {
-            "replace_wait_s": {
-                "description": "Seconds for which a cleared task waits until the app of before has ended.",
-                "version_added": "0.1.0",
-                "type": "float",
-                "example": None,
-                "default": "60",
+        ],
+        "operators": [{"integration-name": "Launch", "python-modules": ["airflow_provider_launch.operators.launch"]}],
+        "sensors": [{"integration-name": "Launch", "python-modules": ["airflow_provider_launch.sensors.launch"]}],
+        "hooks": [
+            {
+                "integration-name": "Launch",
+                "python-modules": ["airflow_provider_launch.hooks.launch", "airflow_provider_launch.hooks.local"],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "launch_local",
+                "hook-class-name": "airflow_provider_launch.hooks.local.LocalLaunchHook",
+                "hook-name": "Launch (local processes)",
+                "conn-fields": {
+                    "root": {
+                        "label": "Root",
+                        "description": "Directory of apps and logs. None means "
+                        "`local` below `LAUNCH_HOME`, or below "
+                        "`~/.torchx`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "gpus": {
+                        "label": "Gpus",
+                        "description": "UUIDs or indices of the GPUs that apps may "
+                        "use. None means all that the driver of this "
+                        "host lists.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "keep_days": {
+                        "label": "Keep days",
+                        "description": "Days after which the directory of a finished app is removed.",
+                        "schema": {"minimum": 0, "type": ["integer", "null"]},
+                    },
+                    "copy_env": {
+                        "label": "Copy env",
+                        "description": "Patterns (`HF_*`) of variables that "
+                        "replicas inherit from the launcher, "
+                        "besides `PATH`, `HOME`, `LANG` and so "
+                        "on.\n"
+                        "`AIRFLOW*` is never copied.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "working_dir": {
+                        "label": "Working dir",
+                        "description": "Directory in which replicas start, "
+                        "relative to the image directory. None "
+                        "means the image directory.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "prepend_cwd": {
+                        "label": "Prepend cwd",
+                        "description": "Whether the image directory comes "
+                        "first in `PATH`, so that its programs "
+                        "win; otherwise it comes last.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "grace_s": {
+                        "label": "Grace (seconds)",
+                        "description": "Seconds between TERM and KILL when replicas are stopped.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "time_limit_s": {
+                        "label": "Time limit (seconds)",
+                        "description": "Seconds after which the app is ended "
+                        "as FAILED, counted from its "
+                        "submission. None means no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
             },
-            "log_drain_s": {
-                "description": "Seconds without a new line after which the rest of the log is given up.",
-                "version_added": "0.1.0",
-                "type": "float",
-                "example": None,
-                "default": "30",
+            {
+                "connection-type": "launch",
+                "hook-class-name": "airflow_provider_launch.hooks.launch.LaunchHook",
+                "hook-name": "Launch (scheduler of a plug-in)",
+                "conn-fields": {
+                    "scheduler": {
+                        "label": "Scheduler",
+                        "description": "Name under which the plug-in registers its scheduler.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "params": {
+                        "label": "Parameters",
+                        "description": "JSON object: keywords for the factory of the scheduler.",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                    "cfg": {
+                        "label": "Options",
+                        "description": "JSON object: default options of each launch.",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
             },
+        ],
+        "config": {
+            "launch": {
+                "description": "Settings of the Launch provider.",
+                "options": {
+                    "replace_wait_s": {
+                        "description": "Seconds for which a cleared task waits until the app of before has ended.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "60",
+                    },
+                    "log_drain_s": {
+                        "description": "Seconds without a new line after which the rest of the log is given up.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "30",
+                    },
+                },
+            }
         },
     }
-}
