@@ -203,5 +203,5 @@ def test_unwritable_root_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     scheduler = create_scheduler("x", root=str(tmp_path / "file" / "root"))
 
-    with pytest.raises((SchedulerRejectedError, NotADirectoryError), match=r"root|Not a directory"):
+    with pytest.raises(SchedulerRejectedError, match="choose another root"):
         Apps(scheduler, tmp_path).start(sh("true"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import copy
 import dataclasses
 import errno
@@ -110,18 +111,24 @@ class LocalScheduler(Scheduler[LocalOpts]):
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         request = dryrun_info.request
         app_dir = self._dir(request.app_id)
-        existing = layout.read_json(f"{app_dir}/{layout.APP}")
+        existing = self._app(request.app_id)
         if existing is None:
             self._refuse_taken_gpus(request)
             self._commit(request, dryrun_info.app, app_dir)
-            existing = layout.read_json(f"{app_dir}/{layout.APP}")
+            existing = self._app(request.app_id)
+        if existing is None:
+            raise SchedulerUnavailableError(
+                f"app {request.app_id!r} was deleted while it was submitted; submit it again"
+            )
         if existing["request"]["spec_hash"] != request.spec_hash:
             raise AppConflictError(
                 f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
                 f"Choose another id, or delete that app first"
             )
         self._ensure(app_dir)
-        self._sweep()
+        # Another process may sweep or delete at the same moment; the app is launched, and that is what counts.
+        with contextlib.suppress(OSError):
+            self._sweep()
         return request.app_id
 
     def _commit(self, request: LocalRequest, app: AppDef | None, app_dir: str) -> None:
@@ -206,6 +213,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
         found: dict[str, Any] | None
         try:
             found = layout.read_json(f"{self._dir(app_id)}/{layout.APP}")
+        except (NotADirectoryError, PermissionError) as error:
+            raise SchedulerRejectedError(
+                f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
+            ) from error
         except OSError as error:
             raise SchedulerUnavailableError(f"cannot read {self.root!r}: {error.strerror}") from error
         return found
@@ -337,11 +348,23 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
-        with open(f"{app_dir}/supervisor.log", "ab") as log:
-            subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_own_environment(),
-                start_new_session=True, timeout=_SPAWN_TIMEOUT_S, check=True,
-            )  # fmt: skip
+        try:
+            with open(f"{app_dir}/supervisor.log", "ab") as log:
+                subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env=_own_environment(),
+                    start_new_session=True,
+                    timeout=_SPAWN_TIMEOUT_S,
+                    check=True,
+                )
+        except FileNotFoundError:
+            return  # the app was deleted meanwhile
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
 
     def _is_supervised(self, app_id: str) -> bool:
         return processes.is_locked(f"{self._dir(app_id)}/{layout.LOCK}")
