@@ -11,7 +11,7 @@ from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 __all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
 
@@ -82,20 +82,7 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {line}" for line in tail)
-    return AppFailedError(status_of(response), "".join(parts))
-
-
-def status_of(response: DescribeAppResponse) -> AppStatus:
-    """Return the status object of what the scheduler said."""
-    return AppStatus(
-        state=response.state,
-        num_restarts=response.num_restarts,
-        msg=response.msg,
-        structured_error_msg=response.structured_error_msg,
-        ui_url=response.ui_url,
-        roles=response.roles_statuses,
-        metadata=response.metadata,
-    )
+    return AppFailedError(response.to_status(), "".join(parts))
 
 
 def _replica_text(replica: ReplicaStatus) -> str:

@@ -273,15 +273,7 @@ class Runner:
         if found is None:
             self._apps.pop(app_handle, None)
             return None
-        return AppStatus(
-            state=found.state,
-            num_restarts=found.num_restarts,
-            msg=found.msg,
-            structured_error_msg=found.structured_error_msg,
-            ui_url=found.ui_url,
-            roles=found.roles_statuses,
-            metadata=dict(found.metadata),
-        )
+        return found.to_status()
 
     def wait(
         self,

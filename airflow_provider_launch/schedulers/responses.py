@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.specs.statuses import RoleStatus
+from airflow_provider_launch.specs.statuses import AppStatus, RoleStatus
 
 __all__ = ["DescribeAppResponse", "ListAppResponse"]
 
@@ -28,6 +28,18 @@ class DescribeAppResponse:
     metadata: dict[str, Any] = field(default_factory=dict)
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
+
+    def to_status(self) -> AppStatus:
+        """Return the part that callers of the launcher see."""
+        return AppStatus(
+            state=self.state,
+            num_restarts=self.num_restarts,
+            msg=self.msg,
+            structured_error_msg=self.structured_error_msg,
+            ui_url=self.ui_url,
+            roles=self.roles_statuses,
+            metadata=dict(self.metadata),
+        )
 
 
 @dataclass

@@ -47,6 +47,7 @@ def test_roles_and_replicas_run_and_are_reported(apps: Apps) -> None:
         ("exit 7", 7, None),
         ("kill -9 $$$$", 137, "SIGKILL"),
         ("kill -TERM $$$$", 143, "SIGTERM"),
+        ("kill -40 $$$$", 168, "signal 40"),
         ("nothing-here", 127, None),
     ],
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch.schedulers.local.processes import signal_name
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs.roles import Role
@@ -93,10 +93,7 @@ def _reason(replica: Mapping[str, Any]) -> str | None:
     if replica["lost"]:
         return "killed from outside"
     if replica["signal"]:
-        try:
-            return signal.Signals(replica["signal"]).name
-        except ValueError:
-            return f"signal {replica['signal']}"  # a real-time signal
+        return signal_name(replica["signal"])
     if replica["phase"] == Phase.STOPPED.value:
         return "stopped"
     return None

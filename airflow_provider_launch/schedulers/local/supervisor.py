@@ -369,5 +369,5 @@ def _reason(found: dict[str, Any]) -> str:
     if found.get("lost"):
         return "its processes were killed from outside (SIGKILL)"
     if found.get("signal"):
-        return f"ended by {signal.Signals(found['signal']).name}"
+        return f"ended by {processes.signal_name(found['signal'])}"
     return f"exit code {found['code']}"
