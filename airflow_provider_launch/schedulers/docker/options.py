@@ -1,0 +1,103 @@
+"""Options of the Docker scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Optional
+
+from annotated_types import Ge
+
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+
+__all__ = ["APP_NETWORK", "DockerConnection", "DockerOpts"]
+
+APP_NETWORK = "app"
+
+
+# `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
+@dataclass(frozen=True)
+class DockerConnection(StructuredOpts):
+    """Which Docker engine, and how it is reached."""
+
+    host: Optional[str] = None
+    """`unix:///path`, `tcp://host:port` or `ssh://user@host`. None means `DOCKER_HOST`, or the default socket."""
+
+    tls_ca: Optional[str] = None
+    """File of the certificate authority that signed the engine's certificate."""
+
+    tls_cert: Optional[str] = None
+    """File of our own certificate, for engines that ask for one; `tls_key` belongs to it."""
+
+    tls_key: Optional[str] = None
+    """File of the key of `tls_cert`."""
+
+    tls_verify: bool = True
+    """Whether the engine must prove with a certificate who it is, as far as TLS is used."""
+
+    registry: Optional[str] = None
+    """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name.
+    None means Docker Hub."""
+
+    registry_username: Optional[str] = None
+    """User for pulls from `registry`."""
+
+    registry_password: Optional[str] = None
+    """Password or token for pulls from `registry`."""
+
+    gpus: Optional[list[str]] = None
+    """UUIDs or indices of the GPUs of the engine's host that apps may use. None means none."""
+
+    timeout_s: Annotated[float, Ge(1)] = 30.0
+    """Seconds after which a request without an answer is given up; pulls are not meant."""
+
+
+@dataclass(frozen=True)
+class DockerOpts(StructuredOpts):
+    """How one launch runs in containers."""
+
+    pull: Literal["missing", "always", "never"] = "missing"
+    """When images are pulled: where the engine lacks them, at each launch, or never."""
+
+    copy_env: Optional[list[str]] = None
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
+
+    network: str = "launch"
+    """Network of the replicas: `launch` is shared by all apps and made if missing, `app` gives the app one of its own,
+    `none`, `host` and `bridge` are Docker's, any other name must exist."""
+
+    user: Optional[str] = None
+    """User, or `user:group`, that runs the program. None means the image's own."""
+
+    working_dir: Optional[str] = None
+    """Directory in which replicas start. None means the image's own."""
+
+    privileged: bool = False
+    """Whether replicas get all rights on the host."""
+
+    init: bool = True
+    """Whether Docker's init is process 1, so that signals reach the program and no dead children stay."""
+
+    platform: Optional[str] = None
+    """Platform of the image, such as `linux/arm64`. None means the engine's own."""
+
+    extra_hosts: Optional[dict[str, str]] = None
+    """Host names and their addresses, added to the replicas' `/etc/hosts`."""
+
+    ulimits: Optional[dict[str, str]] = None
+    """Limits by name: `soft:hard`, or one number for both; `{"nofile": "1024:4096"}`."""
+
+    shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
+    """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
+
+    log_max_mb: Annotated[int, Ge(1)] = 50
+    """Size in MB at which the engine begins the next log file of a replica."""
+
+    log_max_files: Annotated[int, Ge(2)] = 3
+    """Log files kept for each replica; the lines of older ones are lost."""
+
+    grace_s: Annotated[float, Ge(0)] = 10.0
+    """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
+
+    time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """Seconds after which the app is ended as FAILED, counted from its submission, by whoever follows it: the engine
+    itself has no such limit. None means no limit."""
