@@ -1,0 +1,239 @@
+"""Fixtures and helpers of all parts of the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import UnsupportedError
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.testing.engine import Engine
+from airflow_provider_launch.testing.other_process import OtherProcess
+
+__all__ = ["Apps", "ContractBase", "MakeScheduler", "replicas", "until"]
+
+MakeScheduler = Callable[[], Scheduler[Any]]
+
+_PAUSE_S = 0.05
+
+
+def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
+    """Wait until the condition is true, or fail and say what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(pause_s)
+
+
+class Apps:
+    """Launches apps, waits for them, and removes them at the end of the test."""
+
+    def __init__(
+        self,
+        make_scheduler: MakeScheduler,
+        engine: Engine,
+        *,
+        image: str,
+        resource: Resource,
+        cfg: Mapping[str, Any],
+        timeout_s: float,
+    ) -> None:
+        self.another = make_scheduler
+        """Makes a scheduler as another process would."""
+        self.engine = engine
+        self.image = image
+        self.cfg = dict(cfg)
+        self.timeout_s = timeout_s
+        self.scheduler = make_scheduler()
+        self._resource = resource
+        self._ids: list[str] = []
+
+    # ---- what is launched ------------------------------------------------------------------------------------
+
+    def role(self, name: str, entrypoint: str, *args: str, **fields: Any) -> Role:
+        """Return a role that runs a program of the image. Macros are replaced in `args`: a `$` of its own is `$$`."""
+        values = {"resource": copy.deepcopy(self._resource), "image": self.image, **fields}
+        return Role(name=name, entrypoint=entrypoint, args=[*args], **values)
+
+    def sh(self, script: str, name: str = "main", **fields: Any) -> Role:
+        """Return a role that runs a shell script; `$NAME` is left for the shell, `$$` becomes `$`."""
+        return self.role(name, "sh", "-c", script, **fields)
+
+    def new_id(self) -> str:
+        """Return a new app id; the app of this id is removed at the end of the test."""
+        app_id = make_unique("contract")
+        self._ids.append(app_id)
+        return app_id
+
+    def dryrun(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> AppDryRunInfo[Any]:
+        """Return the request of an app of these roles; `cfg` comes on top of the backend's own."""
+        app = AppDef("contract", [*roles])
+        return self.scheduler.submit_dryrun(app, {**self.cfg, **cfg}, app_id=app_id or self.new_id())
+
+    # ---- its life --------------------------------------------------------------------------------------------
+
+    def start(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> str:
+        """Launch an app of these roles and return its id."""
+        started = self.scheduler.schedule(self.dryrun(*roles, app_id=app_id, **cfg))
+        if started not in self._ids:
+            self._ids.append(started)
+        return started
+
+    def end(self, app_id: str, scheduler: Scheduler[Any] | None = None) -> DescribeAppResponse:
+        """Wait until the app has ended, and return all that is known of it."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            found = (scheduler or self.scheduler).describe(app_id)
+            assert found is not None, f"app {app_id} is gone"
+            if is_terminal(found.state):
+                return found
+            assert time.monotonic() < deadline, f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
+            time.sleep(_PAUSE_S)
+
+    def run(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> DescribeAppResponse:
+        """Launch an app and wait until it has ended."""
+        return self.end(self.start(*roles, app_id=app_id, **cfg))
+
+    def lines(self, app_id: str, role: str = "main", k: int = 0, **how: Any) -> list[str]:
+        """Return the lines that one replica has written so far; `how` as of `log_iter`."""
+        return [*self.scheduler.log_iter(app_id, role, k, **how)]
+
+    def until_written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
+        """Wait until a replica has written a line with this text: its program runs."""
+        until(
+            lambda: self.scheduler.describe(app_id) and any(text in line for line in self.lines(app_id, role, k)),
+            self.timeout_s,
+            f"{role}/{k} of {app_id} writes {text!r}",
+        )
+
+    def until_nothing_is_alive(self, app_id: str) -> None:
+        """Wait until the engine itself says that nothing of the app runs; return at once if it cannot tell."""
+        until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
+
+    def remove(self) -> None:
+        """Delete every app of this test, and see that nothing of them is left running."""
+        scheduler = self.another()
+        for app_id in self._ids:
+            scheduler.delete(app_id)
+        for app_id in self._ids:
+            until(lambda app_id=app_id: scheduler.describe(app_id) is None, self.timeout_s, f"{app_id} is deleted")  # type: ignore[misc]
+            self.until_nothing_is_alive(app_id)
+
+
+def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]:
+    """Return the replicas of an app by role and number."""
+    return {(role.role, replica.id): replica for role in found.roles_statuses for replica in role.replicas}
+
+
+class ContractBase:
+    """What a backend tells about itself, as class attributes and fixtures.
+
+    A subclass sets `factory`, `capabilities` and the fixtures `params` and `image`; the rest has defaults.
+    """
+
+    factory: ClassVar[str] = ""
+    """`package.module:create_scheduler`, called with a session name and `params`."""
+    capabilities: ClassVar[frozenset[Capability]]
+    """What the scheduler promises; a test compares it with what the scheduler itself says."""
+    timeout_s: ClassVar[float] = 60.0
+    """Seconds within which a short app ends on this engine."""
+    many: ClassVar[int] = 200
+    """How many apps "many" are, where costs are counted."""
+    xfail: ClassVar[Mapping[str, str]] = {}
+    """Test name (also with its parameters, `test_x[a]`) to the reason why it fails here. A test that passes in spite
+    of it is an error."""
+
+    @pytest.fixture
+    def params(self) -> dict[str, Any]:
+        """Return keywords of the factory, plain JSON, so that another process makes the same scheduler."""
+        return {}
+
+    @pytest.fixture
+    def unreachable_params(self) -> dict[str, Any] | None:
+        """Return keywords of the factory for an engine that nobody answers at; None: there is no such thing."""
+        return None
+
+    @pytest.fixture
+    def image(self) -> str:
+        """Return an image or directory in which `sh` and the usual small programs run."""
+        return ""
+
+    @pytest.fixture
+    def resource(self) -> Resource:
+        """Return the resource of every role that is launched; small, for 50 replicas run at once."""
+        return Resource(cpu=1, gpu=0, memMB=128)
+
+    @pytest.fixture
+    def cfg(self) -> dict[str, Any]:
+        """Return options of every launch."""
+        return {}
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        """Return the view of the engine itself."""
+        return Engine()
+
+    @pytest.fixture
+    def make_scheduler(self, params: dict[str, Any]) -> Iterator[MakeScheduler]:
+        """Return a function that makes a scheduler as another process would have it; all are closed at the end."""
+        create = pkgutil.resolve_name(self.factory)
+        made: list[Scheduler[Any]] = []
+
+        def make() -> Scheduler[Any]:
+            made.append(create("contract", **params))
+            return made[-1]
+
+        yield make
+        for scheduler in made:
+            scheduler.close()
+
+    @pytest.fixture
+    def apps(
+        self, make_scheduler: MakeScheduler, engine: Engine, image: str, resource: Resource, cfg: dict[str, Any]
+    ) -> Iterator[Apps]:
+        """Return the launcher of apps."""
+        apps = Apps(make_scheduler, engine, image=image, resource=resource, cfg=cfg, timeout_s=self.timeout_s)
+        yield apps
+        apps.remove()
+
+    @pytest.fixture
+    def other_process(self, params: dict[str, Any]) -> Iterator[OtherProcess]:
+        """Return a scheduler of the same params in a process of its own."""
+        if not self.factory:
+            pytest.skip("the backend names no `factory`, so no other process can make its scheduler")
+        with OtherProcess(self.factory, params) as other:
+            yield other
+
+    @pytest.fixture(autouse=True)
+    def _expect_failure(self, request: pytest.FixtureRequest) -> None:
+        names = {request.node.name, getattr(request.node, "originalname", request.node.name)}
+        for name in names & set(self.xfail):
+            request.node.add_marker(pytest.mark.xfail(reason=self.xfail[name], strict=True))
+
+    # ---- for tests -------------------------------------------------------------------------------------------
+
+    def needs(self, capability: Capability) -> None:
+        """Skip the test where the scheduler does not promise this, and its refusal is another test's matter."""
+        if capability not in self.capabilities:
+            pytest.skip(f"{capability.value} is not offered")
+
+    @staticmethod
+    @contextlib.contextmanager
+    def refused(*words: str, error: type[Exception] | None = None) -> Iterator[None]:
+        """Expect that a wish is refused as unsupported, with all of these words in the text."""
+        with pytest.raises(error or UnsupportedError) as caught:
+            yield
+        missing = [word for word in words if word.lower() not in str(caught.value).lower()]
+        assert not missing, f"{caught.value} does not name {missing}"

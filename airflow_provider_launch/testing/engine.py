@@ -1,0 +1,39 @@
+"""What the kit asks of the engine itself, so that it need not believe the scheduler."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """The view of the engine that does not go through the scheduler under test.
+
+    Each method answers None where it cannot tell; the test then believes the scheduler, or is skipped with a reason
+    when there is nothing else to look at. A backend overrides what its engine can answer.
+    """
+
+    def alive(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
+        """Return how many processes or containers of the app run now."""
+        return None
+
+    def starts(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
+        """Return how many attempts of replicas were ever started for the app."""
+        return None
+
+    def requests(self) -> int | None:
+        """Return how many requests the schedulers of `make_scheduler` have sent so far, counted at the wire."""
+        return None
+
+    def cut_off(self) -> AbstractContextManager[None] | None:
+        """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
+        return None
+
+    def clock(self, offset_s: float) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
+        """Shift the engine's clock, as its answers tell it, while the context lasts."""
+        return None
+
+    def stall_logs(self) -> AbstractContextManager[None] | None:
+        """Let reads of logs hang, and nothing else, while the context lasts."""
+        return None

@@ -1,0 +1,55 @@
+"""The local scheduler keeps the contract, on real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.testing import Engine, SchedulerContract
+from tests.support.local import processes_below
+
+
+class LocalEngine(Engine):
+    """Looks at `/proc` and at the files that shims write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def alive(self, app_id: str) -> int:
+        return len(processes_below(self.root / "apps" / app_id))
+
+    def starts(self, app_id: str) -> int:
+        # A shim writes `pid` when its command runs.
+        return len(list((self.root / "apps" / app_id / "run").rglob("pid")))
+
+
+@pytest.mark.engine("local")
+class TestLocal(SchedulerContract):
+    factory = "airflow_provider_launch.schedulers.local.scheduler:create_scheduler"
+    capabilities = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.STREAMS,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.RESULT,
+        }
+    )
+
+    @pytest.fixture
+    def params(self, tmp_path: Path) -> dict[str, Any]:
+        return {"root": str(tmp_path / "root")}
+
+    @pytest.fixture
+    def image(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+    @pytest.fixture
+    def engine(self, tmp_path: Path) -> LocalEngine:
+        return LocalEngine(tmp_path / "root")
