@@ -14,18 +14,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.local import layout, processes
 
-__all__ = ["Leases", "free_gpus", "gpu_env", "port_variable"]
+__all__ = ["Leases", "free_gpus", "gpu_env"]
 
 FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range from which Linux takes the ports of outgoing connections."""
 GPUS = "gpus.json"
-
-
-def port_variable(role: str, name: str) -> str:
-    """Return the variable in which every replica finds the port: `LAUNCH_PORT_<ROLE>_<NAME>`."""
-    return re.sub(r"[^A-Z0-9]", "_", f"LAUNCH_PORT_{role}_{name}".upper())
 
 
 def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:

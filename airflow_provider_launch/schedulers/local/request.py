@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import socket
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers.local.leases import port_variable
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, copied, refuse_equal_port_variables, told
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -21,14 +20,12 @@ from airflow_provider_launch.specs.sentinels import NONE
 
 __all__ = ["LocalReplica", "LocalRequest", "LocalRole", "build_request", "format_request", "request_from"]
 
-RANK0_ENV = "TORCHX_RANK0_HOST"
 RANK0_HOST = "localhost"
 INHERITED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_PATH", "CUDA_HOME",
 )  # fmt: skip
 """Variables that replicas get from the launcher. The rest may hold secrets of the worker."""
-NEVER_INHERITED = "AIRFLOW*"
 FORMATTED_REPLICAS = 3
 
 
@@ -96,7 +93,7 @@ def build_request(
     for role in app.roles:
         _refuse_unsupported(role, wanted, gpus)
         image = _image_dir(role)
-        inherited = _inherited(environ, opts.copy_env or [])
+        inherited = copied(environ, [*INHERITED, *(opts.copy_env or [])])
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
         roles.append(
@@ -113,7 +110,7 @@ def build_request(
                 image=image,
             )
         )
-    _refuse_equal_port_variables(app)
+    refuse_equal_port_variables(app)
     return LocalRequest(
         app_id=app_id,
         name=app.name,
@@ -163,16 +160,9 @@ def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
     values = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV)
     # Not `values.apply(role)`: its deep copy of the whole role would make a dry run of 1000 replicas slow.
     own = {name: values.substitute(text) for name, text in role.env.items()}
-    told = {
-        "LAUNCH_APP_ID": app_id,
-        "LAUNCH_ROLE": role.name,
-        "LAUNCH_REPLICA_ID": str(k),
-        "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
-        RANK0_ENV: RANK0_HOST,
-        # Lines shall be seen when they are written, not when a buffer is full.
-        "PYTHONUNBUFFERED": "1",
-    }
-    return LocalReplica(args=[values.substitute(arg) for arg in role.args], env={**told, **own})
+    return LocalReplica(
+        args=[values.substitute(arg) for arg in role.args], env={**told(app_id, role, k, RANK0_HOST), **own}
+    )
 
 
 def _refuse_unsupported(role: Role, wanted_gpus: int, gpus: list[str]) -> None:
@@ -207,25 +197,3 @@ def _image_dir(role: Role) -> str:
             f"name one, or leave it empty for the current directory"
         )
     return path
-
-
-def _inherited(environ: Mapping[str, str], patterns: list[str]) -> dict[str, str]:
-    wanted = [*INHERITED, *patterns]
-    return {
-        name: value
-        for name, value in environ.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
-        and not fnmatch.fnmatchcase(name, NEVER_INHERITED)
-    }
-
-
-def _refuse_equal_port_variables(app: AppDef) -> None:
-    seen: dict[str, str] = {}
-    for role in app.roles:
-        for name in role.port_map:
-            variable = port_variable(role.name, name)
-            owner = f"{role.name}.{name}"
-            if seen.setdefault(variable, owner) != owner:
-                raise InvalidAppError(
-                    f"ports {seen[variable]!r} and {owner!r} would share the variable {variable}; rename one"
-                )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.logs import JsonValue
-from airflow_provider_launch.specs.errors import LaunchError
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 
 __all__ = ["read_result"]
-
-LIMIT_BYTES = 4096
 
 
 def read_result(app_dir: str, role_dir: str) -> JsonValue:
@@ -26,16 +23,8 @@ def read_result(app_dir: str, role_dir: str) -> JsonValue:
     path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, 0, attempts[-1][1])}/result"
     try:
         with open(path, "rb") as file:
-            data = file.read(LIMIT_BYTES + 1)
+            data = file.read(RESULT_LIMIT_BYTES)
+            size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         return None
-    if len(data) > LIMIT_BYTES:
-        raise LaunchError(
-            f"the result has {os.path.getsize(path)} bytes, at most {LIMIT_BYTES} are handed back; "
-            f"store it elsewhere and write its address to LAUNCH_RESULT_PATH"
-        )
-    try:
-        result: JsonValue = json.loads(data)
-    except ValueError as error:
-        raise LaunchError(f"the result is no JSON: {error}; write one JSON document to LAUNCH_RESULT_PATH") from error
-    return result
+    return parse_result(data, size)
