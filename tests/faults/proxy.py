@@ -1,0 +1,349 @@
+"""A proxy in front of a real engine: it can break what passes, and keeps what was asked.
+
+    with FaultProxy() as proxy:                          # before the engine that DOCKER_HOST names
+        proxy.add(Fault(drop_answer(), "POST", "/containers/create"))
+        docker.DockerClient(proxy.url)...
+        assert proxy.count("POST", "/start") == 3
+
+HTTP/1.1 over a Unix socket or TCP on both sides; TLS and a token towards the engine where given. Bodies pass as they
+come, also endless ones; connections live as long as the client's. Not offered: upgraded connections (attach, exec).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NoReturn
+from urllib.parse import urlsplit
+
+from tests.faults.actions import Fault
+from tests.faults.clock import Clock
+from tests.faults.wire import Answer, Headers, Request, Stream, framed, read_answer, read_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Exchange", "FaultProxy", "connector"]
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+_TICK_S = 0.05
+
+
+class _Dropped(Exception):
+    """The connection has to end, or has ended."""
+
+
+def connector(url: str, tls: ssl.SSLContext | None = None) -> Callable[[], socket.socket]:
+    """Return what connects to `unix:///path`, `tcp://host:port`, `http://host:port` or `https://host:port`."""
+    parts = urlsplit(url)
+
+    def unix() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(parts.path)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def tcp() -> socket.socket:
+        sock = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 443))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if parts.scheme == "https" or tls:
+            return (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=parts.hostname)
+        return sock
+
+    return unix if parts.scheme == "unix" else tcp
+
+
+class Exchange:
+    """One request and its answer, as an action sees them."""
+
+    def __init__(self, proxy: FaultProxy, request: Request, client: socket.socket, upstream: Stream) -> None:
+        self.request = request
+        self._proxy = proxy
+        self._client = client
+        self._upstream = upstream
+        self._clock = proxy._clock
+
+    def forward(self) -> Answer:
+        """Let the engine have the request, and return its answer when the head has come."""
+        query = self._clock.query(self.request) if self._clock else self.request.query
+        with _broken_off():
+            self._upstream.sock.sendall(self.request.head(query, self._proxy._headers) + self.request.body)
+            answer = read_answer(self._upstream, self.request.method)
+        return self._clock.moved(self.request, answer) if self._clock else answer
+
+    def relay(self, answer: Answer, body: Iterable[bytes] | None = None, *, whole: bool = True) -> None:
+        """Send the answer as it comes, or with another body; not `whole`: without the mark of its end."""
+        self.request.status = answer.status
+        self.send(answer.head)
+        if body is not None:
+            answer.body = iter(body)
+        chunked = "chunked" in answer.header("transfer-encoding").lower()
+        with _broken_off():
+            for piece in framed(answer, self.request.method):
+                if whole or not chunked or piece != b"0\r\n\r\n":
+                    self.send(piece)
+        if whole and not chunked and not answer.header("content-length") and answer.status not in {204, 304}:
+            self.drop()  # only the end of the stream tells the end of such a body
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the client, when no stall holds them."""
+        self._proxy._wait_for_gates(self)
+        with _broken_off():
+            self._client.sendall(data)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait, or hold the connection until the client leaves."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while deadline is None or time.monotonic() < deadline:
+            self.pause(_TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic())))
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a moment, shorter when the client leaves."""
+        readable, _, _ = select.select([self._client], [], [], seconds)
+        if readable:
+            self._check_client()
+            time.sleep(min(seconds, 0.01))
+        if self._proxy._closing:
+            raise _Dropped
+
+    def _check_client(self) -> None:
+        with _broken_off():
+            if not self._client.recv(1, socket.MSG_PEEK):
+                raise _Dropped
+
+    def drop(self) -> NoReturn:
+        """Close the connection."""
+        raise _Dropped
+
+
+@contextlib.contextmanager
+def _broken_off() -> Iterator[None]:
+    # Whoever left, the other side has to see the connection end.
+    try:
+        yield
+    except OSError as error:
+        raise _Dropped from error
+
+
+class FaultProxy:
+    """A proxy that listens while the `with` block runs."""
+
+    def __init__(
+        self,
+        upstream: str | Callable[[], socket.socket] | None = None,
+        listen: Literal["unix", "tcp"] = "unix",
+        *,
+        tls: ssl.SSLContext | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Stand before `upstream`: a URL, what connects, or None for the Docker engine of this machine.
+
+        `headers` are added to each request, for example a token.
+        """
+        upstream = upstream or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+        self._connect = connector(upstream, tls) if isinstance(upstream, str) else upstream
+        self._headers: Headers = list((headers or {}).items())
+        self._listen = listen
+        self._address: str | tuple[str, int] = ("127.0.0.1", 0)
+        self._dir: str | None = None
+        self._listener: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._clients: set[socket.socket] = set()
+        self._faults: list[Fault] = []
+        self._gates: list[tuple[re.Pattern[str], threading.Event]] = []
+        self._clock: Clock | None = None
+        self._closing = False
+        self.requests: list[Request] = []
+
+    @property
+    def url(self) -> str:
+        """The address for the client: `unix:///path` or `tcp://127.0.0.1:port`."""
+        if isinstance(self._address, str):
+            return f"unix://{self._address}"
+        return "tcp://{}:{}".format(*self._address)
+
+    def __enter__(self) -> Self:
+        if self._listen == "unix":
+            # Not below pytest's folder: the path of a Unix socket may have 107 bytes.
+            self._dir = tempfile.mkdtemp(prefix="launch-proxy-")
+            self._address = str(Path(self._dir, "p.sock"))
+        self._open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closing = True
+        self._shut()
+        for thread in self._threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in self._threads), "a connection of the proxy does not end"
+        if self._dir:
+            shutil.rmtree(self._dir)
+
+    # What tests ask and order
+
+    def add(self, fault: Fault) -> Fault:
+        """From now on break what the fault says. Of several faults for one request the first one acts, all count."""
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Forget all faults."""
+        with self._lock:
+            self._faults.clear()
+
+    def matching(self, method: str | None = None, path: str = "") -> list[Request]:
+        """Return the requests so far whose method is this and whose path matches."""
+        with self._lock:
+            found = list(self.requests)
+        return [one for one in found if method in {None, one.method} and re.search(path, one.path)]
+
+    def count(self, method: str | None = None, path: str = "") -> int:
+        """Return how many requests came so far, also those that were refused or lost here."""
+        return len(self.matching(method, path))
+
+    @contextlib.contextmanager
+    def refused(self) -> Iterator[None]:
+        """Be an engine that is not there: open connections end, new ones are refused."""
+        self._shut()
+        try:
+            yield
+        finally:
+            self._open()
+
+    @contextlib.contextmanager
+    def stalled(self, path: str = "") -> Iterator[None]:
+        """Answer nothing where the path matches, and stop answers that have begun; all goes on afterwards."""
+        gate = (re.compile(path), threading.Event())
+        self._gates.append(gate)
+        try:
+            yield
+        finally:
+            self._gates.remove(gate)
+            gate[1].set()
+
+    @contextlib.contextmanager
+    def clock(self, offset_s: float = 0.0) -> Iterator[Clock]:
+        """Be a Docker engine whose clock is wrong by seconds, for requests that begin from now on; it may also step."""
+        self._clock = Clock(offset_s)
+        try:
+            yield self._clock
+        finally:
+            self._clock = None
+
+    # Connections
+
+    def _open(self) -> None:
+        if isinstance(self._address, str):
+            Path(self._address).unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX)
+        else:
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(self._address)
+        listener.listen(128)
+        if not isinstance(self._address, str):
+            self._address = listener.getsockname()
+        self._listener = listener
+        self._start(self._accept, listener)
+
+    def _shut(self) -> None:
+        if self._listener:
+            # Wakes the thread that accepts, which closes it. The file stays: "refused" and not "no such file".
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._accepting.join(20)
+            self._listener = None
+        with self._lock:
+            for client in self._clients:
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+
+    def _start(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=(sock,), name="fault-proxy", daemon=True)
+        if target == self._accept:
+            self._accepting = thread
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with self._lock:
+                    self._clients.add(client)
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        upstream: socket.socket | None = None
+        try:
+            with _broken_off():
+                upstream = self._connect()
+                stream = Stream(upstream, lambda: self._readable(client, upstream))
+                asked = Stream(client, lambda: self._next_request(client, upstream))
+                while request := read_request(asked):
+                    self._answer(Exchange(self, request, client, stream))
+                    if "close" in dict(request.headers).get("Connection", "").lower():
+                        return
+        except _Dropped:
+            pass
+        finally:
+            with self._lock:
+                self._clients.discard(client)
+            client.close()
+            if upstream:
+                upstream.close()
+
+    def _answer(self, exchange: Exchange) -> None:
+        with self._lock:
+            self.requests.append(exchange.request)
+            fault = next(iter([fault for fault in self._faults if fault.due(exchange.request)]), None)
+        self._wait_for_gates(exchange)
+        if fault:
+            fault.hit()
+            fault.action(exchange)
+        else:
+            exchange.relay(exchange.forward())
+
+    def _wait_for_gates(self, exchange: Exchange) -> None:
+        for pattern, opened in list(self._gates):
+            while pattern.search(exchange.request.path) and not opened.is_set():
+                exchange.pause(_TICK_S)
+
+    def _readable(self, client: socket.socket, upstream: socket.socket | None) -> None:
+        """Wait until the engine sends; a client that leaves meanwhile ends it."""
+        watched = [client, upstream]
+        while True:
+            if isinstance(upstream, ssl.SSLSocket) and upstream.pending():
+                return
+            readable, _, _ = select.select(watched, [], [], 1.0)
+            if self._closing:
+                raise _Dropped
+            if upstream in readable:
+                return
+            if client in readable and not client.recv(1, socket.MSG_PEEK):
+                raise _Dropped
+            if client in readable:
+                watched = [upstream]  # the client sends its next request already
+
+    def _next_request(self, client: socket.socket, upstream: socket.socket | None) -> None:
+        """Wait until the client sends; an engine that closes the idle connection closes the client's, too."""
+        readable, _, _ = select.select([client, upstream], [], [])
+        if client not in readable:
+            raise _Dropped
