@@ -1,0 +1,113 @@
+"""The contract is worth what it notices: every test of it fails for a scheduler with the defect it looks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.testing import SchedulerContract
+from tests.contract.broken import defects
+
+SUITE = Path(__file__).with_name("broken") / "suite.py"
+DEFECTS = defects.load_all()
+PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
+HEALTHY = sorted(
+    {
+        ("HealthyLocal" if issubclass(scheduler, defects.LocalScheduler) else "HealthyThreads", test)
+        for scheduler, tests in DEFECTS.items()
+        for test in tests
+    }
+)
+UNUSED = ("cacheprovider", "terminal", "capture", "logging", "junitxml", "timeout", "xdist", "faulthandler")
+
+
+class Recorder:
+    """A plugin that keeps how each test ended."""
+
+    def __init__(self) -> None:
+        self.reports: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self.reports.append(report)
+
+    def texts(self) -> str:
+        return "\n".join(
+            f"{report.nodeid} {report.when} {report.outcome}\n{report.longrepr}" for report in self.reports
+        )
+
+
+def run_test(scheduler: str, test: str, tmp_path: Path) -> Recorder:
+    """Run one test of the contract, with all its parameters, for one scheduler of the suite."""
+    recorder = Recorder()
+    plugins: list[Any] = [f"-pno:{name}" for name in UNUSED]
+    options = ["--noconftest", "-c", "/dev/null", f"--rootdir={SUITE.parents[3]}", f"--basetemp={tmp_path / 'inner'}"]
+    pytest.main(
+        [*plugins, *options, "--import-mode=importlib", f"{SUITE}::Test{scheduler}::{test}"], plugins=[recorder]
+    )
+    assert recorder.reports, f"no test {test}"
+    return recorder
+
+
+@pytest.fixture(autouse=True)
+def _plain_pytest(monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+
+@pytest.mark.parametrize(("scheduler", "test"), PAIRS)
+def test_defect_is_noticed(scheduler, test, tmp_path):
+    found = run_test(scheduler, test, tmp_path)
+
+    # The test itself, and not a fixture before or after it.
+    assert [report for report in found.reports if report.when == "call" and report.failed], found.texts()
+
+
+@pytest.mark.parametrize(("scheduler", "test"), HEALTHY)
+def test_scheduler_without_the_defect_passes(scheduler, test, tmp_path):
+    found = run_test(scheduler, test, tmp_path)
+
+    assert all(report.passed for report in found.reports), found.texts()
+
+
+def test_every_test_of_the_contract_notices_some_defect():
+    """Cure: add a scheduler with this defect to `broken/`."""
+    tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}
+    proved = {test for _, test in PAIRS}
+
+    assert tests - proved == set(), "no broken scheduler fails these"
+    assert proved - tests == set(), "the contract has no such tests"
+
+
+def test_test_of_the_contract_cannot_be_overridden():
+    with pytest.raises(TypeError, match="TestMine overrides test_one_role_runs_to_its_end"):
+
+        class TestMine(SchedulerContract):
+            def test_one_role_runs_to_its_end(self):
+                pass
+
+
+def test_further_tests_may_be_added():
+    class TestMine(SchedulerContract):
+        def test_of_my_own(self):
+            pass
+
+    assert TestMine.test_of_my_own
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_expected_failure_needs_a_reason(reason):
+    with pytest.raises(TypeError, match="no reason"):
+
+        class TestMine(SchedulerContract):
+            xfail = {"test_one_role_runs_to_its_end": reason}  # noqa: RUF012 - as authors write it
+
+
+def test_expected_failure_names_a_test_of_the_contract():
+    """Else a typing error would hide that nothing is expected to fail."""
+    with pytest.raises(TypeError, match="no test of the contract"):
+
+        class TestMine(SchedulerContract):
+            xfail = {"test_one_rol": "because"}  # noqa: RUF012 - the same

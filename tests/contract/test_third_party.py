@@ -1,0 +1,27 @@
+"""The contract for a scheduler that is not ours, with what a plug-in author has to write for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.testing import SchedulerContract
+from tests.support.threads_engine import ThreadsEngine
+
+
+class TestThreads(SchedulerContract):
+    factory = "tests.support.threads_scheduler:create_scheduler"
+    capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
+    timeout_s = 30
+
+    @pytest.fixture
+    def engine(self, tmp_path):
+        return ThreadsEngine(tmp_path)
+
+    @pytest.fixture
+    def params(self, engine):
+        return {"root": str(engine.root)}
+
+    @pytest.fixture
+    def unreachable_params(self, tmp_path):
+        return {"root": str(tmp_path / "nowhere")}

@@ -1,0 +1,45 @@
+"""What can be seen of the apps of the threads scheduler without it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_provider_launch.testing import Engine
+from tests.support.threads_scheduler import ThreadsScheduler
+
+__all__ = ["ThreadsEngine"]
+
+
+class ThreadsEngine(Engine):
+    """The processes of this host, and a root that can be taken away: it is a link."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = path / "root"
+        self._real = path / "real"
+        self._real.mkdir()
+        self.root.symlink_to(self._real)
+
+    def alive(self, app_id: str) -> int:
+        mark = f"LAUNCH_APP_ID={app_id}".encode()
+        found = 0
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                found += entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0")
+        return found
+
+    def starts(self, app_id: str) -> int | None:
+        record = self._real / app_id / "started"
+        return len(record.read_text().splitlines()) if record.exists() else None
+
+    def requests(self) -> int:
+        return ThreadsScheduler.asked
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        self.root.unlink()
+        try:
+            yield
+        finally:
+            self.root.symlink_to(self._real)
