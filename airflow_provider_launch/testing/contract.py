@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_launch.testing._costs import CostTests
+from airflow_provider_launch.testing._cursors import CursorTests
+from airflow_provider_launch.testing._following import FollowTests
+from airflow_provider_launch.testing._logs import LogTests
+from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._running import RunningTests
 
 __all__ = ["SchedulerContract"]
@@ -11,6 +16,11 @@ __all__ = ["SchedulerContract"]
 
 class SchedulerContract(
     RunningTests,
+    LogTests,
+    CursorTests,
+    FollowTests,
+    OutageTests,
+    CostTests,
 ):
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 

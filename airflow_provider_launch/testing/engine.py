@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 __all__ = ["Engine"]
@@ -30,8 +31,11 @@ class Engine:
         """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
         return None
 
-    def clock(self, offset_s: float) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
-        """Shift the engine's clock, as its answers tell it, while the context lasts."""
+    def clock(self, offset_s: float) -> AbstractContextManager[Callable[[float], None]] | None:  # noqa: ARG002 - the same
+        """Shift the engine's clock, as its answers tell it, while the context lasts.
+
+        Its value is a function that lets the clock step by seconds; what was written before keeps its time.
+        """
         return None
 
     def stall_logs(self) -> AbstractContextManager[None] | None:

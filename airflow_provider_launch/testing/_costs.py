@@ -1,0 +1,70 @@
+"""Costs: many apps for the price of one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.testing._base import Apps, ContractBase
+
+__all__ = ["CostTests"]
+
+_SUBMITTERS = 8
+
+
+def _asked(apps: Apps, ids: list[str]) -> tuple[dict[str, DescribeAppResponse | None], int | None]:
+    """Return what a scheduler that knows nothing answers about the apps, and how many requests that took."""
+    with contextlib.closing(apps.another()) as scheduler:
+        before = apps.engine.requests()
+        found = scheduler.describe_many(ids)
+        after = apps.engine.requests()
+    return found, None if before is None or after is None else after - before
+
+
+class CostTests(ContractBase):
+    """Watching many apps asks the engine no more often than watching one."""
+
+    requests_per_describe: ClassVar[int | None] = None
+    """Requests that `describe_many` of `many` apps may take. None: as many as for one app."""
+
+    def test_describe_many_gives_each_app_its_own_answer(self, apps: Apps) -> None:
+        """One answer about many apps must not mix them up, nor hide the others behind one that is unknown."""
+        good, bad = apps.start(apps.sh("true")), apps.start(apps.sh("exit 3"))
+        live, unknown = apps.start(apps.sh("echo up; sleep 60")), apps.new_id()
+        for app_id in (good, bad):
+            apps.end(app_id)
+        apps.until_written(live, "up")
+        found = apps.another().describe_many(iter([good, unknown, bad, live]))
+
+        assert {app_id: response and response.state for app_id, response in found.items()} == {
+            good: AppState.SUCCEEDED,
+            unknown: None,
+            bad: AppState.FAILED,
+            live: AppState.RUNNING,
+        }
+        assert all(response is None or response.app_id == app_id for app_id, response in found.items())
+
+    def test_describe_many_of_nothing_is_nothing(self, apps: Apps) -> None:
+        """A poller whose last follower has left asks for no app."""
+        assert apps.scheduler.describe_many([]) == {}
+
+    def test_many_apps_cost_what_one_costs(self, apps: Apps) -> None:
+        """An Airflow with hundreds of running tasks must not bring the engine down by asking."""
+        with ThreadPoolExecutor(_SUBMITTERS) as pool:
+            ids = [*pool.map(lambda _: apps.start(apps.sh("true")), range(self.many))]
+        for app_id in ids:
+            apps.end(app_id)
+        found, many = _asked(apps, ids)
+
+        assert {*found} == {*ids}
+        assert all(response and is_terminal(response.state) for response in found.values())
+        assert {app_id for app_id, response in found.items() if response and response.app_id == app_id} == {*ids}
+        listed = Counter(row.app_id for row in apps.another().list())
+        assert [app_id for app_id in ids if listed[app_id] != 1] == []
+        _, one = _asked(apps, ids[:1])
+        if many is not None and one is not None:
+            assert many <= (self.requests_per_describe or one)

@@ -1,0 +1,179 @@
+"""Cursors: a read goes on exactly where another one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability, JsonValue
+from airflow_provider_launch.specs.roles import RetryPolicy
+from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing.other_process import OtherProcess
+
+__all__ = ["CursorTests"]
+
+_CUTS = 200
+_FEW_CUTS = 40
+_PAUSE_S = 0.03
+_DIES = 0.2
+
+# Ends with the loop that is under way, so that the number of lines is known exactly. `sleep` hears nothing of it, for
+# some shells print a word when it is ended.
+_WRITER = """
+trap stop=1 TERM
+n=0
+while [ -z "$stop" ]; do
+  n=$((n + 1)); echo "out $n"; echo "err $n" >&2
+  if [ $((n % 10)) = 0 ]; then (trap '' TERM; exec sleep 0.01); fi
+done
+printf "end $n"
+"""
+
+Read = Callable[[JsonValue], tuple[list[str], JsonValue]]
+
+
+class _Reader:
+    """Reads one replica piece by piece, each piece by a scheduler that knows nothing but the stored cursor."""
+
+    def __init__(self, apps: Apps, app_id: str) -> None:
+        self._apps = apps
+        self._app_id = app_id
+        self.texts: list[str] = []
+        self.stored = "null"
+
+    def here(self, cursor: JsonValue) -> tuple[list[str], JsonValue]:
+        """Read by a fresh scheduler of this process."""
+        with contextlib.closing(self._apps.another()) as scheduler:
+            chunk = scheduler.read_logs(self._app_id, "main", 0, cursor)
+        return [line.text for line in chunk.lines], chunk.cursor
+
+    def there(self, other: OtherProcess) -> Read:
+        """Return a read by another process."""
+
+        def read(cursor: JsonValue) -> tuple[list[str], JsonValue]:
+            chunk: dict[str, Any] = other.call("read_logs", app_id=self._app_id, role="main", cursor=cursor)
+            return [text for text, *_ in chunk["lines"]], chunk["cursor"]
+
+        return read
+
+    def cut(self, times: int, *reads: Read) -> None:
+        """Read so many times at random moments; some readers die before they stored what they read."""
+        for number in range(times):
+            time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+            texts, cursor = (reads or (self.here,))[number % max(1, len(reads))](json.loads(self.stored))
+            if random.random() >= _DIES:  # noqa: S311 - no secret
+                self._store(texts, cursor)
+
+    def finish(self) -> None:
+        """Let the writer end, and read the rest."""
+        self._apps.scheduler.cancel(self._app_id)
+        self._apps.end(self._app_id)
+        while True:
+            texts, cursor = self.here(json.loads(self.stored))
+            if not texts:
+                break
+            self._store(texts, cursor)
+
+    def _store(self, texts: list[str], cursor: JsonValue) -> None:
+        self.texts += texts
+        self.stored = json.dumps(cursor)
+
+    def check(self) -> None:
+        """See that each line of the writer came once, in the order of its stream."""
+        ends = [text for text in self.texts if text.startswith("end ")]
+        assert len(ends) == 1, f"the last line came {len(ends)} times"
+        count = int(ends[0].split()[1])
+        for stream in ("out", "err"):
+            numbers = [int(text[4:]) for text in self.texts if text.startswith(stream)]
+            lost = sorted({*range(1, count + 1)} - {*numbers})
+            assert not lost, f"{len(lost)} of {count} lines of {stream} are lost: {lost[:10]}"
+            repeated = [number for number, times in Counter(numbers).items() if times > 1]
+            assert not repeated, f"{len(repeated)} of {count} lines of {stream} came again: {repeated[:10]}"
+            assert numbers == sorted(numbers), f"the lines of {stream} are out of order"
+        assert len(self.texts) == 2 * count + 1
+
+
+class CursorTests(ContractBase):
+    """Readers come and go, and nothing is lost or told twice."""
+
+    def test_nothing_is_lost_or_repeated_at_200_cuts(self, apps: Apps) -> None:
+        """Tasks defer, triggerers restart, workers die: each goes on from the cursor that the last one stored."""
+        reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+        reader.cut(_CUTS)
+        reader.finish()
+
+        reader.check()
+
+    def test_a_cursor_is_good_in_another_process(self, apps: Apps, other_process: OtherProcess) -> None:
+        """What the worker began the triggerer goes on with, and the other way round."""
+        reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+        reader.cut(_FEW_CUTS, reader.here, reader.there(other_process))
+        reader.finish()
+
+        reader.check()
+
+    @pytest.mark.parametrize("offset_s", [5.0, -5.0])
+    def test_a_clock_that_is_off_costs_no_line(self, apps: Apps, offset_s: float) -> None:
+        """The clock of a node is not ours, so a cursor must not compare the two."""
+        if (clock := apps.engine.clock(offset_s)) is None:
+            pytest.skip("the clock of the engine cannot be shifted")
+        with clock:
+            reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+            reader.cut(_FEW_CUTS)
+            reader.finish()
+
+        reader.check()
+
+    def test_a_clock_that_steps_costs_no_line(self, apps: Apps) -> None:
+        """Clocks are set while apps run; lines written after a step back look older than those before."""
+        if (clock := apps.engine.clock(0.0)) is None:
+            pytest.skip("the clock of the engine cannot be shifted")
+        with clock as step:
+            reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
+            reader.cut(_FEW_CUTS)
+            for seconds in (-1.0, 1.0, -1.0):
+                step(seconds)
+                reader.cut(_FEW_CUTS)
+            reader.finish()
+
+        reader.check()
+
+    def test_a_cursor_crosses_attempts(self, apps: Apps) -> None:
+        """A retry begins a new log; a reader that stopped in the old one goes on into the new."""
+        policies = {
+            Capability.REPLICA_RETRY: RetryPolicy.REPLICA,
+            Capability.APPLICATION_RETRY: RetryPolicy.APPLICATION,
+            Capability.ROLE_RETRY: RetryPolicy.ROLE,
+        }
+        policy = next((policy for needed, policy in policies.items() if needed in self.capabilities), None)
+        if policy is None:
+            pytest.skip("no retry is offered")
+        script = "for i in 1 2 3 4 5; do echo $i; sleep 0.1; done; printf last; exit 1"
+        app_id = apps.start(apps.sh(script, max_retries=3, retry_policy=policy))
+        reader = _Reader(apps, app_id)
+        while (found := apps.scheduler.describe(app_id)) and not is_terminal(found.state):
+            reader.cut(2)
+        reader.finish()
+
+        assert reader.texts == ["1\n", "2\n", "3\n", "4\n", "5\n", "last"] * 4
+
+    def test_a_cursor_at_the_end_stays_there(self, apps: Apps) -> None:
+        """Reading once more after the end is how a reader knows that it has everything."""
+        app_id = apps.start(apps.sh("echo 1; echo 2 >&2; printf 3"))
+        apps.end(app_id)
+        reader = _Reader(apps, app_id)
+        reader.finish()
+        texts, cursor = reader.here(json.loads(reader.stored))
+
+        assert sorted(reader.texts) == ["1\n", "2\n", "3"]
+        assert texts == []
+        for _ in range(3):
+            assert reader.here(json.loads(json.dumps(cursor))) == ([], cursor)

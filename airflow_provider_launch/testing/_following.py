@@ -1,0 +1,108 @@
+"""Following: what operators, sensors and triggers see of an app."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_launch.follow import Ended, Event, Follower, LogGap, LogLines, StateChanged
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing._base import Apps, ContractBase
+
+__all__ = ["FollowTests", "lines_of"]
+
+_POLL_S = 0.2
+_DRAIN_S = 2.0
+_WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
+_WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
+
+
+def lines_of(events: Iterable[Event]) -> dict[str, list[str]]:
+    """Return the texts of the log by `role/k`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, LogLines):
+            found[f"{event.role}/{event.replica}"] += [line.text for line in event.lines]
+    return dict(found)
+
+
+def _follow(apps: Apps, app_id: str) -> list[Event]:
+    with Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
+        return [*follower]
+
+
+class FollowTests(ContractBase):
+    """A follower tells each line once, and the end."""
+
+    def test_a_follower_tells_each_line_once_and_the_end(self, apps: Apps) -> None:
+        """The log of the task is what the replicas wrote, no more and no less, and the task ends with the app."""
+        app_id = apps.start(apps.sh(_WRITER, num_replicas=2), apps.sh("echo bye >&2; exit 3", name="other"))
+        events = _follow(apps, app_id)
+
+        found = lines_of(events)
+        assert found["other/0"] == ["bye\n"]
+        for k in range(2):
+            # The failure of the other role ends them early; what they wrote must be there.
+            assert found.get(f"main/{k}", []) == apps.lines(app_id, "main", k)
+        assert [event.response.state for event in events if isinstance(event, Ended)] == [AppState.FAILED]
+        assert isinstance(events[-1], Ended)
+        states = [event.new for event in events if isinstance(event, StateChanged)]
+        assert states[-1] is AppState.FAILED
+        assert not [event for event in events if isinstance(event, LogGap)]
+
+    def test_two_followers_see_the_same(self, apps: Apps) -> None:
+        """A second task, or a person, may watch the app without taking lines from the first."""
+        app_id = apps.start(apps.sh(_WRITER))
+        with ThreadPoolExecutor(2) as pool:
+            both = [*pool.map(lambda _: _follow(apps, app_id), range(2))]
+
+        for events in both:
+            assert lines_of(events) == {"main/0": _WRITTEN}
+            assert isinstance(events[-1], Ended)
+            assert events[-1].response.state is AppState.SUCCEEDED
+
+    def test_a_follower_goes_on_where_another_was_cut(self, apps: Apps) -> None:
+        """A deferred task comes back on another worker, and its log has no gap and no echo."""
+        app_id = apps.start(apps.sh(_WRITER))
+        stored, seen, cuts, over = "{}", list[str](), 0, False
+        while not over:
+            with Follower(
+                apps.another(), app_id, poll_interval_s=_POLL_S, cursors=json.loads(stored), scheduled=True
+            ) as follower:
+                for event in follower:
+                    seen += lines_of([event]).get("main/0", [])
+                    over = isinstance(event, Ended)
+                    if isinstance(event, LogLines):
+                        break
+                stored = json.dumps(follower.cursors)
+                cuts += 1
+
+        assert cuts > 1
+        assert seen == _WRITTEN
+
+    def test_a_stopped_log_source_does_not_delay_the_end(self, apps: Apps) -> None:
+        """A log that hangs is late; the outcome of the app is not, and the log can be read later."""
+        if (stall := apps.engine.stall_logs()) is None:
+            pytest.skip("the logs of the engine cannot be stalled")
+        app_id = apps.start(apps.sh("echo 1; sleep 1; echo 2"))
+        with stall:
+            with Follower(apps.another(), app_id, poll_interval_s=_POLL_S, log_drain_s=_DRAIN_S) as follower:
+                events = []
+                for event in follower:
+                    events.append(event)
+                    if isinstance(event, StateChanged):
+                        changed = time.monotonic()
+            waited = time.monotonic() - changed
+
+        assert isinstance(events[-1], Ended)
+        assert events[-1].response.state is AppState.SUCCEEDED
+        assert waited < _DRAIN_S + 2
+        assert [event for event in events if isinstance(event, LogGap)]
+        with Follower(apps.another(), app_id, poll_interval_s=_POLL_S, cursors=events[-1].cursors) as follower:
+            rest = [*follower]
+        assert lines_of([*events, *rest]) == {"main/0": ["1\n", "2\n"]}

@@ -1,0 +1,270 @@
+"""Logs: which lines are read, and that each is whole."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability, LogLine, Stream
+from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import RetryPolicy
+from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing.other_process import OtherProcess
+
+__all__ = ["LogTests", "read_all"]
+
+_READ_S = 3.0
+_NODE_CLOCK_S = 60.0
+_LINES = 50_000
+_POLICIES = {
+    RetryPolicy.REPLICA: Capability.REPLICA_RETRY,
+    RetryPolicy.ROLE: Capability.ROLE_RETRY,
+    RetryPolicy.APPLICATION: Capability.APPLICATION_RETRY,
+}
+
+
+def read_all(apps: Apps, app_id: str, role: str = "main", k: int = 0) -> list[LogLine]:
+    """Return the lines of one replica of an ended app."""
+    lines: list[LogLine] = []
+    chunk = apps.scheduler.read_logs(app_id, role, k)
+    while chunk.lines:
+        lines += chunk.lines
+        chunk = apps.scheduler.read_logs(app_id, role, k, chunk.cursor)
+    return lines
+
+
+class LogTests(ContractBase):
+    """Every line once, whole, and only those that were asked for."""
+
+    # ---- which lines -----------------------------------------------------------------------------------------
+
+    def test_streams_are_kept_apart_and_combined(self, apps: Apps) -> None:
+        """Who asks for stderr alone looks for an error; a stream that is not kept must not look empty."""
+        app_id = apps.start(apps.sh("echo out; echo err >&2; printf last"))
+        apps.end(app_id)
+
+        assert sorted(apps.lines(app_id)) == ["err\n", "last", "out\n"]
+        assert sorted(apps.lines(app_id, streams=Stream.COMBINED)) == ["err\n", "last", "out\n"]
+        if Capability.STREAMS in self.capabilities:
+            assert apps.lines(app_id, streams=Stream.STDOUT) == ["out\n", "last"]
+            assert apps.lines(app_id, streams=Stream.STDERR) == ["err\n"]
+            assert {line.text: line.stream for line in read_all(apps, app_id)} == {
+                "out\n": Stream.STDOUT,
+                "err\n": Stream.STDERR,
+                "last": Stream.STDOUT,
+            }
+        else:
+            assert {line.stream for line in read_all(apps, app_id)} == {Stream.COMBINED}
+            for stream in (Stream.STDOUT, Stream.STDERR):
+                with pytest.raises(ValueError, match=stream.value):
+                    apps.scheduler.read_logs(app_id, "main", 0, streams=stream)
+                with pytest.raises(ValueError, match=stream.value):
+                    apps.lines(app_id, streams=stream)
+
+    def test_regex_keeps_the_lines_in_which_it_is_found(self, apps: Apps) -> None:
+        """A sensor may look for one line in a large log."""
+        app_id = apps.start(apps.sh("echo at 1 loss=1; echo noise; echo at 2 loss=2"))
+        apps.end(app_id)
+
+        assert apps.lines(app_id, regex="loss=.") == ["at 1 loss=1\n", "at 2 loss=2\n"]
+
+    def test_since_and_until_are_honoured_or_warned_about(self, apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Times without a zone are UTC, wherever the reader lives; a bound that is not kept is not a silent one."""
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            app_id = apps.start(apps.sh("echo early; sleep 4; echo late"))
+            apps.end(app_id)
+            if Capability.TIME_FILTER in self.capabilities:
+                early, late = (line.time for line in read_all(apps, app_id))
+                assert early is not None
+                assert late is not None
+                utc = datetime.fromtimestamp((early + late) / 2, timezone.utc)
+                elsewhere = utc.astimezone(timezone(timedelta(hours=-7)))
+                for middle in (utc, elsewhere, utc.replace(tzinfo=None)):
+                    assert apps.lines(app_id, since=middle) == ["late\n"]
+                    assert apps.lines(app_id, until=middle) == ["early\n"]
+                second = timedelta(seconds=1)
+                assert apps.lines(app_id, since=utc - second, until=utc + second) == []
+                assert apps.lines(app_id, since=utc - 4 * second, until=utc + 4 * second) == ["early\n", "late\n"]
+            else:
+                moment = datetime.now(timezone.utc)
+                with pytest.warns(UserWarning, match="not honoured"):
+                    assert apps.lines(app_id, since=moment) == ["early\n", "late\n"]
+                with pytest.warns(UserWarning, match="not honoured"):
+                    assert apps.lines(app_id, until=moment - timedelta(days=1)) == ["early\n", "late\n"]
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+
+    def test_lines_tell_when_they_were_written(self, apps: Apps) -> None:
+        """Where times are offered they are epoch seconds of the run; where not, nobody makes them up."""
+        before = time.time()
+        app_id = apps.start(apps.sh("echo early; sleep 2; echo late"))
+        apps.end(app_id)
+        after = time.time()
+
+        times = [line.time for line in read_all(apps, app_id)]
+        if Capability.TIME_FILTER not in self.capabilities:
+            assert times == [None, None]
+            return
+        early, late = times
+        assert early is not None
+        assert late is not None
+        assert 1 < late - early <= after - before + 1
+        # The node has a clock of its own.
+        assert before - _NODE_CLOCK_S < early < late < after + _NODE_CLOCK_S
+
+    def test_tail_follows_to_the_end(self, apps: Apps) -> None:
+        """Who watches a run sees lines as they come, and the loop ends by itself."""
+        app_id = apps.start(apps.sh("echo 1; sleep 3; echo 2; sleep 1; echo 3"))
+        lines = iter(apps.scheduler.log_iter(app_id, "main", should_tail=True))
+
+        assert next(lines) == "1\n"
+        assert apps.lines(app_id) == ["1\n"]
+        assert [*lines] == ["2\n", "3\n"]
+
+    def test_unknown_app_role_and_replica_are_told_at_the_call(self, apps: Apps) -> None:
+        """A slip in a name must not look like an app that writes nothing."""
+        app_id = apps.start(apps.sh("true", num_replicas=2), apps.sh("true", name="helper"))
+        unknown = apps.new_id()
+
+        for read in (apps.scheduler.read_logs, apps.scheduler.log_iter):
+            with pytest.raises(UnknownAppException):
+                read(unknown, "main", 0)
+            with pytest.raises(ValueError, match=r"mian.*main.*helper"):
+                read(app_id, "mian", 0)
+            with pytest.raises(ValueError, match=r"main.* 2\b.* 0 .* 1\b"):
+                read(app_id, "main", 2)
+            with pytest.raises(ValueError, match="-1"):
+                read(app_id, "main", -1)
+
+    # ---- when ------------------------------------------------------------------------------------------------
+
+    def test_a_read_does_not_wait(self, apps: Apps) -> None:
+        """One reader serves many replicas, so a silent one must not hold up the others."""
+        app_id = apps.start(apps.sh("sleep 30"))
+        cursor = None
+        # From before the replica runs until well after.
+        for _ in range(10):
+            started = time.monotonic()
+            chunk = apps.another().read_logs(app_id, "main", 0, cursor)
+            assert time.monotonic() - started < _READ_S
+            assert chunk.lines == []
+            cursor = chunk.cursor
+            time.sleep(0.2)
+
+    def test_an_unfinished_line_comes_whole_once_it_is_finished(self, apps: Apps) -> None:
+        """A progress line that is still being written is not two lines; the last one needs no line feed."""
+        app_id = apps.start(apps.sh("echo start; printf half; sleep 4; echo ' and half'; printf last"))
+        apps.until_written(app_id, "start")
+        time.sleep(1)
+
+        assert apps.lines(app_id) == ["start\n"]
+        apps.end(app_id)
+        assert apps.lines(app_id) == ["start\n", "half and half\n", "last"]
+
+    def test_logs_are_readable_after_the_end_and_elsewhere(self, apps: Apps, other_process: OtherProcess) -> None:
+        """A failure is looked into when the launcher is long gone."""
+        app_id = apps.start(apps.sh("echo out; printf why >&2; exit 3"))
+        apps.end(app_id)
+
+        assert sorted(apps.another().log_iter(app_id, "main")) == ["out\n", "why"]
+        assert sorted(other_process.call("log_iter", app_id=app_id, role="main")) == ["out\n", "why"]
+
+    @pytest.mark.parametrize("policy", [*_POLICIES])
+    def test_logs_of_all_attempts_follow_each_other(self, apps: Apps, policy: RetryPolicy) -> None:
+        """The first attempt says why there was a second, so a retry must not cover it."""
+        self.needs(_POLICIES[policy])
+        app_id = apps.start(apps.sh("echo try; printf last; exit 1", max_retries=2, retry_policy=policy))
+        apps.end(app_id)
+
+        lines = [(line.text, line.attempt) for line in read_all(apps, app_id)]
+        assert lines == [(text, attempt) for attempt in range(3) for text in ("try\n", "last")]
+        assert apps.lines(app_id) == ["try\n", "last"] * 3
+
+    def test_logs_of_a_cancelled_app_are_kept(self, apps: Apps) -> None:
+        """Who cancels an app still wants to know what it did."""
+        app_id = apps.start(apps.sh("echo before; printf 'in the middle'; sleep 60"))
+        apps.until_written(app_id, "before")
+        time.sleep(0.5)
+        apps.scheduler.cancel(app_id)
+        apps.end(app_id)
+
+        assert [*apps.another().log_iter(app_id, "main")] == ["before\n", "in the middle"]
+
+    # ---- what ------------------------------------------------------------------------------------------------
+
+    def test_logs_of_roles_and_replicas_are_not_mixed_up(self, apps: Apps) -> None:
+        """Eight replicas tell eight stories."""
+        roles = ("main", "main-1")
+        script = f"for i in 1 2 3; do echo $0 {macros.replica_id} $i; done"
+        app_id = apps.start(*(apps.role(name, "sh", "-c", script, name, num_replicas=4) for name in roles))
+        apps.end(app_id)
+
+        for name in roles:
+            for k in range(4):
+                assert apps.lines(app_id, name, k) == [f"{name} {k} {i}\n" for i in (1, 2, 3)]
+
+    def test_odd_output_is_complete(self, apps: Apps) -> None:
+        """Programs write empty lines, progress bars, colours and worse; one log line stays one log line."""
+        written = [
+            (r"\n", "\n"),
+            (r"50%%\r100%%\n", "50%\r100%\n"),
+            (r"dos\r\n", "dos\r\n"),
+            (r"  blanks\t \n", "  blanks\t \n"),
+            (r"\346\227\245\346\234\254\n", "日本\n"),
+            # Line ends of Unicode, on which `str.splitlines` would split.
+            (r"a\013b\014c\302\205d\342\200\250e\n", "a\x0bb\x0cc\x85d\u2028e\n"),
+            (r"\033[31mred\033[0m\n", "\x1b[31mred\x1b[0m\n"),
+            (r"2020-01-01T00:00:00.000000000Z no time of ours\n", "2020-01-01T00:00:00.000000000Z no time of ours\n"),
+            (r"broken \377\376!\n", "broken \ufffd\ufffd!\n"),
+            (r"\n\n", "\n\n"),
+            (r"end", "end"),
+        ]
+        app_id = apps.start(apps.sh("; ".join(f"printf '{octal}'" for octal, _ in written)))
+        apps.end(app_id)
+
+        assert apps.lines(app_id) == "".join(text for _, text in written).replace("\n", "\n\0").split("\0")
+
+    def test_a_line_of_1_mb_is_whole(self, apps: Apps) -> None:
+        """A program that prints one large JSON document has written one line."""
+        app_id = apps.start(apps.sh("echo before; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo after"))
+        apps.end(app_id)
+
+        lines = apps.lines(app_id)
+        assert [len(line) for line in lines] == [7, 1_000_001, 6]
+        assert lines[1] == "x" * 1_000_000 + "\n"
+
+    def test_many_lines_on_both_streams_at_once(self, apps: Apps) -> None:
+        """The streams reach the log by two ways; neither may lose, repeat or reorder a line of its own."""
+        # `echo` of the shell writes a line at once, so lines stay whole also where both streams are one.
+        write = f"n=0; while [ $n -lt {_LINES} ]; do n=$((n + 1)); echo {{}} $n{{}}; done"
+        app_id = apps.start(apps.sh(f"({write.format('out', '')}) & ({write.format('err', ' >&2')}) & wait"))
+        apps.end(app_id)
+
+        lines = read_all(apps, app_id)
+        for name in ("out", "err"):
+            numbers = [int(line.text[4:]) for line in lines if line.text.startswith(name)]
+            assert len(numbers) == _LINES
+            # No `==` between the lists: the difference of long ones takes minutes to print.
+            assert all(found == number for number, found in enumerate(numbers, 1))
+        assert len(lines) == 2 * _LINES
+
+    def test_a_read_is_bounded(self, apps: Apps) -> None:
+        """The memory of a reader must not grow with the log."""
+        # About 20 MB.
+        script = "n=0; while [ $n -lt 200 ]; do n=$((n + 1)); head -c 99999 /dev/zero | tr '\\0' x; echo; done"
+        app_id = apps.start(apps.sh(script))
+        apps.end(app_id)
+
+        lines, largest, cursor = 0, 0, None
+        while (chunk := apps.scheduler.read_logs(app_id, "main", 0, cursor)).lines:
+            lines += len(chunk.lines)
+            largest = max(largest, len(chunk.lines))
+            cursor = chunk.cursor
+        assert lines == 200
+        assert largest <= 100

@@ -1,0 +1,118 @@
+"""Outages: not to be reached is neither a state nor an end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.follow import Ended, Follower, Reached, Unreachable
+from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._following import lines_of
+
+__all__ = ["OutageTests"]
+
+_POLL_S = 0.2
+_OUTAGE_S = 2.0
+
+CutOff = Callable[[], AbstractContextManager[None]]
+Call = Callable[[Scheduler[Any], str], object]
+
+_CALLS: dict[str, Call] = {
+    "describe": lambda scheduler, app_id: scheduler.describe(app_id),
+    "describe_many": lambda scheduler, app_id: scheduler.describe_many([app_id]),
+    "exists": lambda scheduler, app_id: scheduler.exists(app_id),
+    "list": lambda scheduler, _: scheduler.list(),
+    "read_logs": lambda scheduler, app_id: scheduler.read_logs(app_id, "main", 0),
+    "log_iter": lambda scheduler, app_id: [*scheduler.log_iter(app_id, "main", 0)],
+    "cancel": lambda scheduler, app_id: scheduler.cancel(app_id),
+    "delete": lambda scheduler, app_id: scheduler.delete(app_id),
+}
+
+
+class OutageTests(ContractBase):
+    """An engine that does not answer is an error, and after it everything goes on."""
+
+    @pytest.fixture
+    def cut_off(self, apps: Apps) -> CutOff:
+        """Return a function that gives the context in which the engine is not reached."""
+        if apps.engine.cut_off() is None:
+            pytest.skip("the engine cannot be cut off")
+
+        @contextlib.contextmanager
+        def cut() -> Iterator[None]:
+            context = apps.engine.cut_off()
+            assert context is not None
+            with context:
+                yield
+
+        return cut
+
+    @pytest.mark.parametrize("call", [*_CALLS])
+    def test_unreachable_is_an_error_and_never_an_answer(self, apps: Apps, cut_off: CutOff, call: str) -> None:
+        """Who takes an outage for "no such app" launches it twice; who takes it for RUNNING waits for ever."""
+        app_id = apps.start(apps.sh("sleep 60"))
+        known = apps.scheduler
+        known.describe(app_id)
+        with cut_off():
+            # One that was connected before, and one that never was.
+            for scheduler in (known, apps.another()):
+                with pytest.raises(SchedulerUnavailableError):
+                    _CALLS[call](scheduler, app_id)
+
+        found = known.describe(app_id)
+        assert found is not None
+        assert found.state is AppState.RUNNING
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_an_app_that_could_not_be_launched_is_launched_by_the_same_call(self, apps: Apps, cut_off: CutOff) -> None:
+        """The launch is repeated after an outage, so the failed call must leave nothing behind that is in its way."""
+        app_id = apps.new_id()
+        request = apps.dryrun(apps.sh("echo hello"), app_id=app_id)
+        with cut_off(), pytest.raises(SchedulerUnavailableError):
+            apps.scheduler.schedule(request)
+        apps.scheduler.schedule(request)
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.engine.starts(app_id) in {None, 1}
+        assert apps.lines(app_id) == ["hello\n"]
+
+    def test_what_happened_meanwhile_is_told_afterwards(self, apps: Apps, cut_off: CutOff) -> None:
+        """The app does not need us: it ends in the outage, and its end and its log are there after it."""
+        app_id = apps.start(apps.sh("echo 1; sleep 2; echo 2; exit 3"))
+        apps.until_written(app_id, "1")
+        with cut_off():
+            time.sleep(4)
+
+        found = apps.scheduler.describe(app_id)
+        assert found is not None
+        assert found.state is AppState.FAILED
+        assert apps.lines(app_id) == ["1\n", "2\n"]
+
+    def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
+        """The task says that it waits, and then goes on where it was."""
+        script = "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); echo $i; sleep 0.1; done"
+        app_id = apps.start(apps.sh(script))
+        events = []
+        with contextlib.ExitStack() as outage, Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
+            begun = None
+            for event in follower:
+                events.append(event)
+                if begun is None and lines_of([event]):
+                    outage.enter_context(cut_off())
+                    begun = time.monotonic()
+                if begun is not None and time.monotonic() - begun > _OUTAGE_S:
+                    outage.close()
+
+        kinds = [type(event) for event in events if isinstance(event, Unreachable | Reached | Ended)]
+        assert kinds == [Unreachable, Reached, Ended]
+        assert isinstance(events[-1], Ended)
+        assert events[-1].response.state is AppState.SUCCEEDED
+        assert lines_of(events) == {"main/0": [f"{i}\n" for i in range(1, 61)]}
