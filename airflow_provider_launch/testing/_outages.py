@@ -58,9 +58,9 @@ class OutageTests(ContractBase):
     @pytest.mark.parametrize("call", [*_CALLS])
     def test_unreachable_is_an_error_and_never_an_answer(self, apps: Apps, cut_off: CutOff, call: str) -> None:
         """Who takes an outage for "no such app" launches it twice; who takes it for RUNNING waits for ever."""
-        app_id = apps.start(apps.sh("sleep 60"))
+        app_id = apps.start(apps.sh("echo up; sleep 60"))
+        apps.until_written(app_id, "up")
         known = apps.scheduler
-        known.describe(app_id)
         with cut_off():
             # One that was connected before, and one that never was.
             for scheduler in (known, apps.another()):
