@@ -1,0 +1,141 @@
+"""One dockerd of ours: started, ended by its pid, and removed with all it left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["Daemon", "EngineError", "answers", "unmount_below"]
+
+
+class EngineError(Exception):
+    """The engine could not be had; the text says why and who can change it."""
+
+
+def answers(host: str, timeout_s: float = 5.0) -> str | None:
+    """Return None where a Docker engine answers at the host, else why it does not."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        with_engine = docker.DockerClient(host, version="1.41", timeout=timeout_s)
+    except DockerException as error:
+        return f"{host}: {error}"
+    try:
+        with_engine.ping()
+    except (DockerException, OSError) as error:
+        # requests wraps the one sentence that matters.
+        inner = error.args[0] if error.args else error
+        return f"{host}: {inner.args[1] if getattr(inner, 'args', None) and len(inner.args) > 1 else inner}"
+    finally:
+        with_engine.close()
+    return None
+
+
+def unmount_below(*dirs: Path) -> None:
+    """Unmount what a daemon that was killed left mounted, the innermost first."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted(mounts, reverse=True):
+        if any(Path(mount).is_relative_to(one) for one in dirs):
+            subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+
+
+class Daemon:
+    """A dockerd with its data below `data`, and its socket, pid file and exec root below `run`.
+
+    `run` has to be short: the path of a Unix socket may have 107 bytes, and containerd's lies below it.
+    """
+
+    def __init__(self, data: Path, run: Path, flags: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:
+        self.data = data
+        self.run = run
+        self.flags = list(flags)
+        self.prefix = list(prefix)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def host(self) -> str:
+        return f"unix://{self.run}/docker.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.data / "dockerd.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the daemon while it lives."""
+        try:
+            pid = int((self.run / "docker.pid").read_text())
+            comm, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
+        except (OSError, ValueError):
+            return None
+        return pid if comm.endswith("(dockerd") and rest[0] not in "ZX" else None
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Start the daemon and wait until it answers."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.run.mkdir(parents=True, exist_ok=True)
+        command = [
+            *self.prefix,
+            "dockerd",
+            f"--host={self.host}",
+            f"--data-root={self.data / 'root'}",
+            f"--exec-root={self.run / 'exec'}",
+            f"--pidfile={self.run / 'docker.pid'}",
+            *self.flags,
+        ]
+        # A session of its own: Ctrl-C is for pytest, which then ends the daemon.
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            )
+        deadline = time.monotonic() + timeout_s
+        while reason := answers(self.host):
+            if (code := self._process.poll()) is not None:
+                raise EngineError(f"dockerd ended with {code}; its last words: {self.last_words()}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise EngineError(f"dockerd does not answer after {timeout_s:.0f} s ({reason}): {self.last_words()}")
+            time.sleep(0.1)
+
+    def last_words(self, lines: int = 5) -> str:
+        """Return the end of the daemon's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def term(self, timeout_s: float = 60.0) -> None:
+        """Let the daemon stop as an operator would, and wait for its end."""
+        self._signal(signal.SIGTERM, timeout_s)
+
+    def kill(self, timeout_s: float = 20.0) -> None:
+        """End the daemon as a crash would, and wait for its end. Its containers go on."""
+        self._signal(signal.SIGKILL, timeout_s)
+
+    def stop(self) -> None:
+        """End the daemon, politely if it listens; nothing happens where none runs."""
+        try:
+            self.term()
+        except EngineError:
+            self.kill()
+
+    def remove(self) -> None:
+        """Remove all that the ended daemon left on the disk."""
+        unmount_below(self.data, self.run)
+        shutil.rmtree(self.run, ignore_errors=True)
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def _signal(self, number: signal.Signals, timeout_s: float) -> None:
+        if (pid := self.pid) is not None:
+            os.kill(pid, number)
+            deadline = time.monotonic() + timeout_s
+            while self.pid is not None:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"dockerd {pid} has not ended {timeout_s:.0f} s after {number.name}")
+                time.sleep(0.02)
+        if self._process:
+            self._process.wait(timeout_s)
+            self._process = None

@@ -1,0 +1,109 @@
+"""The Docker engine of the tests: the one that answers, else one of our own if it is required.
+
+Ours has its data below `/var/tmp/launch-docker` and its socket below `/run/launch-docker`. Sessions share it: the last
+one that leaves stops it and removes its data, unless a person started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tests.engines.docker.daemon import Daemon, EngineError, answers
+from tests.engines.docker.packages import install
+
+__all__ = ["OURS", "Use", "find", "stop"]
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+OURS = Daemon(Path("/var/tmp/launch-docker"), Path("/run/launch-docker"))
+_KEEP = "started-by-a-person"
+
+
+def find() -> tuple[str | None, str]:
+    """Return the host of the engine that answers, or None and why none does."""
+    asked = os.environ.get("DOCKER_HOST")
+    reasons = []
+    for host in dict.fromkeys(filter(None, [asked, DEFAULT_HOST, OURS.host])):
+        if (reason := answers(host)) is None:
+            return host, ""
+        if host != OURS.host:
+            reasons.append(reason)
+    return None, "no Docker engine answers: " + "; ".join(reasons)
+
+
+class Use:
+    """A use of an engine, which may be ours: it stays while somebody uses it."""
+
+    def __init__(self) -> None:
+        self._users: IO[str] | None = None
+
+    def begin(self, *, start: bool, keep: bool = False) -> str:
+        """Return the host of an engine; `start` one if none answers. `keep` lets it outlive all users."""
+        host, reason = find()
+        if host is None and not start:
+            raise EngineError(reason)
+        if host in {None, OURS.host}:
+            with _alone():
+                host = find()[0] or _start_ours()
+                if host == OURS.host:
+                    self._users = (OURS.run / "users").open("w")
+                    fcntl.flock(self._users, fcntl.LOCK_SH)
+                    if keep:
+                        (OURS.run / _KEEP).touch()
+        return host
+
+    def end(self) -> None:
+        """Stop our engine if nobody else uses it."""
+        if self._users is None:
+            return
+        with _alone(), self._users as users:
+            self._users = None
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not (OURS.run / _KEEP).exists():
+                    stop()
+
+
+def stop() -> bool:
+    """Stop our engine and remove all it has; return whether there was one."""
+    ran = OURS.pid is not None
+    OURS.stop()
+    OURS.remove()
+    return ran
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    OURS.run.mkdir(parents=True, exist_ok=True)
+    with OURS.run.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _start_ours() -> str:
+    if os.name != "posix" or os.geteuid() != 0:
+        raise EngineError("no Docker engine answers, and only root can start one")
+    if others := _daemons_of_this_host():
+        # At its start a second one deletes the first one's bridge.
+        raise EngineError(f"dockerd runs here already, pid {others[0]}, but not at a known host: set DOCKER_HOST")
+    install(dockerd="docker.io")
+    if not shutil.which("dockerd"):
+        raise EngineError("dockerd is installed but not on the path: add /usr/sbin to PATH")
+    OURS.start()
+    return OURS.host
+
+
+def _daemons_of_this_host() -> list[int]:
+    """Return the pids of each dockerd that shares our network."""
+    network = Path("/proc/self/ns/net").readlink()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "comm").read_text() == "dockerd\n" and (entry / "ns/net").readlink() == network:
+                found.append(int(entry.name))
+    return found

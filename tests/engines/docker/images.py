@@ -1,0 +1,165 @@
+"""Images of the tests, built from files of this machine: nothing is pulled."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import docker
+from docker.errors import ImageNotFound
+
+from tests.engines.docker.daemon import EngineError
+from tests.engines.docker.packages import install
+
+__all__ = ["BUSYBOX", "PYTHON", "busybox", "python"]
+
+BUSYBOX = "launch-busybox:local"
+"""A shell and its tools, 2 MB."""
+PYTHON = "launch-python:local"
+"""Debian's Python with its library, and the shell and tools of BUSYBOX; about 40 MB."""
+
+_CONTENT = "launch.io/test-content"
+_RECIPE = "1"  # counts up when an image of the same files has to be built anew
+
+
+def busybox(client: docker.DockerClient, *, may_install: bool = False) -> str:
+    """Return the name of the busybox image, which is built if the engine lacks it."""
+    program = _busybox(may_install)
+    key = hashlib.sha256(program.read_bytes()).hexdigest()
+
+    def pack(tar: tarfile.TarFile) -> None:
+        _folders(tar, "bin", "etc", "root", "tmp")
+        _shell(tar, program, "bin")
+
+    return _build(client, BUSYBOX, key, pack, ["ENV PATH=/bin", 'CMD ["sh"]'])
+
+
+def python(client: docker.DockerClient, *, may_install: bool = False) -> str:
+    """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
+    program = _busybox(may_install)
+    packages = _python_packages(may_install)
+    key = _output("dpkg-query", "--show", "busybox-static", *packages)
+
+    def pack(tar: tarfile.TarFile) -> None:
+        _folders(tar, "usr", "usr/bin", "usr/lib", "usr/lib64", "etc", "root", "tmp")
+        for name in ("bin", "lib", "lib64"):
+            _link(tar, name, f"usr/{name}")
+        files = _files_of(packages)
+        for file in files:
+            tar.add(file, _inside(file), recursive=False)
+        for library in _libraries(files):
+            tar.add(library.resolve(), _inside(library))
+        _shell(tar, program, "usr/bin")
+
+    return _build(client, PYTHON, key, pack, ["ENV PATH=/usr/bin", "ENV LANG=C.UTF-8", 'CMD ["python3"]'])
+
+
+def _build(
+    client: docker.DockerClient, name: str, key: str, pack: Callable[[tarfile.TarFile], None], changes: list[str]
+) -> str:
+    content = hashlib.sha256(f"{_RECIPE} {key} {changes}".encode()).hexdigest()[:16]
+    # Workers of one run ask at the same time.
+    with (Path(tempfile.gettempdir()) / f"launch-image-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if client.images.get(name).labels.get(_CONTENT) == content:
+                return name
+        except ImageNotFound:
+            pass
+        with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                pack(tar)
+            file.flush()
+            repository, tag = name.split(":")
+            client.api.import_image_from_file(
+                file.name, repository, tag, changes=[*changes, f"LABEL {_CONTENT}={content}"]
+            )
+    return name
+
+
+def _folders(tar: tarfile.TarFile, *names: str) -> None:
+    for name in names:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+        tar.addfile(info)
+
+
+def _link(tar: tarfile.TarFile, name: str, target: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    tar.addfile(info)
+
+
+def _shell(tar: tarfile.TarFile, program: Path, folder: str) -> None:
+    tar.add(program, f"{folder}/busybox")
+    for applet in _output(str(program), "--list").split():
+        if applet != "busybox":
+            _link(tar, f"{folder}/{applet}", "busybox")
+    users = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+    info = tarfile.TarInfo("etc/passwd")
+    info.size = len(users)
+    tar.addfile(info, io.BytesIO(users))
+
+
+def _busybox(may_install: bool) -> Path:
+    """Return a busybox that needs no library."""
+    if may_install:
+        install(busybox="busybox-static")
+    program = shutil.which("busybox")
+    if program is None:
+        raise EngineError("the image of the tests is made from busybox: apt-get install busybox-static")
+    if subprocess.run(["ldd", program], check=False, capture_output=True).returncode == 0:
+        raise EngineError(f"{program} needs libraries; the image of the tests needs: apt-get install busybox-static")
+    return Path(program)
+
+
+def _python_packages(may_install: bool) -> list[str]:
+    link = Path("/usr/bin/python3")
+    if not link.exists() and may_install:
+        install(**{str(link): "python3"})
+    if not link.exists() or not shutil.which("dpkg-query"):
+        raise EngineError("the Python image is made from Debian's packages: apt-get install python3")
+    version = link.readlink().name  # python3.11
+    return ["python3-minimal", f"{version}-minimal", f"lib{version}-minimal", f"lib{version}-stdlib"]
+
+
+def _files_of(packages: Iterable[str]) -> set[Path]:
+    found = {
+        Path(line) for line in _output("dpkg-query", "--listfiles", *packages).splitlines() if line.startswith("/")
+    }
+    unwanted = (Path("/usr/share"), Path("/etc"))
+    return {
+        file
+        for file in found
+        if (file.is_symlink() or file.is_file()) and not any(file.is_relative_to(one) for one in unwanted)
+    }
+
+
+def _libraries(files: Iterable[Path]) -> set[Path]:
+    """Return the shared libraries that programs and extension modules load."""
+    binaries = [str(one) for one in files if _is_elf(one)]
+    words = _output("ldd", *binaries).split()
+    return {Path(word) for word in words if word.startswith("/") and not word.endswith(":")}
+
+
+def _is_elf(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(4) == b"\x7fELF"
+
+
+def _inside(file: Path) -> str:
+    # Here `/lib` may be a link to `/usr/lib`; in the image it always is.
+    path = str(file).lstrip("/")
+    return path if path.startswith("usr/") else f"usr/{path}"
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}).stdout
