@@ -15,6 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.docker.daemon import EngineError
+from tests.engines.docker.engine import Use
+from tests.engines.docker.fixtures import docker_engine, docker_proxy
+
+__all__ = ["docker_engine", "docker_proxy"]  # fixtures for all
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -51,8 +57,37 @@ def _missing_local() -> str | None:
     return None if os.name == "posix" else f"local processes need a POSIX system, this is {sys.platform}"
 
 
+def _missing_docker() -> str | None:
+    return os.environ.get(_NO_DOCKER)
+
+
 # Engine -> why it cannot be used here, or None. A backend adds its own line.
-ENGINES = {"local": _missing_local}
+ENGINES = {"local": _missing_local, "docker": _missing_docker}
+
+_NO_DOCKER = "LAUNCH_TESTS_NO_DOCKER"  # tells the workers of `pytest -n` what their controller found
+_docker = Use()
+
+
+def _required(engine: str) -> bool:
+    wanted = os.environ.get("LAUNCH_REQUIRE_ENGINES", "")
+    return wanted == "all" or engine in wanted.split(",")
+
+
+@pytest.hookimpl(tryfirst=True)  # before there are workers, which inherit the variables
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look for the engines once for all processes, and start what is required and missing."""
+    if hasattr(session.config, "workerinput"):
+        return
+    os.environ.pop(_NO_DOCKER, None)
+    try:
+        os.environ["DOCKER_HOST"] = _docker.begin(start=_required("docker"))
+    except (EngineError, OSError) as error:
+        os.environ[_NO_DOCKER] = str(error)
+
+
+def pytest_unconfigure() -> None:
+    """Stop what this session started."""
+    _docker.end()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -60,7 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("engine"):
         (engine,) = mark.args
         if reason := ENGINES[engine]():
-            if os.environ.get("LAUNCH_REQUIRE_ENGINES") == "all":
+            if _required(engine):
                 pytest.fail(f"engine {engine} is required and missing: {reason}", pytrace=False)
             pytest.skip(f"engine {engine}: {reason}")
 

@@ -63,6 +63,8 @@ def connector(url: str, tls: ssl.SSLContext | None = None) -> Callable[[], socke
             return (tls or ssl.create_default_context()).wrap_socket(sock, server_hostname=parts.hostname)
         return sock
 
+    if parts.scheme not in {"unix", "tcp", "http", "https"}:
+        raise ValueError(f"the proxy cannot stand before {url!r}; use unix, tcp, http or https")
     return unix if parts.scheme == "unix" else tcp
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 
 import docker
@@ -29,10 +31,9 @@ def main() -> None:
     host = engine.Use().begin(start=command == "start", keep=command == "start")
     print(f"DOCKER_HOST={host}")
     if command == "images":
-        client = docker.DockerClient(host)
-        for build in (images.busybox, images.python):
-            print(build(client))
-        client.close()
+        with contextlib.closing(docker.from_env(environment={**os.environ, "DOCKER_HOST": host})) as client:
+            for build in (images.busybox, images.python):
+                print(build(client))
 
 
 if __name__ == "__main__":

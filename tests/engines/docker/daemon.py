@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -20,20 +22,21 @@ class EngineError(Exception):
 def answers(host: str, timeout_s: float = 5.0) -> str | None:
     """Return None where a Docker engine answers at the host, else why it does not."""
     import docker
-    from docker.errors import DockerException
 
     try:
-        with_engine = docker.DockerClient(host, version="1.41", timeout=timeout_s)
-    except DockerException as error:
+        if host.startswith("unix://"):
+            # docker-py would say the same in three sentences, and leave its socket open.
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(timeout_s)
+                sock.connect(host.removeprefix("unix://"))
+        with contextlib.closing(
+            docker.from_env(timeout=timeout_s, environment={**os.environ, "DOCKER_HOST": host})
+        ) as client:
+            client.ping()
+    except OSError as error:
+        return f"{host}: {error.strerror or error}"
+    except docker.errors.DockerException as error:
         return f"{host}: {error}"
-    try:
-        with_engine.ping()
-    except (DockerException, OSError) as error:
-        # requests wraps the one sentence that matters.
-        inner = error.args[0] if error.args else error
-        return f"{host}: {inner.args[1] if getattr(inner, 'args', None) and len(inner.args) > 1 else inner}"
-    finally:
-        with_engine.close()
     return None
 
 
@@ -89,10 +92,12 @@ class Daemon:
             f"--pidfile={self.run / 'docker.pid'}",
             *self.flags,
         ]
+        # It and its iptables live where not everybody's path leads.
+        env = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
         # A session of its own: Ctrl-C is for pytest, which then ends the daemon.
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
             )
         deadline = time.monotonic() + timeout_s
         while reason := answers(self.host):

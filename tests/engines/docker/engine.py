@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -45,17 +44,20 @@ class Use:
     def begin(self, *, start: bool, keep: bool = False) -> str:
         """Return the host of an engine; `start` one if none answers. `keep` lets it outlive all users."""
         host, reason = find()
+        if host not in {None, OURS.host}:
+            return host
         if host is None and not start:
-            raise EngineError(reason)
-        if host in {None, OURS.host}:
-            with _alone():
-                host = find()[0] or _start_ours()
-                if host == OURS.host:
-                    self._users = (OURS.run / "users").open("w")
-                    fcntl.flock(self._users, fcntl.LOCK_SH)
-                    if keep:
-                        (OURS.run / _KEEP).touch()
-        return host
+            raise EngineError(f"{reason}; as root, LAUNCH_REQUIRE_ENGINES=docker starts one")
+        if os.name != "posix" or os.geteuid() != 0:
+            raise EngineError(f"{reason}; only root can start one")
+        with _alone():
+            if find()[0] != OURS.host:
+                _start_ours()
+            self._users = (OURS.run / "users").open("w")
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            if keep:
+                (OURS.run / _KEEP).touch()
+        return OURS.host
 
     def end(self) -> None:
         """Stop our engine if nobody else uses it."""
@@ -85,17 +87,12 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _start_ours() -> str:
-    if os.name != "posix" or os.geteuid() != 0:
-        raise EngineError("no Docker engine answers, and only root can start one")
+def _start_ours() -> None:
     if others := _daemons_of_this_host():
         # At its start a second one deletes the first one's bridge.
-        raise EngineError(f"dockerd runs here already, pid {others[0]}, but not at a known host: set DOCKER_HOST")
+        raise EngineError(f"dockerd runs here already, pid {others[0]}, but at no known host: set DOCKER_HOST")
     install(dockerd="docker.io")
-    if not shutil.which("dockerd"):
-        raise EngineError("dockerd is installed but not on the path: add /usr/sbin to PATH")
     OURS.start()
-    return OURS.host
 
 
 def _daemons_of_this_host() -> list[int]:

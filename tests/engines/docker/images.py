@@ -24,8 +24,9 @@ __all__ = ["BUSYBOX", "PYTHON", "busybox", "python"]
 BUSYBOX = "launch-busybox:local"
 """A shell and its tools, 2 MB."""
 PYTHON = "launch-python:local"
-"""Debian's Python with its library, and the shell and tools of BUSYBOX; about 40 MB."""
+"""Debian's Python with its library, the shell and tools of BUSYBOX, and the example's word count; about 40 MB."""
 
+_EXAMPLE = Path(__file__).resolve().parents[3] / "example_dags"
 _CONTENT = "launch.io/test-content"
 _RECIPE = "1"  # counts up when an image of the same files has to be built anew
 
@@ -33,7 +34,7 @@ _RECIPE = "1"  # counts up when an image of the same files has to be built anew
 def busybox(client: docker.DockerClient, *, may_install: bool = False) -> str:
     """Return the name of the busybox image, which is built if the engine lacks it."""
     program = _busybox(may_install)
-    key = hashlib.sha256(program.read_bytes()).hexdigest()
+    key = _sum(program)
 
     def pack(tar: tarfile.TarFile) -> None:
         _folders(tar, "bin", "etc", "root", "tmp")
@@ -46,7 +47,8 @@ def python(client: docker.DockerClient, *, may_install: bool = False) -> str:
     """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
     program = _busybox(may_install)
     packages = _python_packages(may_install)
-    key = _output("dpkg-query", "--show", "busybox-static", *packages)
+    example = sorted(_EXAMPLE.glob("launch_wordcount.*"))
+    key = _output("dpkg-query", "--show", *packages) + _sum(program, *example)
 
     def pack(tar: tarfile.TarFile) -> None:
         _folders(tar, "usr", "usr/bin", "usr/lib", "usr/lib64", "etc", "root", "tmp")
@@ -58,6 +60,8 @@ def python(client: docker.DockerClient, *, may_install: bool = False) -> str:
         for library in _libraries(files):
             tar.add(library.resolve(), _inside(library))
         _shell(tar, program, "usr/bin")
+        for file in example:
+            tar.add(file, file.name)
 
     return _build(client, PYTHON, key, pack, ["ENV PATH=/usr/bin", "ENV LANG=C.UTF-8", 'CMD ["python3"]'])
 
@@ -83,6 +87,10 @@ def _build(
                 file.name, repository, tag, changes=[*changes, f"LABEL {_CONTENT}={content}"]
             )
     return name
+
+
+def _sum(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _folders(tar: tarfile.TarFile, *names: str) -> None:

@@ -1,0 +1,76 @@
+"""Fixtures around the Docker engine; a test that uses them is marked `engine("docker")`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import FaultProxy
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+__all__ = ["DockerEngine", "docker_engine", "docker_proxy"]
+
+MANAGED = "launch.io/managed"
+APP_ID = "launch.io/app-id"
+
+
+@dataclass(frozen=True)
+class DockerEngine:
+    """An engine that answers."""
+
+    host: str
+    client: DockerClient
+    """Goes to the engine itself, past any proxy."""
+    image: str
+    """A shell and its tools."""
+
+    def python_image(self) -> str:
+        """Return the image with Python and the example's word count; the first call builds it in two seconds."""
+        from tests.engines.docker import images
+
+        return images.python(self.client, may_install=bool(os.environ.get("LAUNCH_REQUIRE_ENGINES")))
+
+    def remove_made(self, proxy: FaultProxy) -> None:
+        """Remove the managed containers, networks and volumes that were made through the proxy, and nothing else."""
+        from docker.errors import APIError, NotFound
+
+        made = {request.query.get("name") for request in proxy.matching("POST", r"/containers/create$")}
+        for row in self.client.api.containers(all=True, filters={"label": f"{MANAGED}=true"}):
+            if made & {name.lstrip("/") for name in row["Names"]}:
+                with contextlib.suppress(NotFound):
+                    self.client.api.remove_container(row["Id"], v=True, force=True)
+        for kind, found in (("networks", self.client.networks), ("volumes", self.client.volumes)):
+            made = {json.loads(request.body)["Name"] for request in proxy.matching("POST", rf"/{kind}/create$")}
+            # Those of one app: the network that all share stays, others may use it.
+            for one in found.list(filters={"label": [f"{MANAGED}=true", APP_ID]}):
+                if one.name in made:
+                    with contextlib.suppress(APIError):
+                        one.remove()
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[DockerEngine]:
+    """The engine of this session, with the image of a shell."""
+    import docker
+
+    from tests.engines.docker import images
+
+    with contextlib.closing(docker.from_env()) as client:
+        image = images.busybox(client, may_install=bool(os.environ.get("LAUNCH_REQUIRE_ENGINES")))
+        yield DockerEngine(os.environ["DOCKER_HOST"], client, image)
+
+
+@pytest.fixture
+def docker_proxy(docker_engine: DockerEngine) -> Iterator[FaultProxy]:
+    """A proxy in front of the engine; what was made through it is removed afterwards."""
+    with FaultProxy(docker_engine.host) as proxy:
+        yield proxy
+    docker_engine.remove_made(proxy)
