@@ -7,6 +7,7 @@ import copy
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -14,10 +15,10 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, Role
-from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing.engine import Engine
 from airflow_provider_launch.testing.other_process import OtherProcess
@@ -71,25 +72,34 @@ class Apps:
         """Return a role that runs a shell script; `$NAME` is left for the shell, `$$` becomes `$`."""
         return self.role(name, "sh", "-c", script, **fields)
 
-    def new_id(self) -> str:
-        """Return a new app id; the app of this id is removed at the end of the test."""
-        app_id = make_unique("contract")
-        self._ids.append(app_id)
+    def keep(self, app_id: str) -> str:
+        """Return the id; its app is removed at the end of the test."""
+        if app_id not in self._ids:
+            self._ids.append(app_id)
         return app_id
+
+    def new_id(self) -> str:
+        """Return a new app id; its app is removed at the end of the test."""
+        return self.keep(make_unique("contract"))
 
     def dryrun(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> AppDryRunInfo[Any]:
         """Return the request of an app of these roles; `cfg` comes on top of the backend's own."""
         app = AppDef("contract", [*roles])
         return self.scheduler.submit_dryrun(app, {**self.cfg, **cfg}, app_id=app_id or self.new_id())
 
+    def refusal(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> str:
+        """Return the words with which the dry run refuses an app of these roles; empty if it does not."""
+        try:
+            self.dryrun(*roles, app_id=app_id, **cfg)
+        except InvalidAppError as error:
+            return str(error)
+        return ""
+
     # ---- its life --------------------------------------------------------------------------------------------
 
     def start(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> str:
         """Launch an app of these roles and return its id."""
-        started = self.scheduler.schedule(self.dryrun(*roles, app_id=app_id, **cfg))
-        if started not in self._ids:
-            self._ids.append(started)
-        return started
+        return self.keep(self.scheduler.schedule(self.dryrun(*roles, app_id=app_id, **cfg)))
 
     def end(self, app_id: str, scheduler: Scheduler[Any] | None = None) -> DescribeAppResponse:
         """Wait until the app has ended, and return all that is known of it."""
@@ -121,6 +131,37 @@ class Apps:
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine itself says that nothing of the app runs; return at once if it cannot tell."""
         until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
+
+    def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
+        """Return the states that several schedulers see at once, each change once, until some time after the end."""
+
+        def history(_: int) -> list[AppState]:
+            scheduler = self.another()
+            seen: list[AppState] = []
+            deadline = time.monotonic() + self.timeout_s
+            ended_at = float("inf")
+            while time.monotonic() < min(deadline, ended_at + after_s):
+                found = scheduler.describe(app_id)
+                assert found is not None
+                if seen[-1:] != [found.state]:
+                    seen.append(found.state)
+                if is_terminal(found.state):
+                    ended_at = min(ended_at, time.monotonic())
+                time.sleep(_PAUSE_S)
+            return seen
+
+        with ThreadPoolExecutor(observers) as pool:
+            return [*pool.map(history, range(observers))]
+
+    def exists_nowhere(self, app_id: str) -> bool:
+        """Return whether neither the scheduler nor, as far as it can tell, the engine has anything of the app."""
+        listed = {row.app_id for row in self.scheduler.list()}
+        started = (self.engine.alive(app_id) or 0) + (self.engine.starts(app_id) or 0)
+        return self.scheduler.describe(app_id) is None and app_id not in listed and not started
+
+    def has_option(self, name: str) -> bool:
+        """Return whether the scheduler has an option of this name."""
+        return self.scheduler.run_opts().get(name) is not None
 
     def remove(self) -> None:
         """Delete every app of this test, and see that nothing of them is left running."""
@@ -188,11 +229,10 @@ class ContractBase:
     @pytest.fixture
     def make_scheduler(self, params: dict[str, Any]) -> Iterator[MakeScheduler]:
         """Return a function that makes a scheduler as another process would have it; all are closed at the end."""
-        create = pkgutil.resolve_name(self.factory)
         made: list[Scheduler[Any]] = []
 
         def make() -> Scheduler[Any]:
-            made.append(create("contract", **params))
+            made.append(self.create(**params))
             return made[-1]
 
         yield make
@@ -223,6 +263,16 @@ class ContractBase:
             request.node.add_marker(pytest.mark.xfail(reason=self.xfail[name], strict=True))
 
     # ---- for tests -------------------------------------------------------------------------------------------
+
+    def create(self, **params: Any) -> Scheduler[Any]:
+        """Return what the factory makes of these keywords."""
+        scheduler: Scheduler[Any] = pkgutil.resolve_name(self.factory)("contract", **params)
+        return scheduler
+
+    def needs_option(self, apps: Apps, name: str) -> None:
+        """Skip the test where the scheduler has no option of this name."""
+        if not apps.has_option(name):
+            pytest.skip(f"there is no option {name!r}")
 
     def needs(self, capability: Capability) -> None:
         """Skip the test where the scheduler does not promise this, and its refusal is another test's matter."""

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import copy
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
 
 __all__ = ["RunningTests"]
+
+ODD_TEXTS = (
+    "a,b;c=d",
+    "it's",
+    'say "x"',
+    "two\nlines\n",
+    "naïve 日本語 🚀",
+    " blanks  around ",
+    "",
+    "-n",
+    "$HOME ${HOME} $(id) `id`",
+    "\\ \\n %s %%",
+    "*",
+    "a\tb",
+    "[FIELD_PATH]metadata.name",
+    "{{ ds }}",
+    "x" * 100_000,
+)
+"""Texts that a shell, a template, a config file or a wire format may change on the way."""
+
+_NC = "command -v nc >/dev/null && N=nc || N='busybox nc'; $N --help 2>&1 | grep -q BusyBox || exit 77; "
+"""Sets N to busybox's nc, which tools differ about; 77 says that there is none."""
 
 
 class RunningTests(ContractBase):
     """Roles and replicas run, and get what they were promised."""
+
+    def test_declared_capabilities_are_those_of_the_scheduler(self, apps: Apps) -> None:
+        """The launcher refuses or accepts wishes by what the scheduler declares."""
+        assert apps.scheduler.capabilities == self.capabilities
 
     def test_one_role_runs_to_its_end(self, apps: Apps) -> None:
         """The least that a scheduler must do."""
@@ -18,5 +54,348 @@ class RunningTests(ContractBase):
 
         assert found.state is AppState.SUCCEEDED
         assert found.app_id == app_id
+        assert replicas(found)["main", 0].exit_code == 0
         assert apps.lines(app_id) == ["hello\n"]
         assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_several_roles_run_at_the_same_time(self, apps: Apps) -> None:
+        """The replicas of a distributed app talk to each other; one after the other they would wait for ever."""
+        app_id = apps.start(apps.sh("echo up; sleep 120", "a", num_replicas=2), apps.sh("echo up; sleep 120", "b"))
+        for role, k in [("a", 0), ("a", 1), ("b", 0)]:
+            apps.until_written(app_id, "up", role, k)
+        found = apps.scheduler.describe(app_id)
+
+        assert found is not None
+        assert found.state is AppState.RUNNING
+        assert {place: replica.state for place, replica in replicas(found).items()} == dict.fromkeys(
+            [("a", 0), ("a", 1), ("b", 0)], AppState.RUNNING
+        )
+        assert apps.engine.alive(app_id) is None or (apps.engine.alive(app_id) or 0) >= 3
+
+    @pytest.mark.parametrize("count", [1, 5, 50])
+    def test_each_replica_runs_once(self, apps: Apps, count: int) -> None:
+        """A replica too many trains on the same data twice, one too few leaves the others waiting."""
+        app_id = apps.start(apps.sh(f"echo replica {macros.replica_id}", num_replicas=count))
+        found = apps.end(app_id)
+
+        assert found.state is AppState.SUCCEEDED
+        assert sorted(replicas(found)) == [("main", k) for k in range(count)]
+        assert [apps.lines(app_id, k=k) for k in range(count)] == [[f"replica {k}\n"] for k in range(count)]
+        assert apps.engine.starts(app_id) in {None, count}
+
+    def test_a_replica_learns_who_it_is(self, apps: Apps) -> None:
+        """Programs that are not started with macros find their place in these variables."""
+        text = "echo $LAUNCH_APP_ID $LAUNCH_ROLE $LAUNCH_REPLICA_ID $LAUNCH_NUM_REPLICAS $LAUNCH_ATTEMPT"
+        app_id = apps.start(apps.sh("true", "head"), apps.sh(text, "worker", num_replicas=2))
+        apps.end(app_id)
+
+        assert apps.lines(app_id, "worker", 1) == [f"{app_id} worker 1 2 0\n"]
+
+    def test_start_and_end_of_a_replica_are_told(self, apps: Apps) -> None:
+        """Users look there for what took so long; a start after the end confuses them."""
+        before = time.time()
+        found = apps.run(apps.sh("sleep 1"))
+        replica = replicas(found)["main", 0]
+        began, ended = replica.start_time, replica.end_time
+
+        assert began is not None
+        assert ended is not None
+        assert before - 5 <= began <= ended <= time.time() + 5
+
+    # ---- exit codes ------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("code", [1, 7, 127, 255])
+    def test_exit_code_is_reported(self, apps: Apps, code: int) -> None:
+        """The exit code is often all that a program says about its failure."""
+        found = apps.run(apps.sh(f"exit {code}"))
+
+        assert found.state is AppState.FAILED
+        assert replicas(found)["main", 0].state is AppState.FAILED
+        assert replicas(found)["main", 0].exit_code == code
+        assert str(code) in found.msg
+
+    @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("TERM", 143)])
+    def test_signal_is_reported(self, apps: Apps, name: str, code: int) -> None:
+        """A program killed by a signal was ended by somebody else: the first thing to know."""
+        found = apps.run(apps.sh(f"kill -{name} $$$$; sleep 120"))
+        replica = replicas(found)["main", 0]
+
+        assert found.state is AppState.FAILED
+        assert replica.exit_code == code
+        assert f"SIG{name}" in f"{replica.reason} {found.msg}"
+
+    def test_each_replica_has_its_own_exit_code(self, apps: Apps) -> None:
+        """Only the code of the right replica leads to the cause."""
+        script = f"test {macros.replica_id} = 1 || exit 0; sleep 1; exit 9"
+        found = apps.run(apps.sh("exit 0", "first"), apps.sh(script, "second", num_replicas=2))
+        codes = {place: replica.exit_code for place, replica in replicas(found).items()}
+
+        assert codes == {("first", 0): 0, ("second", 0): 0, ("second", 1): 9}
+
+    def test_missing_program_fails_the_app_and_is_named(self, apps: Apps) -> None:
+        """A misspelt program is the most common mistake; also one with a blank must not be taken for two words."""
+        app_id = apps.start(apps.role("main", "echo no-such-program"))
+        found = apps.end(app_id)
+        replica = replicas(found)["main", 0]
+        told = "".join([found.msg, replica.error_msg or "", replica.reason or "", *apps.lines(app_id)])
+
+        assert found.state is AppState.FAILED
+        assert replica.exit_code == 127
+        assert "echo no-such-program" in told
+
+    # ---- macros and texts ------------------------------------------------------------------------------------
+
+    def test_macros_are_replaced_per_replica_in_args_and_env(self, apps: Apps) -> None:
+        """With them one role tells its replicas apart."""
+        role = apps.sh(
+            f'echo {macros.app_id} {macros.replica_id} "$WHO" "$${macros.rank0_env}"',
+            num_replicas=2,
+            env={"WHO": f"{macros.replica_id}@{macros.app_id}"},
+        )
+        app_id = apps.start(role)
+        apps.end(app_id)
+
+        for k in range(2):
+            found_id, number, who, host = apps.lines(app_id, k=k)[0].rstrip("\n").split(" ")
+            assert (found_id, number, who) == (app_id, str(k), f"{k}@{app_id}")
+            # The macro names the variable that holds the host.
+            assert host or Capability.RANK0 not in self.capabilities
+            assert "{" not in host
+
+    def test_macros_in_metadata_do_not_disturb(self, apps: Apps) -> None:
+        """Notes are for people and tools: they must neither be lost nor break a launch."""
+        note = {"note": f"replica {macros.replica_id}", "nested": {"list": [1, "$$"]}}
+        app_id = apps.start(apps.sh("true", metadata=copy.deepcopy(note)))
+        found = apps.end(app_id)
+
+        assert found.state is AppState.SUCCEEDED
+        assert [role.metadata for role in found.roles] == [note]
+
+    def test_dollars_that_are_no_macros_are_kept(self, apps: Apps) -> None:
+        """`${HOME}` is for the program's own shell; only `$$` has a meaning, that of one `$`."""
+        texts = ["$$HOME", "${unknown}", "$", "100$", "$1", "${unclosed", "$$$$"]
+        app_id = apps.start(apps.role("main", "printf", "%s\\n", *texts))
+        apps.end(app_id)
+
+        assert "".join(apps.lines(app_id)).splitlines() == [text.replace("$$", "$") for text in texts]
+
+    def test_args_reach_the_program_unchanged(self, apps: Apps) -> None:
+        """No shell, template or wire format may take a part of them for its own."""
+        odd = [macros.escape(text) for text in ODD_TEXTS]
+        role = apps.role("main", "sh", "-c", 'for arg; do printf "<%s>\\n" "$arg"; done', "sh", *odd)
+        app_id = apps.start(role)
+        apps.end(app_id)
+
+        assert "".join(apps.lines(app_id)) == "".join(f"<{text}>\n" for text in ODD_TEXTS)
+
+    def test_env_reaches_the_program_unchanged(self, apps: Apps) -> None:
+        """Passwords and JSON are full of commas, quotes and newlines."""
+        env = {f"ODD_{number}": macros.escape(text) for number, text in enumerate(ODD_TEXTS)}
+        script = "; ".join(f'printf "<%s>\\n" "$ODD_{number}"' for number in range(len(ODD_TEXTS)))
+        app_id = apps.start(apps.sh(script, env=env))
+        apps.end(app_id)
+
+        assert "".join(apps.lines(app_id)) == "".join(f"<{text}>\n" for text in ODD_TEXTS)
+
+    def test_environment_of_the_launcher_is_not_inherited(self, apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker's environment holds the URL of Airflow's database and other secrets."""
+        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret-of-the-launcher")
+        monkeypatch.setenv("SOME_TOKEN", "secret-of-the-launcher")
+        app_id = apps.start(apps.role("main", "env", env={"MINE": "yes"}))
+        apps.end(app_id)
+        text = "".join(apps.lines(app_id))
+
+        assert "MINE=yes" in text
+        assert "secret-of-the-launcher" not in text
+
+    # ---- names -----------------------------------------------------------------------------------------------
+
+    def test_odd_and_long_names_of_roles_are_kept(self, apps: Apps) -> None:
+        """Names are for people; what an engine accepts as a name is the scheduler's matter."""
+        names = ["Ünïcode Rolle", "UPPER_case", "with space", "a/b", "..", "-lead", "1", "日本", "x" * 200]
+        roles = [apps.sh(f"echo {number}; exit 0", name) for number, name in enumerate(names)]
+        app_id = apps.start(*roles)
+        found = apps.end(app_id)
+
+        assert found.state is AppState.SUCCEEDED
+        assert [role.role for role in found.roles_statuses] == names
+        assert [apps.lines(app_id, name) for name in names] == [[f"{n}\n"] for n in range(len(names))]
+
+    @pytest.mark.parametrize("name", ["Ünïcode /../ App", "..", "x" * 300, "日本", "$(id)", "-"])
+    def test_odd_and_long_names_of_apps_give_valid_ids(self, apps: Apps, name: str) -> None:
+        """The id is made of the name of the app where no other is given."""
+        app = AppDef(name, [apps.sh("echo hello")])
+        app_id = apps.keep(apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg)))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.lines(app_id) == ["hello\n"]
+        assert {row.app_id: row.name for row in apps.scheduler.list()}[app_id] == name
+
+    @pytest.mark.parametrize(("one", "other"), [("a/b", "a b"), ("Main", "main"), ("a.b", "a-b"), ("日", "本")])
+    def test_roles_whose_names_look_alike_are_kept_apart_or_refused(self, apps: Apps, one: str, other: str) -> None:
+        """An engine allows few characters in names; logs and exit codes of two roles must not be mixed up."""
+        roles = [apps.sh("echo one; exit 0", one), apps.sh("sleep 1; echo other; exit 5", other)]
+        if refusal := apps.refusal(*roles):
+            assert repr(one) in refusal
+            assert repr(other) in refusal
+            return
+        app_id = apps.start(*roles)
+        found = apps.end(app_id)
+
+        assert {place: replica.exit_code for place, replica in replicas(found).items()} == {(one, 0): 0, (other, 0): 5}
+        assert apps.lines(app_id, one) == ["one\n"]
+        assert apps.lines(app_id, other) == ["other\n"]
+
+    def test_apps_whose_names_run_together_are_kept_apart(self, apps: Apps) -> None:
+        """App `x-y` with role `z`, and app `x` with role `y-z`: joined by hyphens both are `x-y-z`."""
+        short = apps.new_id()
+        longer = apps.keep(f"{short}-y")
+        apps.start(apps.sh("echo short", "y-z"), app_id=short)
+        apps.start(apps.sh("echo longer", "z"), app_id=longer)
+
+        assert apps.end(short).state is AppState.SUCCEEDED
+        assert apps.end(longer).state is AppState.SUCCEEDED
+        assert apps.lines(short, "y-z") == ["short\n"]
+        assert apps.lines(longer, "z") == ["longer\n"]
+
+    # ---- together --------------------------------------------------------------------------------------------
+
+    def test_every_replica_reaches_rank_0(self, apps: Apps) -> None:
+        """A distributed app meets at replica 0 of its first role."""
+        self.needs(Capability.RANK0)
+        chosen = Capability.PORTS in self.capabilities
+        ports = {"p0": 0, "p1": 0} if chosen else {"p0": 29511, "p1": 29512}
+        server = " & ".join(f"$N -l -p {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']}" for k in range(2))
+        port = f"LAUNCH_PORT_HEAD_P{macros.replica_id}"
+        client = (
+            (f'eval "P=\\${port}"; ' if chosen else f"P=$((29511 + {macros.replica_id})); ")
+            + f"H=$${macros.rank0_env}; i=0; "
+            + f"until echo hi from {macros.replica_id} | $N -w 5 $H $P; do "
+            + "i=$((i + 1)); test $i -lt 150 || exit 1; sleep 0.2; done"
+        )
+        app_id = apps.start(
+            apps.sh(f"{_NC}{server} & wait", "head", port_map=ports), apps.sh(_NC + client, "worker", num_replicas=2)
+        )
+        found = apps.end(app_id)
+        if any(replica.exit_code == 77 for replica in replicas(found).values()):
+            pytest.skip("the image has no busybox, whose nc the test uses")
+
+        assert found.state is AppState.SUCCEEDED
+        assert sorted(apps.lines(app_id, "head")) == ["hi from 0\n", "hi from 1\n"]
+
+    def test_replicas_agree_on_ports(self, apps: Apps) -> None:
+        """The port is chosen by the scheduler, and all must use the same one."""
+        script = "echo $LAUNCH_PORT_HEAD_RPC $LAUNCH_PORT_HEAD_WEB $LAUNCH_PORT_HEAD_FIXED"
+        ports = {"rpc": 0, "web": 0, "fixed": 12345}
+        roles = [apps.sh(script, "head", port_map=ports), apps.sh(script, "worker", num_replicas=2)]
+        if Capability.PORTS not in self.capabilities:
+            with self.refused("head", "port", apps.scheduler.backend):
+                apps.dryrun(*roles)
+            return
+        app_id = apps.start(*roles)
+        apps.end(app_id)
+        seen = [apps.lines(app_id, role, k)[0] for role, k in [("head", 0), ("worker", 0), ("worker", 1)]]
+        rpc, web, fixed = map(int, seen[0].split())
+
+        assert len(set(seen)) == 1
+        assert fixed == 12345
+        assert 0 < rpc < 65536
+        assert 0 < web < 65536
+        assert len({rpc, web, fixed}) == 3
+
+    # ---- result ----------------------------------------------------------------------------------------------
+
+    def test_result_is_handed_back(self, apps: Apps) -> None:
+        """What a training run found out, such as the place of its model, goes on to the next task."""
+        self.needs(Capability.RESULT)
+        script = 'echo \'{"loss": 0.5, "where": "naïve"}\' > $LAUNCH_RESULT_PATH'
+        app_id = apps.start(apps.sh(script), apps.sh("true", "peer"))
+        apps.end(app_id)
+
+        assert apps.another().result(app_id) == {"loss": 0.5, "where": "naïve"}
+
+    def test_no_result_is_none(self, apps: Apps) -> None:
+        """Most apps have no result, and that is no error."""
+        app_id = apps.start(apps.sh("true"))
+        apps.end(app_id)
+
+        assert apps.scheduler.result(app_id) is None
+
+    @pytest.mark.parametrize(
+        "script", ["echo nope > $LAUNCH_RESULT_PATH", "head -c 5000 /dev/zero | tr '\\000' 1 > $LAUNCH_RESULT_PATH"]
+    )
+    def test_broken_or_large_result_is_an_error(self, apps: Apps, script: str) -> None:
+        """Half a result, silently taken for none, would be worse than an error."""
+        self.needs(Capability.RESULT)
+        app_id = apps.start(apps.sh(script))
+        found = apps.end(app_id)
+
+        assert found.state is AppState.SUCCEEDED
+        with pytest.raises(LaunchError, match="result"):
+            apps.scheduler.result(app_id)
+
+    def test_result_of_an_unknown_app_is_an_error(self, apps: Apps) -> None:
+        """None would say that the app has run and told nothing."""
+        self.needs(Capability.RESULT)
+        with pytest.raises(UnknownAppException):
+            apps.scheduler.result(apps.new_id())
+
+    # ---- dry run ---------------------------------------------------------------------------------------------
+
+    def test_app_and_cfg_of_the_caller_are_left_as_they_are(self, apps: Apps) -> None:
+        """The same objects are launched again, with other macros, by the next task."""
+        app = AppDef("contract", [apps.sh(f"echo {macros.replica_id}", env={"A": macros.app_id}, metadata={"a": [1]})])
+        cfg: dict[str, Any] = {**apps.cfg}
+        before = copy.deepcopy((app, cfg))
+        app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, cfg, app_id=apps.new_id()))
+        apps.end(app_id)
+
+        assert (app, cfg) == before
+
+    def test_dry_run_equals_what_is_sent(self, apps: Apps) -> None:
+        """A dry run that shows something else is worse than none."""
+        roles = [apps.sh(f"echo {macros.app_id} $HOME", env={"A": "1"}, num_replicas=2), apps.sh("true", "peer")]
+        info = apps.dryrun(*roles, app_id=apps.new_id())
+        shown = str(info)
+        app_id = apps.scheduler.schedule(info)
+        native = apps.another().describe_native(app_id)
+        if native is None:
+            pytest.skip("the engine keeps no request")
+
+        assert native.request == info.request
+        assert str(native) == shown
+
+    def test_dry_run_repeated_gives_the_same_request(self, apps: Apps) -> None:
+        """Only so can a repeated launch be recognised."""
+        app_id = apps.new_id()
+        role = apps.sh("true", env={"A": "1"}, num_replicas=3)
+        one = apps.dryrun(role, app_id=app_id)
+        other = apps.another().submit_dryrun(AppDef("contract", [copy.deepcopy(role)]), apps.cfg, app_id=app_id)
+
+        assert one.request == other.request
+
+    def test_dry_run_starts_nothing(self, apps: Apps) -> None:
+        """People look at a dry run before they spend money."""
+        app_id = apps.new_id()
+        apps.dryrun(apps.sh("true"), app_id=app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_dry_run_needs_no_engine(self, apps: Apps, unreachable_params: dict[str, Any] | None) -> None:
+        """A DAG is tested where no cluster is."""
+        if unreachable_params is None:
+            pytest.skip("the backend names no `unreachable_params`")
+        scheduler = self.create(**unreachable_params)
+        app_id = apps.new_id()
+        role = apps.sh("true")
+        info = scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=app_id)
+        scheduler.close()
+
+        assert info.request == apps.dryrun(role, app_id=app_id).request
+
+    def test_dry_run_hides_secrets(self, apps: Apps) -> None:
+        """It is printed into logs, and shown in the web interface."""
+        text = str(apps.dryrun(apps.sh("true", env={"API_TOKEN": "hush-hush", "LEVEL": "info-level"})))
+
+        assert "hush-hush" not in text
+        assert "info-level" in text

@@ -6,9 +6,13 @@ from typing import Any
 
 from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
+from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
+from airflow_provider_launch.testing._identity import IdentityTests
 from airflow_provider_launch.testing._logs import LogTests
 from airflow_provider_launch.testing._outages import OutageTests
+from airflow_provider_launch.testing._refusals import RefusalTests
+from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
 
 __all__ = ["SchedulerContract"]
@@ -16,6 +20,10 @@ __all__ = ["SchedulerContract"]
 
 class SchedulerContract(
     RunningTests,
+    EndingTests,
+    RetryTests,
+    IdentityTests,
+    RefusalTests,
     LogTests,
     CursorTests,
     FollowTests,

@@ -47,6 +47,11 @@ class TestLocal(SchedulerContract):
         return {"root": str(tmp_path / "root")}
 
     @pytest.fixture
+    def unreachable_params(self, tmp_path: Path) -> dict[str, Any]:
+        (tmp_path / "file").touch()
+        return {"root": str(tmp_path / "file" / "root")}
+
+    @pytest.fixture
     def image(self, tmp_path: Path) -> str:
         return str(tmp_path)
 

@@ -1,0 +1,305 @@
+"""How an app ends, and what is left of it: failure, cancel, limits, delete."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, until
+
+__all__ = ["EndingTests"]
+
+DEAF = "trap '' TERM; echo up; while :; do sleep 0.2; done"
+"""Ignores TERM."""
+POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.2; done"
+"""Cleans up at TERM."""
+
+
+class EndingTests(ContractBase):
+    """Failure, cancel, limits and delete."""
+
+    # ---- gang ------------------------------------------------------------------------------------------------
+
+    def test_a_failed_replica_ends_its_peers(self, apps: Apps) -> None:
+        """The others would wait for the dead one for ever, and cost money."""
+        script = "test $LAUNCH_REPLICA_ID = 1 || exec sleep 300; sleep 1; exit 3"
+        app_id = apps.start(apps.sh("exec sleep 300", "peer"), apps.sh(script, "bad", num_replicas=2))
+        found = apps.end(app_id)
+
+        assert found.state is AppState.FAILED
+        assert {place: replica.state for place, replica in replicas(found).items()} == {
+            ("peer", 0): AppState.CANCELLED,
+            ("bad", 0): AppState.CANCELLED,
+            ("bad", 1): AppState.FAILED,
+        }
+        apps.until_nothing_is_alive(app_id)
+
+    def test_the_first_failed_replica_is_named(self, apps: Apps) -> None:
+        """The replicas that fail later, since the first is gone, only hide the cause."""
+        late = "trap 'exit 66' TERM; while :; do sleep 0.2; done"
+        found = apps.run(apps.sh(late, "late"), apps.sh("sleep 1; exit 3", "first"))
+        named = found.to_status().first_failed_replica()
+
+        assert named is not None
+        assert (named.role, named.id, named.exit_code) == ("first", 0, 3)
+        assert "first" in found.msg
+        assert "3" in found.msg
+
+    def test_an_app_succeeds_only_when_all_replicas_have(self, apps: Apps) -> None:
+        """A launcher that takes a part for the whole starts the next task too early."""
+        app_id = apps.start(apps.sh("exit 0", "quick"), apps.sh("sleep 2; exit 0", "slow"))
+        until(lambda: self._state_of(apps, app_id, "quick") is AppState.SUCCEEDED, apps.timeout_s, "quick succeeds")
+        early = apps.scheduler.describe(app_id)
+
+        assert early is not None
+        assert early.state is AppState.RUNNING
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+
+    def test_what_a_replica_left_in_the_background_ends_with_it(self, apps: Apps) -> None:
+        """A forgotten helper process would hold its GPU for ever."""
+        app_id = apps.start(apps.sh("sleep 300 & exit 0"))
+        if apps.engine.alive(app_id) is None:
+            pytest.skip("the engine cannot tell what is alive")
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        apps.until_nothing_is_alive(app_id)
+
+    def test_time_limit_ends_the_app(self, apps: Apps) -> None:
+        """It ends what nobody watches any more."""
+        self.needs_option(apps, "time_limit_s")
+        app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=2)
+        found = apps.end(app_id)
+
+        assert found.state is AppState.FAILED
+        assert "time limit" in found.msg
+        apps.until_nothing_is_alive(app_id)
+
+    # ---- cancel ----------------------------------------------------------------------------------------------
+
+    def test_cancel_ends_a_running_app(self, apps: Apps) -> None:
+        """A cancelled app that runs on costs money, and may write where its successor writes."""
+        app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=2), apps.sh("exec sleep 300", "peer"))
+        apps.until_written(app_id, "up")
+        apps.scheduler.cancel(app_id)
+        found = apps.end(app_id)
+
+        assert found.state is AppState.CANCELLED
+        assert {replica.state for replica in replicas(found).values()} == {AppState.CANCELLED}
+        apps.until_nothing_is_alive(app_id)
+        assert apps.lines(app_id) == ["up\n"]
+
+    def test_cancel_right_after_schedule_ends_the_app(self, apps: Apps) -> None:
+        """A task may be killed in the very moment in which it launches."""
+        for _ in range(3):
+            app_id = apps.start(apps.sh("exec sleep 300", num_replicas=2))
+            apps.scheduler.cancel(app_id)
+
+            assert apps.end(app_id).state is AppState.CANCELLED
+            apps.until_nothing_is_alive(app_id)
+
+    def test_cancel_before_schedule_does_nothing(self, apps: Apps) -> None:
+        """There is no app yet, hence nothing that could be ended."""
+        app_id = apps.new_id()
+        info = apps.dryrun(apps.sh("true"), app_id=app_id)
+        apps.scheduler.cancel(app_id)
+
+        assert apps.exists_nowhere(app_id)
+        assert apps.end(apps.scheduler.schedule(info)).state is AppState.SUCCEEDED
+
+    @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (4, AppState.FAILED)])
+    def test_cancel_after_the_end_changes_nothing(self, apps: Apps, code: int, state: AppState) -> None:
+        """A run that has succeeded must not be told to have been cancelled."""
+        app_id = apps.start(apps.sh(f"exit {code}"))
+        apps.end(app_id)
+        apps.scheduler.cancel(app_id)
+        apps.another().cancel(app_id)
+        time.sleep(0.5)
+        found = apps.another().describe(app_id)
+
+        assert found is not None
+        assert found.state is state
+        assert replicas(found)["main", 0].exit_code == code
+
+    def test_cancel_can_be_repeated(self, apps: Apps) -> None:
+        """Whoever did not get the answer of a cancel asks again; several may ask at once."""
+        short: dict[str, Any] = {"grace_s": 1} if apps.has_option("grace_s") else {}
+        app_id = apps.start(apps.sh(DEAF), **short)
+        apps.until_written(app_id, "up")
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(apps.another().cancel, app_id) for _ in range(4)]:
+                done.result()
+        apps.scheduler.cancel(app_id)
+
+        assert apps.end(app_id).state is AppState.CANCELLED
+        apps.scheduler.cancel(app_id)
+        assert apps.end(app_id).state is AppState.CANCELLED
+
+    def test_cancel_of_an_unknown_app_does_nothing(self, apps: Apps) -> None:
+        """It may have been forgotten; a clean-up must not fail because of that."""
+        app_id = apps.new_id()
+        apps.scheduler.cancel(app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_cancel_returns_at_once(self, apps: Apps) -> None:
+        """A worker that is being killed has a few seconds for it."""
+        self.needs_option(apps, "grace_s")
+        app_id = apps.start(apps.sh(DEAF, num_replicas=2), grace_s=6)
+        apps.until_written(app_id, "up")
+        began = time.monotonic()
+        apps.scheduler.cancel(app_id)
+
+        assert time.monotonic() - began < 3
+        assert apps.end(app_id).state is AppState.CANCELLED
+
+    def test_a_program_that_ignores_the_end_is_killed_after_its_grace(self, apps: Apps) -> None:
+        """Grace is a promise to the program, and its end one to everybody else."""
+        self.needs_option(apps, "grace_s")
+        app_id = apps.start(apps.sh(DEAF), grace_s=2)
+        apps.until_written(app_id, "up")
+        began = time.monotonic()
+        apps.scheduler.cancel(app_id)
+        found = apps.end(app_id)
+
+        assert found.state is AppState.CANCELLED
+        assert 1.5 <= time.monotonic() - began < 15
+        apps.until_nothing_is_alive(app_id)
+
+    def test_a_cancelled_program_can_clean_up(self, apps: Apps) -> None:
+        """It saves its checkpoint at TERM; that it then ends well does not make the app succeed."""
+        app_id = apps.start(apps.sh(POLITE))
+        apps.until_written(app_id, "up")
+        apps.scheduler.cancel(app_id)
+
+        assert apps.end(app_id).state is AppState.CANCELLED
+        assert "bye\n" in apps.lines(app_id)
+
+    # ---- delete and list -------------------------------------------------------------------------------------
+
+    def test_delete_removes_an_ended_app(self, apps: Apps) -> None:
+        """What is deleted must neither be listed nor be found, by anybody."""
+        app_id, other = apps.start(apps.sh("true")), apps.start(apps.sh("true"))
+        apps.end(app_id)
+        apps.end(other)
+        apps.scheduler.delete(app_id)
+        until(lambda: apps.another().describe(app_id) is None, apps.timeout_s, "the app is gone")
+
+        listed = {row.app_id for row in apps.another().list()}
+        assert app_id not in listed
+        assert other in listed
+
+    def test_delete_ends_a_live_app(self, apps: Apps) -> None:
+        """A record without its app is of no use, an app without its record is a leak."""
+        app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=2))
+        apps.until_written(app_id, "up")
+        apps.scheduler.delete(app_id)
+
+        until(lambda: apps.another().describe(app_id) is None, apps.timeout_s, "the app is gone")
+        apps.until_nothing_is_alive(app_id)
+
+    def test_delete_can_be_repeated_and_ignores_unknown_apps(self, apps: Apps) -> None:
+        """A clean-up that was interrupted begins again."""
+        app_id = apps.start(apps.sh("true"))
+        apps.end(app_id)
+        apps.scheduler.delete(app_id)
+        apps.scheduler.delete(app_id)
+        apps.scheduler.delete(apps.new_id())
+        until(lambda: apps.scheduler.describe(app_id) is None, apps.timeout_s, "the app is gone")
+        apps.scheduler.delete(app_id)
+
+        assert apps.scheduler.describe(app_id) is None
+
+    def test_id_of_a_deleted_app_can_be_used_again(self, apps: Apps) -> None:
+        """Also for another app: nothing of the old one may shine through."""
+        app_id = apps.start(apps.sh("echo old; exit 3", num_replicas=2))
+        apps.end(app_id)
+        apps.scheduler.delete(app_id)
+        until(lambda: apps.scheduler.describe(app_id) is None, apps.timeout_s, "the app is gone")
+        found = apps.run(apps.sh("echo new"), app_id=app_id)
+
+        assert found.state is AppState.SUCCEEDED
+        assert list(replicas(found)) == [("main", 0)]
+        assert apps.lines(app_id) == ["new\n"]
+
+    def test_list_shows_each_app_once(self, apps: Apps) -> None:
+        """One with several roles, replicas or attempts is still one app."""
+        good = apps.start(apps.sh("true", num_replicas=3), apps.sh("true", "peer"))
+        bad = apps.start(apps.sh("exit 3", max_retries=self._offered_retries()))
+        live = apps.start(apps.sh("exec sleep 300"))
+        apps.end(good)
+        apps.end(bad)
+        until(lambda: self._state_of(apps, live, "main") is AppState.RUNNING, apps.timeout_s, "the last one runs")
+        rows = [row for row in apps.another().list() if row.app_id in {good, bad, live}]
+
+        assert sorted((row.app_id, row.state, row.name) for row in rows) == sorted(
+            [
+                (good, AppState.SUCCEEDED, "contract"),
+                (bad, AppState.FAILED, "contract"),
+                (live, AppState.RUNNING, "contract"),
+            ]
+        )
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("app_id", ["contract-never-launched", "../../etc", "a b", "", "ünïcode", "x" * 500, "*"])
+    def test_describe_of_an_unknown_app_is_none(self, apps: Apps, app_id: str) -> None:
+        """None means: there is no such app. Handles are texts that anybody can write, also with odd characters."""
+        assert apps.scheduler.describe(app_id) is None
+        assert not apps.scheduler.exists(app_id)
+
+    def test_describe_many_tells_known_from_unknown_apps(self, apps: Apps) -> None:
+        """One app that is gone must not hide the others."""
+        known, unknown = apps.start(apps.sh("exit 3")), apps.new_id()
+        apps.end(known)
+        found = apps.another().describe_many([unknown, known])
+
+        assert set(found) == {known, unknown}
+        assert found[unknown] is None
+        assert found[known] is not None
+        assert found[known] == apps.another().describe(known)
+
+    @pytest.mark.parametrize("script", ["exit 0", "exit 3", "exec sleep 300"])
+    def test_a_terminal_state_is_final(self, apps: Apps, script: str) -> None:
+        """Whoever has seen the end acts on it; it cannot be taken back. All observers see the same end."""
+        app_id = apps.start(apps.sh("sleep 0.5", "peer"), apps.sh(f"sleep 1; {script}"))
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(apps.histories, app_id)
+            if "sleep" in script:
+                time.sleep(1.5)
+                apps.another().cancel(app_id)
+            histories = future.result()
+        ends = [[state for state in history if is_terminal(state)] for history in histories]
+
+        assert all(len(end) == 1 for end in ends), histories
+        assert len({end[0] for end in ends}) == 1, histories
+        assert all(sorted(history) == history for history in histories), histories
+
+    def test_closing_a_scheduler_leaves_its_apps_alone(self, apps: Apps) -> None:
+        """The worker that launched may end long before the app; closing twice is harmless."""
+        scheduler = apps.another()
+        info = scheduler.submit_dryrun(
+            AppDef("contract", [apps.sh("sleep 1; echo done")]), apps.cfg, app_id=apps.new_id()
+        )
+        app_id = scheduler.schedule(info)
+        scheduler.close()
+        scheduler.close()
+
+        assert apps.end(app_id, apps.another()).state is AppState.SUCCEEDED
+        assert apps.lines(app_id) == ["done\n"]
+
+    # ---- helpers ---------------------------------------------------------------------------------------------
+
+    def _offered_retries(self) -> int:
+        return 1 if Capability.APPLICATION_RETRY in self.capabilities else 0
+
+    @staticmethod
+    def _state_of(apps: Apps, app_id: str, role: str) -> AppState | None:
+        found = apps.scheduler.describe(app_id)
+        replica = replicas(found).get((role, 0)) if found else None
+        return replica.state if replica else None

@@ -1,0 +1,231 @@
+"""One id, one app: launched once, and known to every process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.app_dict import app_to_dict
+from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing._base import Apps, ContractBase, until
+from airflow_provider_launch.testing.other_process import OtherProcess
+
+__all__ = ["IdentityTests"]
+
+
+class IdentityTests(ContractBase):
+    """Ids, adoption, conflicts, and what other processes can do."""
+
+    def test_apps_without_an_id_get_different_ones(self, apps: Apps) -> None:
+        """The same app is launched every night."""
+        app = AppDef("contract", [apps.sh("true")])
+        one, other = (apps.keep(apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg))) for _ in range(2))
+
+        assert one != other
+        assert {apps.end(one).state, apps.end(other).state} == {AppState.SUCCEEDED}
+
+    @pytest.mark.parametrize("app_id", ["../x", "a b", "x/y", "x" * 500, "naïve", "-x", "x\n"])
+    def test_id_that_the_engine_cannot_take_is_refused(self, apps: Apps, app_id: str) -> None:
+        """An id that is changed on the way is found by nobody."""
+        with pytest.raises(InvalidAppError, match="app id"):
+            apps.dryrun(apps.sh("true"), app_id=app_id)
+
+    def test_schedule_twice_starts_once(self, apps: Apps) -> None:
+        """A worker that did not get the answer asks again, and so does the next worker."""
+        self.needs(Capability.ADOPT)
+        role = apps.sh("echo run; sleep 1", num_replicas=2)
+        info = apps.dryrun(role, app_id=apps.new_id())
+        app_id = apps.scheduler.schedule(info)
+
+        assert apps.scheduler.schedule(info) == app_id
+        assert apps.start(role, app_id=app_id) == app_id
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert [apps.lines(app_id, k=k) for k in range(2)] == [["run\n"]] * 2
+        assert apps.engine.starts(app_id) in {None, 2}
+
+    def test_racing_threads_start_one_app(self, apps: Apps) -> None:
+        """Two tries of one task may be alive at once."""
+        self.needs(Capability.ADOPT)
+        role, app_id = apps.sh("echo run; sleep 1", num_replicas=2), apps.new_id()
+        infos = [
+            (scheduler, scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=app_id))
+            for scheduler in [apps.another() for _ in range(8)]
+        ]
+        self._race([lambda pair=pair: pair[0].schedule(pair[1]) for pair in infos])  # type: ignore[misc]
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert [apps.lines(app_id, k=k) for k in range(2)] == [["run\n"]] * 2
+        assert apps.engine.starts(app_id) in {None, 2}
+        assert [row.app_id for row in apps.scheduler.list()].count(app_id) == 1
+
+    def test_racing_processes_start_one_app(self, apps: Apps, other_process: OtherProcess) -> None:
+        """No lock of this process helps against another worker."""
+        self.needs(Capability.ADOPT)
+        role = apps.sh("echo run; sleep 1", num_replicas=2)
+        document = app_to_dict(AppDef("contract", [role]))
+        other_process.call("list")  # it is up
+        for _ in range(3):
+            app_id = apps.new_id()
+            info = apps.dryrun(role, app_id=app_id)
+            self._race(
+                [
+                    lambda info=info: apps.scheduler.schedule(info),  # type: ignore[misc]
+                    lambda app_id=app_id: other_process.call("schedule", app=document, cfg=apps.cfg, app_id=app_id),  # type: ignore[misc]
+                ]
+            )
+
+            assert apps.end(app_id).state is AppState.SUCCEEDED
+            assert [apps.lines(app_id, k=k) for k in range(2)] == [["run\n"]] * 2
+            assert apps.engine.starts(app_id) in {None, 2}
+
+    def test_same_id_with_another_app_is_a_conflict(self, apps: Apps) -> None:
+        """Following somebody else's app would tell its result as ours."""
+        self.needs(Capability.ADOPT)
+        app_id = apps.start(apps.sh("echo mine; sleep 1"))
+        others: list[list[Role]] = [
+            [apps.sh("echo other; sleep 1")],
+            [apps.sh("echo mine; sleep 1", env={"A": "1"})],
+            [apps.sh("echo mine; sleep 1", num_replicas=2)],
+            [apps.sh("echo mine; sleep 1"), apps.sh("true", "more")],
+        ]
+        for roles in others:
+            with pytest.raises(AppConflictError, match=app_id):
+                apps.another().schedule(apps.dryrun(*roles, app_id=app_id))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.lines(app_id) == ["mine\n"]
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_same_id_with_another_option_is_a_conflict(self, apps: Apps) -> None:
+        """The launch that is asked for is not the one that runs."""
+        self.needs(Capability.ADOPT)
+        self.needs_option(apps, "time_limit_s")
+        app_id = apps.start(apps.sh("true"), time_limit_s=100)
+        with pytest.raises(AppConflictError, match=app_id):
+            apps.start(apps.sh("true"), app_id=app_id, time_limit_s=200)
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_what_the_launcher_injects_is_no_conflict(self, apps: Apps) -> None:
+        """Each worker has a session of its own, and finds the app of the other nevertheless."""
+        self.needs(Capability.ADOPT)
+        app_id = apps.start(apps.sh("echo run", env={"TORCHX_INTERNAL_SESSION_ID": "one"}))
+
+        assert apps.start(apps.sh("echo run", env={"TORCHX_INTERNAL_SESSION_ID": "two"}), app_id=app_id) == app_id
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (3, AppState.FAILED)])
+    def test_schedule_after_the_end_runs_nothing_again(self, apps: Apps, code: int, state: AppState) -> None:
+        """The answer to a launch may come late; the next try of the task then takes the end as it is."""
+        self.needs(Capability.ADOPT)
+        role = apps.sh(f"echo run; exit {code}")
+        app_id = apps.start(role)
+        apps.end(app_id)
+
+        assert apps.start(role, app_id=app_id) == app_id
+        found = apps.another().describe(app_id)
+        assert found is not None
+        assert found.state is state
+        assert apps.lines(app_id) == ["run\n"]
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_schedule_after_cancel_runs_nothing_again(self, apps: Apps) -> None:
+        """A launch that is repeated late must not bring back what was cancelled."""
+        self.needs(Capability.ADOPT)
+        role = apps.sh("echo up; exec sleep 300")
+        app_id = apps.start(role)
+        apps.until_written(app_id, "up")
+        apps.scheduler.cancel(app_id)
+        apps.end(app_id)
+        apps.start(role, app_id=app_id)
+
+        assert apps.end(app_id).state is AppState.CANCELLED
+        apps.until_nothing_is_alive(app_id)
+        assert apps.engine.starts(app_id) in {None, 1}
+
+    # ---- other processes -------------------------------------------------------------------------------------
+
+    def test_another_process_sees_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
+        """The worker launches and the triggerer watches; nothing may live in the worker's memory."""
+        app_id = apps.start(apps.sh("echo up; exec sleep 300"), apps.sh("exec sleep 300", "peer"))
+        apps.until_written(app_id, "up")
+        seen = other_process.call("describe", app_id=app_id)
+
+        assert seen["state"] == "RUNNING"
+        assert [role["role"] for role in seen["roles"]] == ["main", "peer"]
+        assert app_id in other_process.call("list")
+
+    def test_another_process_follows_the_app_to_its_end(self, apps: Apps, other_process: OtherProcess) -> None:
+        """Also when nobody else looks at it any more."""
+        role = apps.sh("echo one; sleep 1; echo two; exit 4")
+        scheduler = apps.another()
+        info = scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=apps.new_id())
+        app_id = scheduler.schedule(info)
+        scheduler.close()
+        until(
+            lambda: other_process.call("describe", app_id=app_id)["state"] == "FAILED", apps.timeout_s, "the app ends"
+        )
+        seen = other_process.call("describe", app_id=app_id)
+
+        assert seen["roles"][0]["replicas"][0]["exit_code"] == 4
+        assert other_process.call("log_iter", app_id=app_id, role="main") == ["one\n", "two\n"]
+
+    def test_another_process_cancels_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
+        """The one that launched it may be dead."""
+        app_id = apps.start(apps.sh("echo up; exec sleep 300"))
+        apps.until_written(app_id, "up")
+        other_process.call("cancel", app_id=app_id)
+
+        assert apps.end(app_id).state is AppState.CANCELLED
+        apps.until_nothing_is_alive(app_id)
+
+    def test_an_app_outlives_the_process_that_launched_it(self, apps: Apps, other_process: OtherProcess) -> None:
+        """A worker may be killed at any moment; hours of work must not go with it."""
+        app_id = apps.new_id()
+        document = app_to_dict(AppDef("contract", [apps.sh("sleep 2; echo survived")]))
+        other_process.call("schedule", app=document, cfg=apps.cfg, app_id=app_id)
+        other_process.kill()
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.lines(app_id) == ["survived\n"]
+
+    # ---- threads ---------------------------------------------------------------------------------------------
+
+    def test_one_scheduler_serves_several_threads(self, apps: Apps) -> None:
+        """A triggerer calls it from a pool of threads."""
+        ids = [apps.start(apps.sh(f"echo {number}; exit {number}")) for number in range(4)]
+        for app_id in ids:
+            apps.end(app_id)
+
+        def look(number: int) -> tuple[object, list[str], bool]:
+            app_id = ids[number % 4]
+            found = apps.scheduler.describe(app_id)
+            assert found is not None
+            listed = app_id in {row.app_id for row in apps.scheduler.list()}
+            return found.roles_statuses[0].replicas[0].exit_code, apps.lines(app_id), listed
+
+        with ThreadPoolExecutor(8) as pool:
+            seen = [*pool.map(look, range(40))]
+        assert seen == [(number % 4, [f"{number % 4}\n"], True) for number in range(40)]
+
+    # ---- helpers ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _race(calls: list[Callable[[], object]]) -> None:
+        gate = threading.Barrier(len(calls))
+
+        def call(function: Callable[[], object]) -> None:
+            gate.wait()
+            function()
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            for done in [pool.submit(call, function) for function in calls]:
+                done.result()

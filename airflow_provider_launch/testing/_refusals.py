@@ -1,0 +1,123 @@
+"""Wishes that a scheduler cannot keep: said at dry run, never dropped in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.runner.api import Runner
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.resources import Resource
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Mount, VolumeMount
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
+
+__all__ = ["RefusalTests"]
+
+
+class RefusalTests(ContractBase):
+    """What is offered works, and what is not is refused with role, field, backend and cure."""
+
+    @pytest.mark.parametrize(
+        ("mount", "capability"),
+        [
+            (BindMount("/etc", "/mnt"), Capability.BIND_MOUNT),
+            (VolumeMount("contract-volume", "/mnt"), Capability.VOLUME_MOUNT),
+            (DeviceMount("/dev/null", "/dev/contract"), Capability.DEVICE_MOUNT),
+        ],
+        ids=["bind", "volume", "device"],
+    )
+    def test_mount_is_accepted_or_refused(self, apps: Apps, mount: Mount, capability: Capability) -> None:
+        """A program that does not find its data trains on nothing, or fails after hours in a queue."""
+        app_id = apps.new_id()
+        role = apps.sh("true", "trainer", mounts=[mount])
+        if capability in self.capabilities:
+            assert mount.dst_path in str(apps.dryrun(role, app_id=app_id))
+        else:
+            with self.refused("trainer", "mount", apps.scheduler.backend):
+                apps.dryrun(role, app_id=app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_bound_directory_is_there_and_read_only(self, apps: Apps) -> None:
+        """Data of the host must be seen, and must be safe where that was asked for."""
+        self.needs(Capability.BIND_MOUNT)
+        script = (
+            "test -d /mnt/proc && test -d /mnt/etc || exit 3; touch /mnt/etc/contract 2>/dev/null && exit 4; exit 0"
+        )
+        found = apps.run(apps.sh(script, mounts=[BindMount("/", "/mnt", read_only=True)]))
+
+        assert found.state is AppState.SUCCEEDED
+
+    def test_device_of_the_host_is_passed(self, apps: Apps) -> None:
+        """Without its device a program may fall back to something a hundred times slower."""
+        self.needs(Capability.DEVICE_MOUNT)
+        found = apps.run(apps.sh("test -c /dev/contract", mounts=[DeviceMount("/dev/null", "/dev/contract")]))
+
+        assert found.state is AppState.SUCCEEDED
+
+    def test_gpu_that_cannot_be_had_is_refused(self, apps: Apps) -> None:
+        """More than any host has; on processors alone the run would take months."""
+        app_id = apps.new_id()
+        role = apps.sh("true", "trainer", resource=Resource(cpu=1, gpu=1000, memMB=128))
+        if Capability.GPU in self.capabilities and not apps.refusal(role):
+            # Who cannot count the GPUs of a cluster has to ask for them in so many words.
+            assert "1000" in str(apps.dryrun(role, app_id=app_id))
+        else:
+            with self.refused("trainer", "gpu", apps.scheduler.backend):
+                apps.dryrun(role, app_id=app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_device_that_nobody_knows_is_refused(self, apps: Apps) -> None:
+        """A misspelt device would be missing where it is needed."""
+        app_id = apps.new_id()
+        resource = Resource(cpu=1, gpu=0, memMB=128, devices={"no-such-device": 1})
+        with self.refused("trainer", "no-such-device", apps.scheduler.backend):
+            apps.dryrun(apps.sh("true", "trainer", resource=resource), app_id=app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_workspace_is_refused_where_it_cannot_be_mirrored(self, apps: Apps, tmp_path: Any) -> None:
+        """The replicas would run the code of yesterday."""
+        if Capability.WORKSPACE in self.capabilities:
+            pytest.skip("workspaces are offered")
+        before = {row.app_id for row in apps.scheduler.list()}
+        with pytest.raises(ValueError, match=apps.scheduler.backend):
+            apps.scheduler.submit(AppDef("contract", [apps.sh("true")]), apps.cfg, workspace=str(tmp_path))
+
+        assert {row.app_id for row in apps.scheduler.list()} == before
+
+    def test_unknown_option_is_refused(self, apps: Apps) -> None:
+        """A misspelt option, silently dropped, is an option that does not work."""
+        if not len(apps.scheduler.run_opts()):
+            pytest.skip("the scheduler declares no options, and takes what it likes")
+        app_id, backend = apps.new_id(), apps.scheduler.backend
+        app = AppDef("contract", [apps.sh("true")])
+        runner = Runner("contract", {backend: lambda *_, **__: apps.another()})
+        with runner, pytest.raises(InvalidRunConfigException, match="no_such_option"):
+            runner.dryrun(app, backend, {**apps.cfg, "no_such_option": 1}, app_id=app_id)
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_wrong_value_of_an_option_is_refused(self, apps: Apps) -> None:
+        """Whatever the option: the error names it, before anything is launched."""
+        app_id = apps.new_id()
+        names = [name for name, _ in apps.scheduler.run_opts()]
+        if not names:
+            pytest.skip("the scheduler declares no options")
+        for name in names:
+            with pytest.raises(InvalidAppError, match=name):
+                apps.dryrun(apps.sh("true"), app_id=app_id, **{name: object()})
+
+        assert apps.exists_nowhere(app_id)
+
+    def test_every_declared_default_is_accepted(self, apps: Apps) -> None:
+        """What is printed as default can be written down as such."""
+        defaults = {name: opt.default for name, opt in apps.scheduler.run_opts() if not opt.is_required}
+        found = apps.run(apps.sh("true"), **{**defaults, **apps.cfg})
+
+        assert found.state is AppState.SUCCEEDED
+        assert replicas(found)["main", 0].exit_code == 0
