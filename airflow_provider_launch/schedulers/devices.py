@@ -11,12 +11,14 @@ from airflow_provider_launch.specs.roles import DeviceMount
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["get_device_mounts"]
+__all__ = ["KNOWN_DEVICES", "get_device_mounts"]
 
 _PATHS = {
     EFA_DEVICE: "/dev/infiniband/uverbs{}",
     NEURON_DEVICE: "/dev/neuron{}",
 }
+KNOWN_DEVICES = frozenset(_PATHS)
+"""Kinds of devices whose files are known."""
 
 
 def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:

@@ -24,7 +24,6 @@ __all__ = [
     "marked",
     "prctl",
     "send",
-    "signal_name",
     "start_time",
     "try_lock",
 ]
@@ -116,14 +115,6 @@ def kill_marked(marker: bytes) -> None:
         for pid in found:
             send(pid, signal.SIGKILL)
         time.sleep(_KILL_PAUSE_S)
-
-
-def signal_name(number: int) -> str:
-    """Return `SIGKILL` and the like; a real-time signal, which has no name, by its number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def try_lock(path: str) -> int | None:

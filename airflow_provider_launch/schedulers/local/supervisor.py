@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, leases, processes, shim
 from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, RolePolicy, decide
+from airflow_provider_launch.schedulers.signals import signal_name
 
 __all__ = ["main"]
 
@@ -369,5 +370,5 @@ def _reason(found: dict[str, Any]) -> str:
     if found.get("lost"):
         return "its processes were killed from outside (SIGKILL)"
     if found.get("signal"):
-        return f"ended by {processes.signal_name(found['signal'])}"
+        return f"ended by {signal_name(found['signal'])}"
     return f"exit code {found['code']}"

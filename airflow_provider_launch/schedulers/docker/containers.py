@@ -1,0 +1,197 @@
+"""What the engine says about containers, in our words: pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.retry import RolePolicy
+
+__all__ = ["App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
+
+_EXIT_CODE = re.compile(r"Exited \((\d+)\)")
+_VOID = ".void-"
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+@dataclass(frozen=True)
+class Container:
+    """One row of the list of containers."""
+
+    id: str
+    name: str
+    state: str
+    """created, running, paused, restarting, removing, exited, dead."""
+    exit_code: int | None
+    """Known once the container has exited."""
+    created: int
+    """Epoch seconds by the engine's clock."""
+    image_id: str
+    labels: Mapping[str, str]
+
+    @property
+    def role(self) -> str:
+        """The role of a replica."""
+        return self.labels.get(Label.ROLE, "")
+
+    @property
+    def replica(self) -> int:
+        """Its number in the role."""
+        return int(self.labels.get(Label.REPLICA, "0"))
+
+    @property
+    def app_attempt(self) -> int:
+        """The attempt of the app, from 0."""
+        return int(self.labels.get(Label.APP_ATTEMPT, "0"))
+
+    @property
+    def attempt(self) -> int:
+        """The attempt of the replica within that of the app, from 0."""
+        return int(self.labels.get(Label.ATTEMPT, "0"))
+
+    @property
+    def void(self) -> bool:
+        """Whether it was renamed so that nobody starts it any more."""
+        return _VOID in self.name and self.unstarted
+
+    @property
+    def live(self) -> bool:
+        """Whether it has processes."""
+        return self.state in {"running", "paused", "restarting", "removing"}
+
+    @property
+    def unstarted(self) -> bool:
+        """Whether it was created only."""
+        return self.state == "created"
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What only an inspection of one container tells. Times are epoch nanoseconds by the engine's clock, 0: never."""
+
+    created: int
+    started: int
+    finished: int
+    exit_code: int
+    error: str
+    """Why the engine could not start it."""
+    out_of_memory: bool
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Detail:
+        """Return the detail in the answer of an inspection."""
+        state = document["State"]
+        return cls(
+            created=epoch_ns(document["Created"]),
+            started=epoch_ns(state["StartedAt"]),
+            finished=epoch_ns(state["FinishedAt"]),
+            exit_code=state["ExitCode"],
+            error=state.get("Error") or "",
+            out_of_memory=bool(state.get("OOMKilled")),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the record says about roles and limits."""
+
+    replicas: Mapping[str, int]
+    """Role to number of replicas, in order."""
+    policies: Mapping[str, RolePolicy]
+    time_limit_s: float | None
+
+    @classmethod
+    def of(cls, record: Container) -> Plan:
+        """Return the plan in the labels of the record."""
+        document = json.loads(record.labels[Label.PLAN])
+        roles = document["roles"]
+        return cls(
+            replicas={name: count for name, count, _, _ in roles},
+            policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
+            time_limit_s=document["time_limit_s"],
+        )
+
+
+@dataclass
+class App:
+    """All containers of one app, from one list."""
+
+    app_id: str
+    record: Container | None = None
+    marks: dict[str, Container] = field(default_factory=dict)
+    attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
+    """(role, replica) to its containers, by attempt; void ones are left out."""
+    voided: set[tuple[str, int]] = field(default_factory=set)
+    """Replicas of which a container was made void."""
+    all: list[Container] = field(default_factory=list)
+    """All containers, as the engine listed them."""
+
+    def replicas(self) -> list[Container]:
+        """Return all containers of replicas but void ones."""
+        return [container for attempts in self.attempts.values() for container in attempts]
+
+    def app_attempt(self) -> int:
+        """Return the latest attempt of the app of which there is a container."""
+        return max((container.app_attempt for container in self.replicas()), default=0)
+
+
+def apps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, App]:
+    """Return the apps among the rows of a list of containers."""
+    apps: dict[str, App] = {}
+    for row in rows:
+        container = _container(row)
+        app_id = container.labels.get(Label.APP_ID, "")
+        app = apps.setdefault(app_id, App(app_id))
+        app.all.append(container)
+        kind = container.labels.get(Label.KIND)
+        if kind == Kind.APP:
+            app.record = container
+        elif kind == Kind.MARK:
+            app.marks[container.labels.get(Label.MARK, "")] = container
+        elif kind == Kind.REPLICA and container.void:
+            app.voided.add((container.role, container.replica))
+        elif kind == Kind.REPLICA:
+            app.attempts.setdefault((container.role, container.replica), []).append(container)
+    for app in apps.values():
+        for attempts in app.attempts.values():
+            # Of two for one attempt, made by a race, the older was first.
+            attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.created))
+    return apps
+
+
+def _container(row: Mapping[str, Any]) -> Container:
+    state = row["State"]
+    code = _EXIT_CODE.match(row.get("Status") or "")
+    return Container(
+        id=row["Id"],
+        name=(row.get("Names") or [row["Id"]])[0].lstrip("/"),
+        state=state,
+        exit_code=int(code.group(1)) if code else None,
+        created=row["Created"],
+        image_id=row["ImageID"],
+        labels=row.get("Labels") or {},
+    )
+
+
+def void_name(name: str, nonce: str) -> str:
+    """Return a name under which nobody starts the container."""
+    return f"{name}{_VOID}{nonce}"
+
+
+def epoch_ns(text: str) -> int:
+    """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never"."""
+    if text.startswith("0001"):
+        return 0
+    base, _, rest = text.partition(".")
+    if not rest:
+        return int((datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH).total_seconds()) * 1_000_000_000
+    digits = re.match(r"\d+", rest)
+    fraction = digits.group(0) if digits else ""
+    zone = rest[len(fraction) :].replace("Z", "+00:00")
+    seconds = int((datetime.fromisoformat(base + zone) - _EPOCH).total_seconds())
+    return seconds * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])

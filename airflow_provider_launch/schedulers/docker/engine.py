@@ -1,0 +1,442 @@
+"""The Docker engine's API, by docker-py: requests, and what their failures mean for us."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_launch.schedulers.docker.naming import Label
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    MissingDependencyError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from docker import APIClient
+    from requests import Response
+
+    from airflow_provider_launch.schedulers.docker.options import DockerConnection
+
+__all__ = ["Engine", "NotFoundError", "TakenError"]
+
+_OK, _NOT_FOUND, _CONFLICT, _TOO_MANY = 200, 404, 409, 429
+_UNAVAILABLE = {_TOO_MANY, 502, 503, 504}
+_SERVER_ERROR = 500
+_STOP_WAIT_S = 0.3
+_PULL_SILENCE_S = 600.0
+_DOCKER_HUB = "https://index.docker.io/v1/"
+# The engine answers 500 to these, and they do not pass by themselves.
+_LASTING = (
+    ("address pool", "remove unused networks, or use the network 'launch'"),
+    ("port is already allocated", "choose another port"),
+    ("could not select device driver", "install the GPU runtime on the engine's host"),
+)
+
+
+class NotFoundError(LaunchError):
+    """The engine has no such container, image or network."""
+
+
+class TakenError(LaunchError):
+    """The name of the container belongs to another one."""
+
+
+class Engine:
+    """One Docker engine. May be used from several threads at once.
+
+    Every method raises `SchedulerUnavailableError` when the engine is not reached or does not answer, and
+    `SchedulerRejectedError` when it refuses.
+    """
+
+    def __init__(self, connection: DockerConnection) -> None:
+        self._connection = connection
+        self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        self._client: APIClient | None = None
+        self._mutex = threading.Lock()
+
+    @property
+    def hostname(self) -> str | None:
+        """Name of the engine's host; None: it is this one."""
+        return urlsplit(self.url).hostname
+
+    def close(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        with self._mutex:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ---- containers --------------------------------------------------------------------------------------------------
+
+    def containers(self, *, app_id: str | None = None, since: str | None = None) -> tuple[list[dict[str, Any]], float]:
+        """Return the rows of our containers, and the engine's time in epoch seconds.
+
+        Args:
+            app_id: only those of this app.
+            since: only those created after the container with this id.
+
+        Raises:
+            NotFoundError: there is no container `since`.
+        """
+        filters: dict[str, list[str]] = {
+            "label": [f"{Label.MANAGED}=true", *([f"{Label.APP_ID}={app_id}"] if app_id else [])]
+        }
+        if since:
+            filters["since"] = [since]
+        with self._request("GET", "/containers/json", {"all": "1", "filters": json.dumps(filters)}) as response:
+            rows: list[dict[str, Any]] = response.json()
+            return rows, parsedate_to_datetime(response.headers["Date"]).timestamp()
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        """Return all that is known of a container."""
+        with self._request("GET", f"/containers/{container}/json") as response:
+            document: dict[str, Any] = response.json()
+            return document
+
+    def create(self, name: str, body: Mapping[str, Any], platform: str | None = None) -> str:
+        """Create a container and return its id.
+
+        Raises:
+            TakenError: there is a container of that name.
+            NotFoundError: the image is missing.
+        """
+        query = {"name": name, **({"platform": platform} if platform else {})}
+        with self._request("POST", "/containers/create", query, body) as response:
+            container_id: str = response.json()["Id"]
+            return container_id
+
+    def start(self, container: str) -> None:
+        """Start a container; no-op for a running one.
+
+        Raises:
+            NotFoundError: there is no container of this name (any more).
+            SchedulerRejectedError: it cannot be started; its inspection says why from now on.
+        """
+        with self._request("POST", f"/containers/{container}/start"):
+            pass
+
+    def stop(self, container: str, *, wait: bool = False) -> None:
+        """Send TERM, and KILL after the container's own grace time; no-op for an ended or unknown one.
+
+        Args:
+            container: id or name.
+            wait: until it has ended; otherwise the engine goes on with it alone.
+        """
+        from requests import Timeout
+
+        limit_s = None if wait else _STOP_WAIT_S
+        try:
+            with self._request("POST", f"/containers/{container}/stop", timeout_s=limit_s, unlimited=wait):
+                pass
+        except NotFoundError:
+            pass
+        except SchedulerUnavailableError as error:
+            # The engine has heard it, and answers when the container has ended.
+            if wait or not isinstance(error.__cause__, Timeout):
+                raise
+
+    def rename(self, container: str, name: str) -> None:
+        """Give a container another name; `NotFoundError` if somebody else was faster."""
+        with self._request("POST", f"/containers/{container}/rename", {"name": name}):
+            pass
+
+    def remove(self, container: str) -> None:
+        """Kill and remove a container with its anonymous volumes; no-op for an unknown one."""
+        try:
+            with self._request("DELETE", f"/containers/{container}", {"force": "1", "v": "1"}):
+                pass
+        except (NotFoundError, TakenError):
+            pass  # 409: its removal is under way
+
+    def logs(self, container: str, since: str | None, tail: int | None) -> Response:
+        """Return the open answer with the frames of both streams, each line with its time."""
+        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "tail": "all" if tail is None else str(tail)}
+        if since:
+            query["since"] = since
+        return self._open("GET", f"/containers/{container}/logs", query)
+
+    def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
+        """Return the beginning of a file in a container and the size of the file; None: there is no such file."""
+        try:
+            with self._request("GET", f"/containers/{container}/archive", {"path": path}) as response:
+                return _only_file(_Stream(response.iter_content(65536)), limit)
+        except NotFoundError:
+            return None
+
+    # ---- images and networks -----------------------------------------------------------------------------------------
+
+    def pull(self, image: str, platform: str | None) -> None:
+        """Pull an image.
+
+        Raises:
+            SchedulerRejectedError: the registry refused, or has no such image.
+        """
+        from docker.utils import parse_repository_tag
+
+        repository, tag = parse_repository_tag(image)
+        query = {"fromImage": repository, "tag": tag or "latest", **({"platform": platform} if platform else {})}
+        headers = self._registry_auth(repository)
+        how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": "the pull"}
+        try:
+            with self._request("POST", "/images/create", query, **how) as response:
+                # The engine answers 200 at once, and tells what went wrong in the stream.
+                for line in response.iter_lines():
+                    if text := _loads(line).get("error"):
+                        raise self._pull_refused(image, text)
+        except NotFoundError as error:
+            raise self._pull_refused(image, str(error)) from error
+
+    def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make a bridge network if there is none of that name.
+
+        Raises:
+            SchedulerRejectedError: the engine is out of addresses.
+        """
+        if self._networks(name):
+            return
+        body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": dict(labels)}
+        try:
+            with self._request("POST", "/networks/create", body=body):
+                pass
+        except TakenError:
+            return
+        # Two launchers at the same moment: the engine's check is not atomic, and a name must be unique to be used.
+        found = sorted(self._networks(name), key=lambda network: (network["Created"], network["Id"]))
+        for network in found[1:]:
+            self._remove_network(network["Id"])
+
+    def has_network(self, name: str) -> bool:
+        """Tell whether containers can join a network of that name."""
+        return bool(self._networks(name))
+
+    def remove_network(self, name: str, app_id: str) -> None:
+        """Remove the network that was made for this app."""
+        for network in self._networks(name):
+            if (network.get("Labels") or {}).get(Label.APP_ID) == app_id:
+                self._remove_network(network["Id"])
+
+    def started_at(self) -> str | None:
+        """Return since when the engine runs (RFC 3339); it makes this network when it starts. None: it has none."""
+        try:
+            with self._request("GET", "/networks/bridge") as response:
+                created: str = response.json()["Created"]
+                return created
+        except NotFoundError:
+            return None
+
+    def _networks(self, name: str) -> list[dict[str, Any]]:
+        with self._request("GET", "/networks", {"filters": json.dumps({"name": [name]})}) as response:
+            # The engine's filter takes parts of names too.
+            return [network for network in response.json() if network["Name"] == name]
+
+    def _remove_network(self, network_id: str) -> None:
+        try:
+            with self._request("DELETE", f"/networks/{network_id}"):
+                pass
+        except (NotFoundError, SchedulerRejectedError):
+            pass  # gone, or in use by somebody
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        **how: Any,
+    ) -> Iterator[Response]:
+        from requests import RequestException
+        from urllib3.exceptions import HTTPError
+
+        response = self._open(method, path, query, body, **how)
+        try:
+            yield response
+        except (RequestException, HTTPError, OSError, ValueError) as error:
+            # The answer was cut off: what it said is not known.
+            raise self._unreachable(error) from error
+        finally:
+            response.close()
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        unlimited: bool = False,
+        what: str = "",
+    ) -> Response:
+        from docker.errors import DockerException
+        from requests import RequestException
+
+        client = self._connected()
+        read_s = None if unlimited else timeout_s or self._connection.timeout_s
+        try:
+            response = client.request(
+                method,
+                f"{client.base_url}/v{client.api_version}{path}",
+                params=query,
+                json=body,
+                headers=headers,
+                timeout=(self._connection.timeout_s, read_s),
+                stream=True,
+            )
+        except (RequestException, DockerException, OSError) as error:
+            raise self._unreachable(error) from error
+        if response.status_code < 400:  # noqa: PLR2004 - the first of the failures
+            return response
+        with response:
+            raise self._refused(response, what or f"{method} {path}")
+
+    def _connected(self) -> APIClient:
+        with self._mutex:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> APIClient:
+        try:
+            from docker import APIClient, tls
+            from docker.errors import DockerException, TLSParameterError
+        except ImportError as error:
+            raise MissingDependencyError(
+                "the scheduler 'docker' needs the package docker; install airflow-provider-launch[docker]"
+            ) from error
+        known = self._connection
+        if self.url.startswith("ssh://"):
+            _require_ssh()
+        try:
+            config: Any = False
+            if known.tls_ca or known.tls_cert:
+                pair = (known.tls_cert, known.tls_key) if known.tls_cert and known.tls_key else None
+                config = tls.TLSConfig(client_cert=pair, ca_cert=known.tls_ca, verify=known.tls_verify)
+            return APIClient(base_url=self.url, version="auto", tls=config, timeout=math.ceil(known.timeout_s))
+        except TLSParameterError as error:
+            raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
+        except (DockerException, OSError) as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
+        return SchedulerUnavailableError(
+            f"the Docker engine at {self.url} does not answer: {_first_line(error)}; "
+            f"whoever runs it must see that it is up and that this host may use it"
+        )
+
+    def _refused(self, response: Response, what: str) -> LaunchError:
+        text = _message(response)
+        code = response.status_code
+        if code == _NOT_FOUND:
+            return NotFoundError(text)
+        if code == _CONFLICT:
+            return TakenError(text)
+        for words, cure in _LASTING:
+            if words in text:
+                return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
+        if code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start")):
+            return SchedulerUnavailableError(
+                f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}"
+            )
+        return SchedulerRejectedError(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
+
+    def _pull_refused(self, image: str, text: str) -> SchedulerRejectedError:
+        user = self._connection.registry_username
+        who = f"as {user!r}" if user else "without credentials (the connection has no registry_username)"
+        return SchedulerRejectedError(
+            f"image {image!r} cannot be pulled {who}: {text}; check its name, and the connection's registry options"
+        )
+
+    def _registry_auth(self, repository: str) -> dict[str, str]:
+        from docker.auth import encode_header, resolve_repository_name
+
+        known = self._connection
+        if not known.registry_username:
+            return {}
+        server, _ = resolve_repository_name(repository)
+        wanted = known.registry or "docker.io"
+        # The password of one registry is not shown to another.
+        if server not in {wanted, f"index.{wanted}"}:
+            return {}
+        address = _DOCKER_HUB if server in {"docker.io", "index.docker.io"} else server
+        login = {
+            "username": known.registry_username,
+            "password": known.registry_password or "",
+            "serveraddress": address,
+        }
+        return {"X-Registry-Auth": encode_header(login).decode()}
+
+
+class _Stream(io.RawIOBase):
+    """Chunks of an answer as a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        parts, wanted = [self._rest], size - len(self._rest)
+        while size < 0 or wanted > 0:
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                break
+            parts.append(chunk)
+            wanted -= len(chunk)
+        data = b"".join(parts)
+        cut = len(data) if size < 0 else size
+        self._rest = data[cut:]
+        return data[:cut]
+
+
+def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
+    # Read as it comes, so that a large file is not loaded.
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        member = archive.next()
+        if member is None or not member.isfile():
+            return None
+        file = archive.extractfile(member)
+        return (file.read(limit) if file else b""), member.size
+
+
+def _require_ssh() -> None:
+    try:
+        import paramiko  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a Docker engine behind ssh:// needs the package paramiko; install docker[ssh]"
+        ) from error
+
+
+def _message(response: Response) -> str:
+    try:
+        text = response.json()["message"]
+    except (ValueError, KeyError, TypeError):
+        text = response.text
+    return " ".join(str(text).split())[:1000]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:500]
+
+
+def _loads(line: bytes) -> dict[str, Any]:
+    document = json.loads(line) if line.strip() else {}
+    return document if isinstance(document, dict) else {}

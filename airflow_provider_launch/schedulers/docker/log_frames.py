@@ -1,0 +1,172 @@
+"""Lines out of the engine's log frames, by an exact position: pure.
+
+The engine copies stdout and stderr by two threads, so its log is not in the order of its timestamps, and "everything
+after the last time" would lose lines. A position is the last frame delivered of each stream, (time in ns, ordinal among
+frames of that time); a read begins some seconds before the newest time seen, and drops what precedes that very frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from airflow_provider_launch.schedulers.docker.containers import epoch_ns
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
+
+__all__ = ["MARGIN_NS", "Frame", "LineReader", "Position", "frames_in"]
+
+MARGIN_NS = 5_000_000_000
+"""How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
+_HELD_BYTES = 4 * 1024 * 1024
+_HEADER = 8
+_NS = 1_000_000_000
+_SECOND = 19  # characters of 2026-01-31T12:00:00
+
+Position = tuple[int, int]
+"""Time of a frame in nanoseconds, and its number among the frames of that time, from 1."""
+
+
+class Frame(NamedTuple):
+    """A line, or a piece of one that is longer than 16 KiB; only the last piece ends in a line feed."""
+
+    stream: str
+    time: int
+    text: bytes
+
+
+def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Return the frames of an answer; an unfinished one at its end is left out."""
+    seconds: dict[bytes, int] = {}
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk if rest else chunk
+        at, size = 0, len(data)
+        while size - at >= _HEADER:
+            end = at + _HEADER + int.from_bytes(data[at + 4 : at + 8], "big")
+            if end > size:
+                break
+            stamp, _, text = data[at + _HEADER : end].partition(b" ")
+            second = stamp[:_SECOND]
+            base = seconds.get(second)
+            if base is None:
+                if len(seconds) > 1000:  # noqa: PLR2004 - a cache, of any size
+                    seconds.clear()
+                base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
+            digits = stamp[_SECOND + 1 : -1]
+            yield Frame("stderr" if data[at] == 2 else "stdout", base + int(digits.ljust(9, b"0") or 0), text)  # noqa: PLR2004 - the engine's number
+            at = end
+        rest = data[at:]
+
+
+class _StreamReader:
+    """One of the two streams within one answer."""
+
+    def __init__(self, name: str, anchor: Position | None, since: int) -> None:
+        self.stream = Stream(name)
+        self.position = anchor
+        # Where the last frame delivered is older than the answer, all of the answer is new.
+        self.skipping = anchor is not None and anchor[0] >= since
+        self._time = -1
+        self._ordinal = 0
+        self._held: list[tuple[Frame, Position]] = []
+        self._held_bytes = 0
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._parts_time = 0
+
+    @property
+    def pending_since(self) -> int | None:
+        """Time of the first frame that is read and not delivered."""
+        times = [frame.time for frame, _ in self._held[:1]]
+        if self._parts:
+            times.append(self._parts_time)
+        return min(times, default=None)
+
+    def take(self, frame: Frame) -> Iterator[LogLine]:
+        self._ordinal = self._ordinal + 1 if frame.time == self._time else 1
+        self._time = frame.time
+        at = (frame.time, self._ordinal)
+        if not self.skipping:
+            yield from self._add(frame, at)
+            return
+        assert self.position is not None
+        if at == self.position:
+            # What was held is later by its time, but stands before: the clock was set back.
+            self.skipping = False
+            self._held.clear()
+        elif at > self.position:
+            self._held.append((frame, at))
+            self._held_bytes += len(frame.text)
+            if self._held_bytes > _HELD_BYTES:
+                yield from self.settle()
+
+    def settle(self) -> Iterator[LogLine]:
+        """Deliver what was held: the last frame delivered is not there any more, its log file was rotated away."""
+        self.skipping = False
+        held, self._held = self._held, []
+        for frame, at in held:
+            yield from self._add(frame, at)
+
+    def rest(self) -> Iterator[LogLine]:
+        """Deliver text after the last line feed: nothing follows."""
+        if self._parts:
+            yield self._line(self._parts_time)
+
+    def _add(self, frame: Frame, at: Position) -> Iterator[LogLine]:
+        if not self._parts:
+            self._parts_time = frame.time
+        self._parts.append(frame.text)
+        self._parts_bytes += len(frame.text)
+        if frame.text.endswith(b"\n") or self._parts_bytes >= LONGEST_LINE:
+            self.position = at
+            yield self._line(frame.time)
+
+    def _line(self, time: int) -> LogLine:
+        text = b"".join(self._parts).decode("utf-8", "replace")
+        self._parts.clear()
+        self._parts_bytes = 0
+        return LogLine(text, self.stream, time / _NS)
+
+
+class LineReader:
+    """Lines of one answer.
+
+    Args:
+        stdout: the last frame delivered of this stream.
+        stderr: the same of the other.
+        since: beginning of the answer, ns.
+    """
+
+    def __init__(self, stdout: Position | None, stderr: Position | None, since: int) -> None:
+        self._streams = {name: _StreamReader(name, at, since) for name, at in (("stdout", stdout), ("stderr", stderr))}
+
+    def found(self) -> bool:
+        """Tell whether the place was found from which to go on."""
+        return not any(reader.skipping for reader in self._streams.values())
+
+    @property
+    def pending_since(self) -> int | None:
+        """Time of the first frame that is read and not delivered: a piece of an unfinished line."""
+        times = [reader.pending_since for reader in self._streams.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    def position(self, stream: str) -> Position | None:
+        """Return the last frame delivered of a stream."""
+        return self._streams[stream].position
+
+    def take(self, frame: Frame) -> Iterator[LogLine]:
+        """Return the lines that this frame completes."""
+        return self._streams[frame.stream].take(frame)
+
+    def end(self, *, complete: bool) -> Iterator[LogLine]:
+        """Return what the end of the answer completes.
+
+        Args:
+            complete: nothing is added to the log any more.
+        """
+        for reader in self._streams.values():
+            yield from reader.settle()
+            if complete:
+                yield from reader.rest()

@@ -1,0 +1,189 @@
+"""Reading the log of one container by a cursor, chunk by chunk.
+
+The cursor of a container is `{"stdout": [time, ordinal], "stderr": [...], "newest": time}`, times in ns of the engine's
+clock; with `"done": true` all of it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.docker.log_frames import MARGIN_NS, Frame, LineReader, frames_in
+from airflow_provider_launch.schedulers.logs import LogLine
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from requests import Response
+
+    from airflow_provider_launch.schedulers.docker.engine import Engine
+
+__all__ = ["Chunk", "LogReader"]
+
+CHUNK_BYTES = 256 * 1024
+TAIL_FRAMES = 500
+"""The engine reads the end of a log backwards and fast, but looks through all of it to find a time."""
+_OPEN_ANSWERS = 16
+_NS = 1_000_000_000
+
+
+@dataclass
+class Chunk:
+    """Some lines of one container."""
+
+    lines: list[LogLine]
+    cursor: dict[str, Any]
+    at_end: bool
+    """All that the engine had when it was asked."""
+    partial: bool
+    """There is text without its line feed."""
+
+
+@dataclass
+class _Answer:
+    """An answer of which a part was read."""
+
+    response: Response
+    frames: Iterator[Frame]
+    reader: LineReader
+
+
+class LogReader:
+    """Reads logs of containers; keeps a few answers open between two reads, so that a long log is read once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """Drop the open answers."""
+        with self._mutex:
+            answers = list(self._open.values())
+            self._open.clear()
+        for answer in answers:
+            answer.response.close()
+
+    def read(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
+        """Return the next lines.
+
+        Args:
+            container: its id.
+            cursor: of an earlier chunk of the container; empty: from the first line on.
+            complete: the container had ended before this call, so nothing is added any more.
+
+        Raises:
+            NotFoundError: there is no such container.
+        """
+        with self._mutex:
+            answer = self._open.pop((container, json.dumps(cursor)), None)
+        if answer is None:
+            answer = self._ask(container, cursor)
+        lines: list[LogLine] = []
+        size = 0
+        at_end = False
+        try:
+            while size < CHUNK_BYTES:
+                frame = next(answer.frames, None)
+                if frame is None:
+                    at_end = True
+                    lines += answer.reader.end(complete=complete)
+                    break
+                for line in answer.reader.take(frame):
+                    lines.append(line)
+                    size += len(line.text)
+        except (OSError, ValueError) as error:
+            # The answer was cut off (urllib3's and requests' errors are OSErrors): what came before it counts.
+            answer.response.close()
+            if not lines:
+                raise SchedulerUnavailableError(
+                    f"the log of container {container[:12]} was cut off: {error}"
+                ) from error
+        after = self._cursor(cursor, answer.reader)
+        partial = answer.reader.pending_since is not None
+        if at_end:
+            answer.response.close()
+            if complete:
+                after["done"] = True
+        elif size >= CHUNK_BYTES:
+            self._keep(container, after, answer)
+        return Chunk(lines, after, at_end, partial)
+
+    def _ask(self, container: str, cursor: Mapping[str, Any]) -> _Answer:
+        newest = cursor.get("newest")
+        if newest is None:
+            return self._answer(container, cursor, None)
+        answer = self._answer(container, cursor, TAIL_FRAMES)
+        first = self._first(answer)
+        if len(first) < TAIL_FRAMES or self._holds_place(cursor, first):
+            answer.frames = _chain(first, answer.frames)
+            return answer
+        answer.response.close()
+        return self._answer(container, cursor, None)
+
+    def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None) -> _Answer:
+        newest = cursor.get("newest")
+        since = 0 if newest is None else max(0, newest - MARGIN_NS)
+        # Not a float: it would lose the nanoseconds.
+        text = None if newest is None else f"{since // _NS}.{since % _NS:09d}"
+        response = self._engine.logs(container, text, tail)
+        return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since))
+
+    def _first(self, answer: _Answer) -> list[Frame]:
+        try:
+            return list(islice(answer.frames, TAIL_FRAMES))
+        except (OSError, ValueError) as error:
+            answer.response.close()
+            raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
+
+    def _holds_place(self, cursor: Mapping[str, Any], frames: list[Frame]) -> bool:
+        """Tell whether the frames reach back to what was delivered; otherwise the tail was too short."""
+        since = max(0, cursor["newest"] - MARGIN_NS)
+        probe = _reader(cursor, since)
+        for frame in frames:
+            for _ in probe.take(frame):
+                pass
+        return probe.found() and any(cursor.get(name) and cursor[name][0] >= since for name in ("stdout", "stderr"))
+
+    def _cursor(self, before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
+        after: dict[str, Any] = {}
+        for name in ("stdout", "stderr"):
+            if (position := reader.position(name)) is not None:
+                after[name] = list(position)
+        # Only what was delivered counts: text without its line feed is read again.
+        delivered = [after[name][0] for name in after]
+        if delivered:
+            newest = max([before.get("newest") or 0, *delivered])
+            pending = reader.pending_since
+            # A piece of a line has the time of its first piece: the next read must begin before it.
+            after["newest"] = newest if pending is None else min(newest, pending)
+        return after
+
+    def _keep(self, container: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
+        dropped = None
+        with self._mutex:
+            self._open[container, json.dumps(cursor)] = answer
+            if len(self._open) > _OPEN_ANSWERS:
+                _, dropped = self._open.popitem(last=False)
+        if dropped is not None:
+            dropped.response.close()
+
+
+def _reader(cursor: Mapping[str, Any], since: int) -> LineReader:
+    at = {name: (cursor[name][0], cursor[name][1]) if cursor.get(name) else None for name in ("stdout", "stderr")}
+    return LineReader(at["stdout"], at["stderr"], since)
+
+
+def _chain(first: list[Frame], rest: Iterator[Frame]) -> Iterator[Frame]:
+    yield from first
+    yield from rest
+
+
+def _chunks(response: Response) -> Iterator[bytes]:
+    chunks: Iterator[bytes] = response.iter_content(65536)
+    return chunks

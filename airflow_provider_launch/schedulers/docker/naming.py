@@ -1,0 +1,96 @@
+"""Names and labels of the containers of an app: what other tools see, and what any process finds the app by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from airflow_provider_launch.schedulers.ids import make_stable
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = [
+    "APP_ID",
+    "Kind",
+    "Label",
+    "alias",
+    "container_name",
+    "mark_name",
+    "role_slugs",
+    "slug",
+]
+
+APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,179}")
+"""What can begin the name of a container, with room for role, replica and attempt."""
+_ALIAS_LENGTH = 63
+"""Characters of one part of a host name, by the rules of DNS."""
+
+
+class Label:
+    """Labels of every container, network and mark that the launcher makes."""
+
+    MANAGED = "launch.io/managed"
+    KIND = "launch.io/kind"
+    APP_ID = "launch.io/app-id"
+    APP_NAME = "launch.io/app-name"
+    SPEC_HASH = "launch.io/spec-hash"
+    PLAN = "launch.io/plan"
+    """Roles, replicas, retries and limits as JSON: enough to judge the app from one list of containers."""
+    ROLE = "launch.io/role"
+    REPLICA = "launch.io/replica"
+    APP_ATTEMPT = "launch.io/app-attempt"
+    ATTEMPT = "launch.io/attempt"
+    MARK = "launch.io/mark"
+    DECISION = "launch.io/decision"
+    CAUSE = "launch.io/cause"
+    GPUS = "launch.io/gpus"
+
+
+class Kind:
+    """Values of `Label.KIND`."""
+
+    APP = "app"
+    """The record of the app, never started: who creates it has submitted the app."""
+    REPLICA = "replica"
+    MARK = "mark"
+    """Says that the app was cancelled, or why an attempt of it was ended; never started."""
+
+
+def slug(name: str) -> str:
+    """Return what is left of `name` in the name of a container; may be empty."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")
+
+
+def role_slugs(names: Sequence[str]) -> list[str]:
+    """Return how each role appears in the names of containers.
+
+    Raises:
+        InvalidAppError: two roles would have the same containers.
+    """
+    found: dict[str, str] = {}
+    for number, name in enumerate(names):
+        key = slug(name)[:60] or f"role{number}"
+        if key in found:
+            raise InvalidAppError(
+                f"roles {found[key]!r} and {name!r} would both name their containers {key!r} on 'docker'; rename one"
+            )
+        found[key] = name
+    return list(found)
+
+
+def container_name(app_id: str, role_slug: str, replica: int, app_attempt: int, attempt: int) -> str:
+    """Return the name by which a container is created once: a second creation meets a conflict."""
+    name = f"{app_id}-{role_slug}-{replica}"
+    if app_attempt:
+        name += f"-a{app_attempt}"
+    return f"{name}-r{attempt}" if attempt else name
+
+
+def mark_name(app_id: str, mark: str) -> str:
+    """Return the name of a mark; no role can have it, because names of replicas go on with `-`."""
+    return f"{app_id}.{mark}"
+
+
+def alias(app_id: str, role_slug: str, replica: int) -> str:
+    """Return the host name of a replica within its network, the same in all its attempts."""
+    name = f"{app_id}-{role_slug}-{replica}".replace("_", "-").replace(".", "-").lower()
+    return name if len(name) <= _ALIAS_LENGTH else make_stable(name, "", _ALIAS_LENGTH)

@@ -1,0 +1,386 @@
+"""From an app to the containers that Docker is asked for: pure."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
+from airflow_provider_launch.schedulers.docker import naming
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, DockerOpts
+from airflow_provider_launch.schedulers.environment import (
+    RANK0_ENV,
+    copied,
+    port_variable,
+    refuse_equal_port_variables,
+    told,
+)
+from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+from airflow_provider_launch.specs.sentinels import NONE
+
+__all__ = [
+    "DockerRequest",
+    "DockerRole",
+    "build_request",
+    "container_body",
+    "format_request",
+    "mark_body",
+    "record_body",
+    "request_from",
+    "request_in",
+]
+
+FIRST_PORT = 20000
+RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
+ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
+REQUEST_ENV = "LAUNCH_REQUEST"
+"""Variable of the record container that holds the request; the list of containers does not repeat it each time."""
+_FORMATTED_REPLICAS = 3
+_MB = 1024 * 1024
+_NO_NETWORK = "none"
+_NAMELESS = {_NO_NETWORK, "host", "bridge"}
+"""Networks in which containers cannot find each other by name."""
+
+
+@dataclass
+class DockerRole:
+    """A group of equal containers."""
+
+    name: str
+    slug: str
+    """The role in names of containers."""
+    num_replicas: int
+    entrypoint: str
+    args: list[str]
+    """With macros, which get their values per container."""
+    env: dict[str, str]
+    """The role's own variables, with macros."""
+    copied_env: dict[str, str]
+    policy: str
+    max_retries: int
+    gpu: int
+    """GPUs of each replica."""
+    body: dict[str, Any]
+    """What all containers of the role have in common, as the engine's API spells it."""
+
+
+@dataclass
+class DockerRequest:
+    """All that is needed to run the app, as the record container keeps it."""
+
+    app_id: str
+    name: str
+    spec_hash: str
+    pull: str
+    platform: str | None
+    network: str
+    """Name of the network; made if missing where `own_network` says so."""
+    own_network: bool
+    rank0_host: str
+    ports: dict[str, int]
+    """Variable to port."""
+    time_limit_s: float | None
+    roles: list[DockerRole]
+    app: dict[str, Any]
+    """The app as it was given."""
+    gpus: dict[str, list[str]] = field(default_factory=dict)
+    """`role/replica` to its GPUs; chosen when the app is submitted."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON."""
+        return asdict(self)
+
+    def app_def(self) -> AppDef:
+        """Return the app as it was given."""
+        return app_from_dict(self.app)
+
+    def role(self, name: str) -> DockerRole:
+        """Return the role of that name."""
+        return next(role for role in self.roles if role.name == name)
+
+
+def build_request(
+    app: AppDef, opts: DockerOpts, app_id: str, environ: Mapping[str, str], gpus: Sequence[str]
+) -> DockerRequest:
+    """Return the request for `app`.
+
+    Args:
+        app: the app; left as it is.
+        opts: options of this launch.
+        app_id: its id, valid as the beginning of a container's name.
+        environ: variables of the launcher.
+        gpus: devices that the engine's host offers.
+
+    Raises:
+        UnsupportedError: a role wants what Docker cannot give.
+        InvalidAppError: a role has no image, or roles or ports cannot be told apart.
+    """
+    wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    refuse_equal_port_variables(app)
+    network = app_id if opts.network == APP_NETWORK else opts.network
+    _refuse_unreachable_rank0(app, network)
+    slugs = naming.role_slugs([role.name for role in app.roles])
+    roles = []
+    for role, role_slug in zip(app.roles, slugs, strict=True):
+        _refuse_unsupported(role, wanted, gpus, network)
+        roles.append(
+            DockerRole(
+                name=role.name,
+                slug=role_slug,
+                num_replicas=role.num_replicas,
+                entrypoint=role.entrypoint,
+                args=list(role.args),
+                env=dict(role.env),
+                copied_env=copied(environ, opts.copy_env or []),
+                policy=RetryPolicy(role.retry_policy).value,
+                max_retries=role.max_retries,
+                gpu=max(role.resource.gpu, 0),
+                body=_common_body(role, opts, network),
+            )
+        )
+    alone = network in _NAMELESS
+    return DockerRequest(
+        app_id=app_id,
+        name=app.name,
+        spec_hash=spec_hash(app, opts),
+        pull=opts.pull,
+        platform=opts.platform,
+        network=network,
+        own_network=opts.network in {APP_NETWORK, DockerOpts().network},
+        rank0_host="localhost" if alone else naming.alias(app_id, slugs[0], 0),
+        ports=_ports(app),
+        time_limit_s=opts.time_limit_s,
+        roles=roles,
+        app=app_to_dict(app),
+    )
+
+
+def request_from(document: Mapping[str, Any]) -> DockerRequest:
+    """Return the request that `to_json` gave."""
+    return DockerRequest(**{**document, "roles": [DockerRole(**role) for role in document["roles"]]})
+
+
+def request_in(record: Mapping[str, Any]) -> DockerRequest:
+    """Return the request that is kept in the record container, from its inspection."""
+    prefix = f"{REQUEST_ENV}="
+    text = next(item for item in record["Config"]["Env"] if item.startswith(prefix))
+    return request_from(json.loads(text[len(prefix) :]))
+
+
+def record_body(request: DockerRequest) -> dict[str, Any]:
+    """Return the body of the container that is the record of the app. It is never started."""
+    plan = {
+        "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
+        "time_limit_s": request.time_limit_s,
+    }
+    labels = {
+        **_labels(request, Kind.APP),
+        Label.APP_NAME: request.name,
+        Label.PLAN: json.dumps(plan, separators=(",", ":")),
+    }
+    if request.gpus:
+        labels[Label.GPUS] = ",".join(device for devices in request.gpus.values() for device in devices)
+    return _inert_body(request.roles[0].body["Image"], labels, [f"{REQUEST_ENV}={json.dumps(request.to_json())}"])
+
+
+def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, Any]:
+    """Return the body of a mark. It is never started."""
+    known = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.MARK: mark}
+    return _inert_body(image, {**known, **labels}, [])
+
+
+def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int) -> dict[str, Any]:
+    """Return the body that creates one attempt of one replica, as it is sent."""
+    values = macros.Values(img_root="", app_id=request.app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+    as_role = Role(role.name, "", num_replicas=role.num_replicas)
+    env = {
+        **role.copied_env,
+        **told(request.app_id, as_role, k, request.rank0_host),
+        "LAUNCH_ATTEMPT": str(max(app_attempt, attempt)),
+        "TORCHELASTIC_ERROR_FILE": ERROR_PATH,
+        **{variable: str(port) for variable, port in request.ports.items()},
+        **{name: values.substitute(text) for name, text in role.env.items()},
+    }
+    if k == 0 and role is request.roles[0]:
+        env["LAUNCH_RESULT_PATH"] = RESULT_PATH
+    body = copy.deepcopy(role.body)
+    body["Entrypoint"] = [role.entrypoint]
+    body["Cmd"] = [values.substitute(arg) for arg in role.args]
+    body["Env"] = [f"{name}={value}" for name, value in env.items()]
+    body["Labels"] = {
+        **_labels(request, Kind.REPLICA),
+        Label.ROLE: role.name,
+        Label.REPLICA: str(k),
+        Label.APP_ATTEMPT: str(app_attempt),
+        Label.ATTEMPT: str(attempt),
+    }
+    if request.network not in _NAMELESS:
+        names = [naming.alias(request.app_id, role.slug, k)]
+        body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
+    if devices := request.gpus.get(f"{role.name}/{k}"):
+        # A count would give devices 0..n-1 to every container.
+        body["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": devices, "Capabilities": [["gpu"]]}]
+    return body
+
+
+def format_request(request: DockerRequest) -> str:
+    """Return the request for people, with secrets masked."""
+    lines = [f"app {request.app_id} ({request.name}) on network {request.network}, pull {request.pull}"]
+    if request.time_limit_s is not None:
+        lines[0] += f", time limit {request.time_limit_s:g} s"
+    for role in request.roles:
+        lines.append(f"role {role.name}: {role.num_replicas} x {role.body['Image']}")
+        if role.max_retries:
+            lines.append(f"  retries: {role.max_retries} ({role.policy})")
+        if role.gpu:
+            lines.append(f"  gpus per replica: {role.gpu}, chosen when it is submitted")
+        for k in range(min(role.num_replicas, _FORMATTED_REPLICAS)):
+            body = container_body(request, role, k, 0, 0)
+            env = dict(item.split("=", 1) for item in body["Env"])
+            body["Env"] = [f"{name}={value}" for name, value in masked_env(env).items()]
+            name = naming.container_name(request.app_id, role.slug, k, 0, 0)
+            text = json.dumps(body, indent=2, ensure_ascii=False, default=str)
+            lines.append(f"POST /containers/create?name={name}\n{text}")
+        if role.num_replicas > _FORMATTED_REPLICAS:
+            lines.append(f"... and {role.num_replicas - _FORMATTED_REPLICAS} more replicas")
+    return "\n".join(lines)
+
+
+# ---- parts of a body -------------------------------------------------------------------------------------------------
+
+
+def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
+    return {
+        Label.MANAGED: "true",
+        Label.KIND: kind,
+        Label.APP_ID: request.app_id,
+        Label.SPEC_HASH: request.spec_hash,
+    }
+
+
+def _inert_body(image: str, labels: dict[str, str], env: list[str]) -> dict[str, Any]:
+    # A command is demanded at creation, also of an image without one.
+    return {"Image": image, "Cmd": ["true"], "Env": env, "Labels": labels, "HostConfig": {"NetworkMode": _NO_NETWORK}}
+
+
+def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
+    host: dict[str, Any] = {
+        "NetworkMode": network,
+        # Retries are ours to count: the engine's own counter starts anew when the engine does.
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        "Init": opts.init,
+        "Privileged": opts.privileged,
+        "LogConfig": {
+            "Type": "json-file",
+            "Config": {"max-size": f"{opts.log_max_mb}m", "max-file": str(opts.log_max_files)},
+        },
+    }
+    if role.resource.cpu > 0:
+        host["NanoCpus"] = role.resource.cpu * 1_000_000_000
+    if role.resource.memMB > 0:
+        host["Memory"] = role.resource.memMB * _MB
+    if opts.shm_size_mb:
+        host["ShmSize"] = opts.shm_size_mb * _MB
+    if opts.extra_hosts:
+        host["ExtraHosts"] = [f"{name}:{address}" for name, address in opts.extra_hosts.items()]
+    if opts.ulimits:
+        host["Ulimits"] = [_ulimit(name, limits) for name, limits in opts.ulimits.items()]
+    if mounts := [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)]:
+        host["Mounts"] = mounts
+    devices = [mount for mount in role.mounts if isinstance(mount, DeviceMount)]
+    if devices := [*devices, *get_device_mounts(role.resource.devices)]:
+        host["Devices"] = [
+            {
+                "PathOnHost": device.src_path,
+                "PathInContainer": device.dst_path,
+                "CgroupPermissions": device.permissions,
+            }
+            for device in devices
+        ]
+    body: dict[str, Any] = {
+        "Image": role.image,
+        # `docker stop` by hand waits as long as we do.
+        "StopTimeout": math.ceil(opts.grace_s),
+        "HostConfig": host,
+    }
+    if opts.user:
+        body["User"] = opts.user
+    if opts.working_dir:
+        body["WorkingDir"] = opts.working_dir
+    return body
+
+
+def _mount(mount: BindMount | VolumeMount) -> dict[str, Any]:
+    if isinstance(mount, BindMount):
+        return {"Type": "bind", "Source": mount.src_path, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+    return {"Type": "volume", "Source": mount.src, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+
+
+def _ulimit(name: str, limits: str) -> dict[str, Any]:
+    soft, _, hard = str(limits).partition(":")
+    try:
+        return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}
+    except ValueError:
+        raise InvalidAppError(
+            f"option ulimits: {name}={limits!r} is neither 'soft:hard' nor a number; write e.g. '1024:4096'"
+        ) from None
+
+
+def _ports(app: AppDef) -> dict[str, int]:
+    # Each container has all ports of its own, so a chosen one only has to differ from the others of the app.
+    taken = {port for role in app.roles for port in role.port_map.values()}
+    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
+    return {
+        port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
+    }
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
+    several = sum(role.num_replicas for role in app.roles) > 1
+    if not several or network not in {_NO_NETWORK, "bridge"}:
+        return
+    for role in app.roles:
+        if any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
+            raise UnsupportedError(
+                f"role {role.name!r} uses macros.rank0_env, and on network {network!r} of 'docker' no replica finds "
+                f"another by name; use the network 'launch' or 'app'"
+            )
+
+
+def _refuse_unsupported(role: Role, wanted_gpus: int, gpus: Sequence[str], network: str) -> None:
+    if role.image in {"", NONE}:
+        raise InvalidAppError(f"role {role.name!r} has no image, and 'docker' runs images; name one")
+    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
+        raise UnsupportedError(
+            f"role {role.name!r}: retry_policy ROLE is not offered by 'docker'; use REPLICA or APPLICATION"
+        )
+    unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
+    if unknown:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to 'docker'; "
+            f"mount them as DeviceMount"
+        )
+    if role.resource.gpu > 0 and wanted_gpus > len(gpus):
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted_gpus} GPUs, and the "
+            f"connection of 'docker' offers {len(gpus) or 'none'}; lower it, or list the host's GPUs in option 'gpus'"
+        )
+    if network == "host" and 0 in role.port_map.values():
+        raise UnsupportedError(
+            f"role {role.name!r}: on network 'host' of 'docker' a free port cannot be chosen; "
+            f"give port_map a fixed one, or use the network 'launch'"
+        )

@@ -1,0 +1,672 @@
+"""The Docker scheduler: apps as containers of one engine.
+
+All truth is in the engine, so any process that reaches it sees the same apps. Retries are made by whoever describes an
+app; `status.judge` says how they keep out of each other's way.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, TypeVar
+
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    ListAppResponse,
+    LogChunk,
+    Scheduler,
+    Stream,
+    check_replica,
+)
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, apps_in, void_name
+from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.log_reader import LogReader
+from airflow_provider_launch.schedulers.docker.naming import APP_ID, Kind, Label, container_name, mark_name, slug
+from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.schedulers.docker.request import (
+    ERROR_PATH,
+    RESULT_PATH,
+    DockerRequest,
+    build_request,
+    container_body,
+    format_request,
+    mark_body,
+    record_body,
+    request_in,
+)
+from airflow_provider_launch.schedulers.docker.status import (
+    CANCEL,
+    Attempt,
+    EndMark,
+    Verdict,
+    judge,
+    orphan_response,
+    response_from,
+    to_inspect,
+)
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    InvalidAppError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+)
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["DockerScheduler", "create_scheduler"]
+
+_PARALLEL = 4
+_ROUNDS = 6
+"""Steps of one look at an app; what is left is for the next look."""
+_TAKEOVER_S = 10.0
+"""How long another observer's container may stay unstarted until its creator is held for dead."""
+_LOOK_AGAIN_S = 1.0
+_KEPT_APPS = 2000
+_LONGEST_REPLY = 64 * 1024
+
+T = TypeVar("T")
+
+
+class DockerScheduler(Scheduler[DockerOpts]):
+    """Runs each attempt of each replica as a container of its own, which stays until the app is deleted."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.STREAMS,
+            Capability.TIME_FILTER,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.BIND_MOUNT,
+            Capability.VOLUME_MOUNT,
+            Capability.DEVICE_MOUNT,
+            Capability.RESULT,
+        }
+    )
+    poll_interval_s: ClassVar[float] = 0.5
+
+    def __init__(self, session_name: str, connection: DockerConnection | None = None) -> None:
+        super().__init__("docker", session_name)
+        self.connection = connection or DockerConnection()
+        self.engine = Engine(self.connection)
+        self._logs = LogReader(self.engine)
+        # Describe is called from the threads of several followers; two of them need not do the same work.
+        self._mutex = threading.RLock()
+        self._details: dict[str, Detail] = {}
+        self._looked: dict[str, float] = {}
+        self._unstarted_since: dict[str, float] = {}
+        self._stopped_at: dict[str, float] = {}
+        self._requests: dict[str, DockerRequest] = {}
+        self._apps: dict[str, tuple[App, float]] = {}
+        self._notes: dict[str, str] = {}
+        self._replies: dict[str, str] = {}
+
+    # ---- submit ------------------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        return DockerOpts.as_runopts()
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: DockerOpts) -> None:
+        """Accept roles without a resource: containers share the host."""
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[DockerRequest]:
+        opts = resolve_options(DockerOpts, cfg, strict=False)
+        chosen = app_id or make_unique(slug(app.name)[:100] or "app")
+        if not APP_ID.fullmatch(chosen):
+            raise InvalidAppError(
+                f"app id {chosen!r} cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
+            )
+        request = build_request(app, opts, chosen, os.environ, self.connection.gpus or [])
+        return AppDryRunInfo(request, format_request)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
+        request = dryrun_info.request
+        if self._claim(request):
+            mine: set[str] = set()
+            try:
+                self._prepare(request)
+                self._create_all(request, self._first_attempts(request), mine)
+            except LaunchError as error:
+                if not isinstance(error, SchedulerUnavailableError):
+                    self._take_back(request, mine)
+                raise
+        else:
+            mine = set()
+        self._work(request.app_id, submitted=True, mine=mine)
+        return request.app_id
+
+    def _claim(self, request: DockerRequest) -> bool:
+        """Create the record of the app; False: it exists, and is of the same app."""
+        if any(role.gpu for role in request.roles):
+            request = self._lease_gpus(request)
+        try:
+            self._create(request, request.app_id, record_body(request))
+        except TakenError:
+            labels = self._inspected(request.app_id)["Config"]["Labels"] or {}
+            if labels.get(Label.APP_ID) != request.app_id:
+                raise AppConflictError(
+                    f"the engine has a container {request.app_id!r} that is no app of the launcher; nothing was "
+                    f"started. Remove it, or choose another id"
+                ) from None
+            if labels.get(Label.SPEC_HASH) != request.spec_hash:
+                raise AppConflictError(
+                    f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
+                    f"Choose another id, or delete that app first"
+                ) from None
+            return False
+        self._remember(request)
+        return True
+
+    def _prepare(self, request: DockerRequest) -> None:
+        """See that images and the network are there."""
+        if request.pull == "always":
+            for image in {role.body["Image"] for role in request.roles}:
+                self.engine.pull(image, request.platform)
+        if request.network in {NETWORK_NONE, "host", "bridge", "default"}:
+            return
+        if request.own_network:
+            labels = {Label.MANAGED: "true"}
+            if request.network == request.app_id:
+                labels[Label.APP_ID] = request.app_id
+            self.engine.ensure_network(request.network, labels)
+        elif not self.engine.has_network(request.network):
+            raise SchedulerRejectedError(
+                f"the Docker engine has no network {request.network!r}; create it, or use 'launch' or 'app'"
+            )
+
+    def _first_attempts(self, request: DockerRequest) -> builtins.list[Attempt]:
+        return [(role.name, k, 0, 0) for role in request.roles for k in range(role.num_replicas)]
+
+    def _create_all(self, request: DockerRequest, attempts: Iterable[Attempt], mine: set[str]) -> None:
+        """Create one container for each attempt; the ids of those that did not exist go into `mine`."""
+
+        def create(attempt: Attempt) -> None:
+            name, k, app_attempt, number = attempt
+            role = request.role(name)
+            try:
+                mine.add(
+                    self._create(
+                        request,
+                        container_name(request.app_id, role.slug, k, app_attempt, number),
+                        container_body(request, role, k, app_attempt, number),
+                    )
+                )
+            except TakenError:
+                self._refuse_foreign(request, container_name(request.app_id, role.slug, k, app_attempt, number))
+
+        _each(create, attempts)
+
+    def _create(self, request: DockerRequest, name: str, body: Mapping[str, Any]) -> str:
+        try:
+            return self.engine.create(name, body, request.platform)
+        except NotFoundError as error:
+            image = body["Image"]
+            if "image" not in str(error).lower():
+                raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+            if request.pull == "never":
+                raise SchedulerRejectedError(
+                    f"the Docker engine has no image {image!r}, and option pull is 'never'; bring it there, "
+                    f"or use pull='missing'"
+                ) from error
+        self.engine.pull(image, request.platform)
+        try:
+            return self.engine.create(name, body, request.platform)
+        except NotFoundError as error:
+            raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+
+    def _refuse_foreign(self, request: DockerRequest, name: str) -> None:
+        try:
+            labels = self.engine.inspect(name)["Config"]["Labels"] or {}
+        except NotFoundError:
+            return  # renamed or removed in this moment; the next look shows it
+        if labels.get(Label.APP_ID) != request.app_id:
+            raise AppConflictError(
+                f"the engine has a container {name!r} that does not belong to app {request.app_id!r}; "
+                f"remove it, or choose another app id"
+            )
+
+    def _take_back(self, request: DockerRequest, mine: set[str]) -> None:
+        """Remove what a refused submission has made; best effort, the refusal is what counts."""
+        try:
+            _each(self.engine.remove, mine)
+            self.engine.remove(request.app_id)
+            self.engine.remove_network(request.network, request.app_id)
+        except LaunchError:
+            pass
+        self._forget(request.app_id)
+
+    def _inspected(self, name: str) -> dict[str, Any]:
+        try:
+            return self.engine.inspect(name)
+        except NotFoundError as error:
+            raise SchedulerUnavailableError(
+                f"app {name!r} was deleted while it was submitted; submit it again"
+            ) from error
+
+    def _lease_gpus(self, request: DockerRequest) -> DockerRequest:
+        rows, _ = self.engine.containers()
+        taken: set[str] = set()
+        for app in apps_in(rows).values():
+            given = app.record.labels.get(Label.GPUS) if app.record else None
+            if app.record is None or not given or app.app_id == request.app_id:
+                continue
+            if not is_terminal(judge(app, Plan.of(app.record), self._details, 0).state):
+                taken |= set(given.split(","))
+        free = [device for device in self.connection.gpus or [] if device not in taken]
+        wanted = [
+            f"{role.name}/{k}" for role in request.roles for k in range(role.num_replicas) for _ in range(role.gpu)
+        ]
+        if len(wanted) > len(free):
+            raise SchedulerRejectedError(
+                f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of "
+                f"{len(self.connection.gpus or [])} are free on the Docker engine; wait for the others"
+            )
+        gpus: dict[str, builtins.list[str]] = {}
+        for replica, device in zip(wanted, free, strict=False):
+            gpus.setdefault(replica, []).append(device)
+        return dataclasses.replace(request, gpus=gpus)
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = list(app_ids)
+        if not ids:
+            return {}
+        with self._mutex:
+            apps, now = self._look(ids)
+            if len(ids) == 1 and ids[0] in apps and apps[ids[0]].record is not None:
+                # Roles and metadata cost an inspection, once; the states of many are told without them.
+                self._request(apps[ids[0]])
+            return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
+
+    def _look(self, ids: builtins.list[str]) -> tuple[dict[str, App], float]:
+        """List the containers of these apps with one request."""
+        began = time.monotonic()
+        rows, now = self.engine.containers(app_id=ids[0] if len(ids) == 1 else None)
+        apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
+        if len(self._apps) > _KEPT_APPS:
+            self._apps.clear()
+        for app_id in ids:
+            if app_id in apps:
+                self._apps[app_id] = (apps[app_id], began)
+            else:
+                self._apps.pop(app_id, None)
+        return apps, now
+
+    def _describe(self, app: App, now: float) -> DescribeAppResponse:
+        if app.record is None:
+            return orphan_response(app)
+        verdict = self._judge(app, now)
+        if not verdict.settled:
+            app, verdict = self._work(app.app_id) or (app, verdict)
+        request = self._requests.get(app.app_id)
+        response = response_from(app, verdict, self._details, self._host(), request, self._notes)
+        if response.state is AppState.FAILED:
+            self._add_replies(app, response)
+        return response
+
+    def _judge(self, app: App, now: float, *, submitted: bool = False) -> Verdict:
+        assert app.record is not None
+        for container in to_inspect(app):
+            self._inspect(container)
+        return judge(app, Plan.of(app.record), self._details, now, submitted=submitted)
+
+    def _inspect(self, container: Container) -> None:
+        """Learn the detail of a container; again while it was never started, which may change."""
+        known = self._details.get(container.id)
+        moment = time.monotonic()
+        if known is not None:
+            final = known.finished or known.error or container.labels.get(Label.KIND) == Kind.MARK
+            if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
+                return
+        try:
+            document = self.engine.inspect(container.id)
+        except NotFoundError:
+            return
+        if len(self._details) > 10 * _KEPT_APPS:
+            self._details.clear()
+        self._details[container.id] = Detail.of(document)
+        self._looked[container.id] = moment
+
+    # ---- what an observer does ---------------------------------------------------------------------------------------
+
+    def _work(
+        self, app_id: str, *, submitted: bool = False, mine: set[str] | None = None
+    ) -> tuple[App, Verdict] | None:
+        """Do what the app needs, step by step, each after another look; return how it is then."""
+        created = set() if mine is None else mine
+        found: tuple[App, Verdict] | None = None
+        with self._mutex:
+            for _ in range(_ROUNDS):
+                apps, now = self._look([app_id])
+                app = apps.get(app_id)
+                if app is None or app.record is None:
+                    self._give_back(created, keep=())
+                    return found
+                verdict = self._judge(app, now, submitted=submitted)
+                found = app, verdict
+                self._give_back(created, keep=[c.id for c in verdict.start if not _is_second(c, app)])
+                if verdict.settled or not self._act(app, verdict, created, submitted=submitted):
+                    break
+        return found
+
+    def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool) -> bool:
+        """Do one step; True: look again at once."""
+        if verdict.mark is not None:
+            self._set_mark(app, verdict.mark.name, verdict.mark)
+            return True
+        if verdict.void:
+            _each(self._void, verdict.void)
+            return True
+        if verdict.stop:
+            self._stop(verdict.stop)
+            return False
+        if verdict.create:
+            self._create_all(self._request(app), verdict.create, mine)
+            return True
+        startable = [c for c in verdict.start if c.id in mine]
+        _each(self._start, startable)
+        mine -= {c.id for c in startable}
+        others = [c for c in verdict.start if c not in startable and (submitted or self._overdue(c))]
+        _each(self._take_over, others)
+        return bool(startable or others)
+
+    def _give_back(self, mine: set[str], keep: Iterable[str]) -> None:
+        """Remove containers that this call made and that shall not start after all."""
+        for container in [c for c in mine if c not in set(keep)]:
+            mine.discard(container)
+            self.engine.remove(container)
+
+    def _start(self, container: Container) -> None:
+        try:
+            # By name: whoever takes the container over renames it first.
+            self.engine.start(container.name)
+        except NotFoundError:
+            return
+        except SchedulerRejectedError:
+            # Its inspection says why, to everyone.
+            self._looked.pop(container.id, None)
+            self._details.pop(container.id, None)
+
+    def _take_over(self, container: Container) -> None:
+        """Start what another one has created; its own start, if it still comes, then fails."""
+        name = f"{container.name.partition('.by-')[0]}.by-{uuid.uuid4().hex[:8]}"
+        try:
+            self.engine.rename(container.name, name)
+            document = self.engine.inspect(container.id)
+            if document["State"]["Status"] == "created" and not document["State"].get("Error"):
+                self._start(dataclasses.replace(container, name=name))
+        except (NotFoundError, TakenError):
+            return  # somebody else was faster
+
+    def _overdue(self, container: Container) -> bool:
+        moment = time.monotonic()
+        # A name that changes means that somebody is at work.
+        since = self._unstarted_since.setdefault(container.name, moment)
+        return moment - since > _TAKEOVER_S
+
+    def _void(self, container: Container) -> None:
+        try:
+            self.engine.rename(container.name, void_name(container.name, uuid.uuid4().hex[:8]))
+        except (NotFoundError, TakenError):
+            return
+
+    def _stop(self, containers: builtins.list[Container]) -> None:
+        moment = time.monotonic()
+        grace_s = 60.0
+        due = [c for c in containers if moment - self._stopped_at.get(c.id, -grace_s) >= grace_s]
+        for container in due:
+            self._stopped_at[container.id] = moment
+        _each(lambda container: self.engine.stop(container.id), due)
+
+    def _set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
+        assert app.record is not None
+        labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
+        try:
+            self.engine.create(mark_name(app.app_id, mark), mark_body(app.record.image_id, app.app_id, mark, **labels))
+        except TakenError:
+            return  # somebody else decided first
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def _request(self, app: App) -> DockerRequest:
+        known = self._requests.get(app.app_id)
+        if known is None:
+            assert app.record is not None
+            known = request_in(self._inspected(app.record.id))
+            self._remember(known)
+        return known
+
+    def _remember(self, request: DockerRequest) -> None:
+        if len(self._requests) > _KEPT_APPS:
+            self._requests.clear()
+        self._requests[request.app_id] = request
+
+    def _forget(self, app_id: str) -> None:
+        self._requests.pop(app_id, None)
+        self._apps.pop(app_id, None)
+
+    def _host(self) -> str:
+        return self.engine.hostname or socket.gethostname()
+
+    def _add_replies(self, app: App, response: DescribeAppResponse) -> None:
+        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
+        for role in response.roles_statuses:
+            for replica in role.replicas:
+                if replica.state is AppState.FAILED and (attempts := app.attempts.get((role.role, replica.id))):
+                    reply = self._reply(attempts[-1])
+                    if reply:
+                        replica.structured_error_msg = reply
+                        if response.structured_error_msg == NONE:
+                            response.structured_error_msg = reply
+
+    def _reply(self, container: Container) -> str:
+        if container.unstarted:
+            return ""
+        if container.id not in self._replies:
+            found = self.engine.read_file(container.id, ERROR_PATH, _LONGEST_REPLY)
+            self._replies[container.id] = found[0].decode("utf-8", "replace") if found else ""
+        return self._replies[container.id]
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[DockerRequest] | None:
+        apps, _ = self._look([app_id])
+        app = apps.get(app_id)
+        if app is None or app.record is None:
+            return None
+        return AppDryRunInfo(self._request(app), format_request)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one engine
+        rows, now = self.engine.containers()
+        found = []
+        for app_id, app in sorted(apps_in(rows).items()):
+            if app.record is None:
+                if app.replicas():
+                    found.append(ListAppResponse(app_id, orphan_response(app).state))
+                continue
+            with self._mutex:
+                if app.marks:
+                    for container in to_inspect(app):
+                        self._inspect(container)
+                verdict = judge(app, Plan.of(app.record), self._details, now)
+            found.append(ListAppResponse(app_id, verdict.state, name=app.record.labels.get(Label.APP_NAME, "")))
+        return found
+
+    def result(self, app_id: str) -> JsonValue:
+        apps, _ = self._look([app_id])
+        app = apps.get(app_id)
+        if app is None:
+            raise UnknownAppException(app_id)
+        if app.record is None:
+            return None
+        attempts = app.attempts.get((next(iter(Plan.of(app.record).replicas)), 0))
+        if not attempts:
+            return None
+        found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
+        return parse_result(*found) if found else None
+
+    # ---- end ---------------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        with self._mutex:
+            apps, now = self._look([app_id])
+            app = apps.get(app_id)
+            if app is None or app.record is None:
+                if app is not None:
+                    self._stop([c for c in app.replicas() if c.live])
+                return
+            if is_terminal(self._judge(app, now).state):
+                return
+            if CANCEL not in app.marks:
+                self._set_mark(app, CANCEL)
+            self._work(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        with self._mutex:
+            self._cancel_existing(app_id)
+            apps, _ = self._look([app_id])
+            app = apps.get(app_id)
+            if app is None:
+                return
+            _each(lambda container: self.engine.stop(container.id, wait=True), [c for c in app.all if c.live])
+            # Void and second containers too; the record last, so that an interrupted deletion can be repeated.
+            rows, _ = self.engine.containers(app_id=app_id)
+            left = apps_in(rows).get(app_id)
+            if left is not None:
+                record = left.record.id if left.record else None
+                _each(self.engine.remove, [c.id for c in left.all if c.id != record])
+                self.engine.remove_network(app_id, app_id)
+                if record:
+                    self.engine.remove(record)
+            self._forget(app_id)
+
+    def close(self) -> None:
+        self._logs.close()
+        self.engine.close()
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        began = time.monotonic()
+        state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
+        app, seen_at = self._apps.get(app_id) or self._look_once(app_id)
+        while True:
+            _check(app, role_name, k)
+            try:
+                chunk, certain = self._read_attempts(app, role_name, k, state, streams)
+            except NotFoundError:
+                chunk, certain = LogChunk([], state or None), False
+            # Nothing new is only nothing new if the list of attempts is not older than the question.
+            if chunk.lines or certain or seen_at >= began:
+                return chunk
+            state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
+            app, seen_at = self._look_once(app_id)
+
+    def _look_once(self, app_id: str) -> tuple[App, float]:
+        began = time.monotonic()
+        with self._mutex:
+            apps, _ = self._look([app_id])
+        if app_id not in apps:
+            raise UnknownAppException(app_id)
+        return apps[app_id], began
+
+    def _read_attempts(
+        self, app: App, role_name: str, k: int, state: dict[str, Any], streams: Stream | None
+    ) -> tuple[LogChunk, bool]:
+        """Return the next lines, and whether a newer list of containers could not bring more."""
+        attempts = app.attempts.get((role_name, k), [])
+        lines: builtins.list[Any] = []
+        certain = False
+        for number, container in enumerate(attempts):
+            at = [container.app_attempt, container.attempt]
+            if state.get("at") and at < list(state["at"]):
+                continue
+            if state.get("at") != at:
+                state = {"at": at}
+            if container.unstarted:
+                break
+            if state.get("done"):
+                continue
+            chunk = self._logs.read(container.id, state, complete=not container.live)
+            state = {"at": at, **chunk.cursor}
+            lines = [
+                dataclasses.replace(line, attempt=number) if number else line
+                for line in chunk.lines
+                if streams in {None, Stream.COMBINED, line.stream}
+            ]
+            certain = container.live and not chunk.partial and _is_only(app, role_name)
+            if lines or not chunk.at_end or container.live:
+                break
+        return LogChunk(lines, state or None), certain
+
+
+NETWORK_NONE = "none"
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
+    """Return the Docker scheduler; the engine is first asked when it is needed.
+
+    Args:
+        session_name: part of every handle; the connection id in Airflow.
+        **kwargs: fields of `DockerConnection`; others are ignored, since all factories get the same.
+    """
+    names = {field.name for field in dataclasses.fields(DockerConnection)}
+    given = {name: value for name, value in kwargs.items() if name in names}
+    return DockerScheduler(session_name, resolve_options(DockerConnection, given, strict=True))
+
+
+def _check(app: App, role_name: str, k: int) -> None:
+    if app.record is not None:
+        counts = Plan.of(app.record).replicas
+        check_replica([Role(name, "", num_replicas=count) for name, count in counts.items()], role_name, k)
+
+
+def _is_only(app: App, role_name: str) -> bool:
+    """Tell whether a replica of this role has one attempt, whatever happens."""
+    if app.record is None:
+        return True
+    policies = Plan.of(app.record).policies
+    restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
+    return not restarts and not policies[role_name].max_retries
+
+
+def _is_second(container: Container, app: App) -> bool:
+    """Tell whether an older container stands for the same attempt: it was renamed before this one was created."""
+    attempts = app.attempts.get((container.role, container.replica), [])
+    same = [c for c in attempts if (c.app_attempt, c.attempt) == (container.app_attempt, container.attempt)]
+    return len(same) > 1
+
+
+def _each(call: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call for each item, several at once; the first error is raised when all have been tried."""
+    todo = list(items)
+    if len(todo) < 2:  # noqa: PLR2004 - one needs no thread
+        for item in todo:
+            call(item)
+        return
+    with ThreadPoolExecutor(min(_PARALLEL, len(todo)), thread_name_prefix="launch-docker") as pool:
+        for future in [pool.submit(call, item) for item in todo]:
+            future.result()

@@ -1,0 +1,405 @@
+"""From containers to the state of an app, and to what it needs next: pure, from nothing but what is true now.
+
+Any number of observers may look at an app at once, and any of them may stall between a look and an act. Three rules
+keep them from doing harm:
+
+* A name is created once, and who created a container starts it, after another look.
+* From a decisive moment on (a mark, or the failure that ends an attempt) no container of the attempt may be started.
+  One that was created before it is made void; one that was created later cannot be started, since its creator looks
+  again first.
+* What ended before the mark ended by itself; what ended after it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan
+from airflow_provider_launch.schedulers.docker.naming import Label
+from airflow_provider_launch.schedulers.docker.request import DockerRequest
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
+from airflow_provider_launch.schedulers.signals import signal_name
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+
+__all__ = [
+    "CANCEL",
+    "Attempt",
+    "EndMark",
+    "Verdict",
+    "end_mark",
+    "judge",
+    "orphan_response",
+    "response_from",
+    "to_inspect",
+]
+
+CANCEL = "cancel"
+_FAIL, _RESTART, _TIME = "fail", "restart", "time limit"
+_NS = 1_000_000_000
+_SIGNALS = range(129, 193)
+
+Attempt = tuple[str, int, int, int]
+"""Role, replica, attempt of the app, attempt of the replica."""
+
+
+@dataclass(frozen=True)
+class EndMark:
+    """The decision that ends an attempt of the app, as it is written into the engine."""
+
+    app_attempt: int
+    decision: str
+    cause: str
+
+    @property
+    def name(self) -> str:
+        """The value of its label."""
+        return end_mark(self.app_attempt)
+
+
+@dataclass
+class Verdict:
+    """What is true of an app, and what an observer has to do about it."""
+
+    state: AppState
+    msg: str = NONE
+    phases: dict[tuple[str, int], Phase | None] = field(default_factory=dict)
+    """Of each replica; None: its container has been removed from outside."""
+    mark: EndMark | None = None
+    stop: list[Container] = field(default_factory=list)
+    void: list[Container] = field(default_factory=list)
+    create: list[Attempt] = field(default_factory=list)
+    start: list[Container] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.mark or self.stop or self.void or self.create or self.start)
+
+
+def end_mark(app_attempt: int) -> str:
+    """Return the label of the mark that ends an attempt of the app."""
+    return f"end-{app_attempt}"
+
+
+def to_inspect(app: App) -> list[Container]:
+    """Return the containers of which the list does not tell enough.
+
+    Of failed ones: why. Where there are marks: what was before them. Of those never started: whether that was tried.
+    """
+    marks = list(app.marks.values())
+    return [
+        *marks,
+        *(c for c in app.replicas() if c.unstarted or (not c.live and (marks or c.exit_code != 0))),
+    ]
+
+
+def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Verdict:
+    """Return the verdict on an app whose record exists.
+
+    Args:
+        app: its containers.
+        plan: of its record.
+        details: container id to detail, as far as known.
+        now: epoch seconds by the engine's clock.
+        submitted: the caller is at work on the submission, so what was never begun may be.
+    """
+    return _Judge(app, plan, details, now, submitted=submitted).verdict()
+
+
+class _Judge:
+    def __init__(self, app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool) -> None:
+        self.app = app
+        self.plan = plan
+        self.details = details
+        self.now = now
+        self.submitted = submitted
+        self.number = app.app_attempt()
+        self.cancel = app.marks.get(CANCEL)
+        self.end = app.marks.get(end_mark(self.number))
+        self.current = {
+            key: [c for c in app.attempts.get(key, []) if c.app_attempt == self.number]
+            for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
+        }
+        flat = [c for attempts in self.current.values() for c in attempts]
+        self.began = any(not c.unstarted for c in flat)
+        self.live = [c for c in app.replicas() if c.live]
+        self.marked_at = min((self._created(m) for m in (self.cancel, self.end) if m), default=None)
+
+    def verdict(self) -> Verdict:
+        phases = {key: self._phase(key, attempts) for key, attempts in self.current.items()}
+        decision = self._decision(phases)
+        # Of a cancelled app what had already failed for good keeps its reason.
+        ended = decision.next in {Next.FAIL, Next.RESTART_APP} or self.cancel is not None
+        unstarted = [
+            c for attempts in self.current.values() for c in attempts if c.unstarted and not self._failed_start(c)
+        ]
+        if ended:
+            decisive = self._decisive_moment(decision)
+            late = [c for c in unstarted if decisive is not None and self._created(c) > decisive]
+            unstarted = [c for c in unstarted if c not in late]
+            for key, attempts in self.current.items():
+                if attempts and attempts[-1] in late:
+                    phases[key] = self._phase(key, [c for c in attempts if c not in late])
+        if self.cancel is not None and not self._failed_before_cancel(decision):
+            return self._cancelled(phases, unstarted)
+        if decision.next is Next.SUCCEED:
+            return Verdict(AppState.SUCCEEDED, phases=phases)
+        if decision.next is Next.FAIL:
+            return self._ending(phases, unstarted, decision, _FAIL)
+        if decision.next is Next.RESTART_APP:
+            return self._ending(phases, unstarted, decision, _RESTART)
+        return self._going_on(phases, decision)
+
+    # ---- what is -----------------------------------------------------------------------------------------------------
+
+    def _created(self, container: Container) -> int:
+        detail = self.details.get(container.id)
+        # The list knows whole seconds only.
+        return detail.created if detail else container.created * _NS
+
+    def _finished(self, container: Container) -> int:
+        detail = self.details.get(container.id)
+        return detail.finished if detail else 0
+
+    def _failed_start(self, container: Container) -> bool:
+        detail = self.details.get(container.id)
+        return detail is not None and bool(detail.error) and container.unstarted
+
+    def _phase(self, key: tuple[str, int], attempts: list[Container]) -> Phase | None:
+        if not attempts:
+            return None if self.began and key not in self.app.voided else Phase.WAITING
+        newest = attempts[-1]
+        if newest.unstarted:
+            return Phase.FAILED if self._failed_start(newest) else Phase.WAITING
+        if newest.live:
+            return Phase.RUNNING
+        if self.marked_at is not None and self._finished(newest) > self.marked_at:
+            return Phase.STOPPED
+        return Phase.SUCCEEDED if newest.state == "exited" and newest.exit_code == 0 else Phase.FAILED
+
+    def _decision(self, phases: Mapping[tuple[str, int], Phase | None]) -> Decision:
+        replicas = []
+        for (role, k), phase in phases.items():
+            attempts = self.current[role, k]
+            if phase is not None:
+                attempt = attempts[-1].attempt if attempts else 0
+                ended_at = self._finished(attempts[-1]) / _NS if attempts else 0.0
+                replicas.append(ReplicaAttempt(role, k, attempt, phase, ended_at))
+        if self.end is not None:
+            kind = self.end.labels.get(Label.DECISION, _FAIL)
+            return Decision(Next.RESTART_APP if kind == _RESTART else Next.FAIL)
+        decision = decide(self.plan.policies, self.number, replicas)
+        lost = len(replicas) < len(phases)
+        if lost and decision.next is Next.SUCCEED:
+            return Decision(Next.GO_ON)
+        over = decision.next in {Next.FAIL, Next.SUCCEED}
+        if not over and self.cancel is None and self._late(phases):
+            return Decision(Next.FAIL)
+        return decision
+
+    def _late(self, phases: Mapping[tuple[str, int], Phase | None]) -> bool:
+        limit, record = self.plan.time_limit_s, self.app.record
+        if limit is None or record is None:
+            return False
+        return self.now - record.created > limit and any(phase is not None for phase in phases.values())
+
+    def _decisive_moment(self, decision: Decision) -> int | None:
+        moments = [self.marked_at] if self.marked_at is not None else []
+        if decision.cause is not None:
+            cause = self.current[decision.cause.role, decision.cause.replica]
+            moments.append(self._finished(cause[-1]))
+        return min(moments, default=None)
+
+    def _failed_before_cancel(self, decision: Decision) -> bool:
+        assert self.cancel is not None
+        if decision.next is not Next.FAIL:
+            return False
+        if self.end is not None:
+            return self._created(self.end) < self._created(self.cancel)
+        return decision.cause is not None  # a failure after the mark is a stop, and no cause
+
+    # ---- what follows ------------------------------------------------------------------------------------------------
+
+    def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Verdict:
+        if phases and all(phase is Phase.SUCCEEDED for phase in phases.values()):
+            return Verdict(AppState.SUCCEEDED, phases=phases)
+        if self.live or unstarted:
+            state = AppState.RUNNING if self.live else AppState.SUBMITTED
+            return Verdict(state, "being cancelled", phases, stop=self.live, void=unstarted)
+        return Verdict(AppState.CANCELLED, "cancelled", phases)
+
+    def _ending(
+        self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container], decision: Decision, kind: str
+    ) -> Verdict:
+        cause = self._cause(decision)
+        if self.live or unstarted:
+            verdict = Verdict(AppState.RUNNING, cause, phases, void=unstarted)
+            if self.end is None and self.live:
+                verdict.mark = EndMark(self.number, kind, cause)
+            else:
+                verdict.stop = self.live
+            return verdict
+        if kind == _FAIL:
+            return Verdict(AppState.FAILED, cause, phases)
+        # All containers of this attempt have ended, so the next one overlaps with none of them.
+        again = [(role, k, self.number + 1, 0) for role, k in self.current]
+        return Verdict(AppState.RUNNING, cause, phases, create=again)
+
+    def _cause(self, decision: Decision) -> str:
+        if self.end is not None:
+            return self.end.labels.get(Label.CAUSE, NONE)
+        if decision.cause is None:
+            return f"time limit of {self.plan.time_limit_s or 0:g} s reached"
+        container = self.current[decision.cause.role, decision.cause.replica][-1]
+        text = f"{container.role}/{container.replica} failed: {self._why(container)}"
+        attempts = container.app_attempt + container.attempt + 1
+        return text if attempts == 1 else f"{text} (attempt {attempts})"
+
+    def _why(self, container: Container) -> str:
+        detail = self.details.get(container.id)
+        if detail and detail.error and container.unstarted:
+            return f"it could not be started: {detail.error}"
+        code = container.exit_code
+        if detail and detail.out_of_memory:
+            return f"out of memory (exit code {code})"
+        if code is not None and code in _SIGNALS:
+            return f"ended by {signal_name(code - 128)}"
+        return f"exit code {code}"
+
+    def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
+        lost = [f"{role}/{k}" for (role, k), phase in phases.items() if phase is None]
+        if lost:
+            # Whether it ran, and how it ended, is not known: a second run could be one too many.
+            state = AppState.RUNNING if self.live else AppState.UNKNOWN
+            return Verdict(state, f"lost: the container of {lost[0]} was removed from outside", phases)
+        verdict = Verdict(self._state_of_live(), phases=phases)
+        if not self.began and self.number == 0 and not self.submitted:
+            return verdict
+        for role, k, attempt in decision.start:
+            attempts = self.current[role, k]
+            existing = attempts[-1] if attempts and attempts[-1].attempt == attempt else None
+            if existing is None:
+                verdict.create.append((role, k, self.number, attempt))
+            else:
+                verdict.start.append(existing)
+        if not self.began and verdict.create:
+            # An attempt of the app begins when all of it exists.
+            verdict.start = []
+        if decision.cause is not None:
+            verdict.msg = f"{self._cause(decision)}, started again"
+        return verdict
+
+    def _state_of_live(self) -> AppState:
+        if not self.began and self.number == 0:
+            return AppState.SUBMITTED
+        if self.live and all(c.state == "restarting" for c in self.live):
+            return AppState.PENDING
+        return AppState.RUNNING
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+_STATES = {
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.SUCCEEDED: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
+    None: AppState.UNKNOWN,
+}
+
+
+def response_from(
+    app: App,
+    verdict: Verdict,
+    details: Mapping[str, Detail],
+    hostname: str,
+    request: DockerRequest | None,
+    notes: Mapping[str, str],
+) -> DescribeAppResponse:
+    """Return the answer for one app.
+
+    Args:
+        app: its containers.
+        verdict: on them.
+        details: container id to detail, as far as known.
+        hostname: the engine's host.
+        request: of the app; None: roles and metadata stay empty.
+        notes: container id to what else is known about its end.
+    """
+    number = app.app_attempt()
+    by_role: dict[str, list[ReplicaStatus]] = {}
+    restarts = number
+    for (role, k), phase in verdict.phases.items():
+        attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
+        newest = attempts[-1] if attempts else None
+        if newest is not None:
+            restarts += newest.attempt
+        status = _replica(role, k, phase, newest, details, hostname, verdict.state)
+        if newest is not None and (note := notes.get(newest.id)):
+            status.reason = f"{status.reason}; {note}" if status.reason else note
+        by_role.setdefault(role, []).append(status)
+    app_def = request.app_def() if request else None
+    return DescribeAppResponse(
+        app.app_id,
+        verdict.state,
+        num_restarts=restarts,
+        msg=verdict.msg,
+        metadata=dict(app_def.metadata) if app_def else {},
+        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
+        roles=app_def.roles if app_def else [],
+    )
+
+
+def orphan_response(app: App) -> DescribeAppResponse:
+    """Return the answer for containers whose record was removed from outside."""
+    live = any(c.live for c in app.replicas())
+    return DescribeAppResponse(
+        app.app_id,
+        AppState.RUNNING if live else AppState.UNKNOWN,
+        msg="lost: the record of the app was removed from outside, so nothing of it is started again",
+    )
+
+
+def _replica(
+    role: str,
+    k: int,
+    phase: Phase | None,
+    newest: Container | None,
+    details: Mapping[str, Detail],
+    hostname: str,
+    state: AppState,
+) -> ReplicaStatus:
+    shown = _STATES.get(phase, AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING)
+    if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
+        shown = AppState.CANCELLED  # never started, and never will be
+    status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
+    if phase is None:
+        return replace(status, reason="lost: its container was removed from outside")
+    if newest is None:
+        return status
+    detail = details.get(newest.id)
+    status.num_restarts = newest.app_attempt + newest.attempt
+    status.exit_code = detail.exit_code if detail and newest.unstarted and detail.error else newest.exit_code
+    if not newest.unstarted:
+        status.start_time = newest.created
+    if detail is not None and not newest.unstarted:
+        status.start_time = detail.started // _NS or newest.created
+        status.end_time = detail.finished // _NS or None
+    status.reason = _reason(phase, newest, detail)
+    return status
+
+
+def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
+    if detail is not None and detail.out_of_memory and newest.exit_code:
+        return "out of memory"
+    if detail is not None and newest.unstarted and detail.error:
+        return detail.error
+    if newest.state == "dead":
+        return "the engine could not clean up its container"
+    if newest.exit_code is not None and newest.exit_code in _SIGNALS:
+        return signal_name(newest.exit_code - 128)
+    return "stopped" if phase is Phase.STOPPED else None
