@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import secrets
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -380,6 +381,31 @@ class Engine:
             "serveraddress": address,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
+
+    def probe(self) -> None:
+        """Prove that containers may be created: make one, never started, and remove it, with any image there is."""
+        with self._request("GET", "/images/json") as response:
+            images = [image["Id"] for image in response.json()]
+        made = None if images else self._import_empty_image()
+        try:
+            body = {"Image": made or images[0], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}
+            self.remove(self.create(f"launch-probe-{secrets.token_hex(4)}", body))
+        finally:
+            if made is not None:
+                with self._request("DELETE", f"/images/{made}"):
+                    pass
+
+    def _import_empty_image(self) -> str:
+        """Make an image of nothing, and return its id."""
+        from docker.errors import DockerException
+        from requests import RequestException
+
+        try:
+            answer = self._connected().import_image_from_data(bytes(tarfile.BLOCKSIZE * 2))
+        except (RequestException, DockerException, OSError) as error:
+            raise self._unreachable(error) from error
+        image: str = json.loads(answer.splitlines()[-1])["status"]
+        return image
 
 
 class _Stream(io.RawIOBase):
