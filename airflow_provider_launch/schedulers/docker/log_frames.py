@@ -68,6 +68,7 @@ class _StreamReader:
         self.position = anchor
         # Where the last frame delivered is older than the answer, all of the answer is new.
         self.skipping = anchor is not None and anchor[0] >= since
+        self.found = not self.skipping
         self._time = -1
         self._ordinal = 0
         self._held: list[tuple[Frame, Position]] = []
@@ -95,6 +96,7 @@ class _StreamReader:
         if at == self.position:
             # What was held is later by its time, but stands before: the clock was set back.
             self.skipping = False
+            self.found = True
             self._held.clear()
         elif at > self.position:
             self._held.append((frame, at))
@@ -144,7 +146,7 @@ class LineReader:
 
     def found(self) -> bool:
         """Tell whether the place was found from which to go on."""
-        return not any(reader.skipping for reader in self._streams.values())
+        return all(reader.found for reader in self._streams.values())
 
     @property
     def pending_since(self) -> int | None:

@@ -28,6 +28,7 @@ __all__ = ["Chunk", "LogReader"]
 CHUNK_BYTES = 256 * 1024
 TAIL_FRAMES = 500
 """The engine reads the end of a log backwards and fast, but looks through all of it to find a time."""
+_KEYS = ("stdout", "stderr", "newest")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
 
@@ -80,6 +81,7 @@ class LogReader:
         Raises:
             NotFoundError: there is no such container.
         """
+        cursor = {name: cursor[name] for name in _KEYS if name in cursor}
         with self._mutex:
             answer = self._open.pop((container, json.dumps(cursor)), None)
         if answer is None:
