@@ -18,6 +18,8 @@ import pytest
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.engine import Use
 from tests.engines.docker.fixtures import docker_engine, docker_proxy
+from tests.engines.docker.private import PrivateDocker
+from tests.support.engines import required
 
 __all__ = ["docker_engine", "docker_proxy"]  # fixtures for all
 
@@ -62,15 +64,14 @@ def _missing_docker() -> str | None:
 
 
 # Engine -> why it cannot be used here, or None. A backend adds its own line.
-ENGINES = {"local": _missing_local, "docker": _missing_docker}
+ENGINES = {
+    "local": _missing_local,
+    "docker": _missing_docker,
+    "dockerd": PrivateDocker.missing,  # one that a test may stop and start
+}
 
 _NO_DOCKER = "LAUNCH_TESTS_NO_DOCKER"  # tells the workers of `pytest -n` what their controller found
 _docker = Use()
-
-
-def _required(engine: str) -> bool:
-    wanted = os.environ.get("LAUNCH_REQUIRE_ENGINES", "")
-    return wanted == "all" or engine in wanted.split(",")
 
 
 @pytest.hookimpl(tryfirst=True)  # before there are workers, which inherit the variables
@@ -80,7 +81,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     os.environ.pop(_NO_DOCKER, None)
     try:
-        os.environ["DOCKER_HOST"] = _docker.begin(start=_required("docker"))
+        os.environ["DOCKER_HOST"] = _docker.begin(start=required("docker"))
     except (EngineError, OSError) as error:
         os.environ[_NO_DOCKER] = str(error)
 
@@ -95,7 +96,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("engine"):
         (engine,) = mark.args
         if reason := ENGINES[engine]():
-            if _required(engine):
+            if required(engine):
                 pytest.fail(f"engine {engine} is required and missing: {reason}", pytrace=False)
             pytest.skip(f"engine {engine}: {reason}")
 
@@ -103,8 +104,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_report_header() -> list[str]:
     """Say on top which engines this machine has."""
     states = [f"{name} ({reason})" if (reason := missing()) else name for name, missing in ENGINES.items()]
-    required = os.environ.get("LAUNCH_REQUIRE_ENGINES", "those that answer")
-    return [f"engines: {', '.join(states)}; required: {required}"]
+    wanted = os.environ.get("LAUNCH_REQUIRE_ENGINES", "those that answer")
+    return [f"engines: {', '.join(states)}; required: {wanted}"]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 __all__ = ["Daemon", "EngineError", "answers", "unmount_below"]
@@ -72,20 +72,19 @@ class Daemon:
     @property
     def pid(self) -> int | None:
         """The pid of the daemon while it lives."""
-        try:
-            pid = int((self.run / "docker.pid").read_text())
-            comm, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
-        except (OSError, ValueError):
-            return None
-        return pid if comm.endswith("(dockerd") and rest[0] not in "ZX" else None
+        return _living(self.run / "docker.pid", "dockerd")
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Start the daemon and wait until it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         self.run.mkdir(parents=True, exist_ok=True)
+        # Not the machine's: it may name the hosts, too.
+        config = self.run / "daemon.json"
+        config.write_text("{}")
         command = [
             *self.prefix,
             "dockerd",
+            f"--config-file={config}",
             f"--host={self.host}",
             f"--data-root={self.data / 'root'}",
             f"--exec-root={self.run / 'exec'}",
@@ -119,6 +118,10 @@ class Daemon:
     def kill(self, timeout_s: float = 20.0) -> None:
         """End the daemon as a crash would, and wait for its end. Its containers go on."""
         self._signal(signal.SIGKILL, timeout_s)
+        # Its containerd dies with it. Until somebody has reaped that, the next daemon would wait for it in vain.
+        pid_file = self.run / "exec/containerd/containerd.pid"
+        _wait(lambda: _living(pid_file, "containerd") is None, timeout_s, "containerd outlives its dockerd")
+        pid_file.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End the daemon, politely if it listens; nothing happens where none runs."""
@@ -136,11 +139,25 @@ class Daemon:
     def _signal(self, number: signal.Signals, timeout_s: float) -> None:
         if (pid := self.pid) is not None:
             os.kill(pid, number)
-            deadline = time.monotonic() + timeout_s
-            while self.pid is not None:
-                if time.monotonic() > deadline:
-                    raise EngineError(f"dockerd {pid} has not ended {timeout_s:.0f} s after {number.name}")
-                time.sleep(0.02)
+            _wait(lambda: self.pid is None, timeout_s, f"dockerd {pid} does not end after {number.name}")
         if self._process:
             self._process.wait(timeout_s)
             self._process = None
+
+
+def _living(pid_file: Path, program: str) -> int | None:
+    """Return the pid in the file if a process of the program has it that is no zombie."""
+    try:
+        pid = int(pid_file.read_text())
+        comm, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
+    except (OSError, ValueError):
+        return None
+    return pid if comm.endswith(f"({program}") and rest[0] not in "ZX" else None
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float, failure: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise EngineError(f"{failure}, after {timeout_s:.0f} s")
+        time.sleep(0.02)

@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from tests.engines.docker.daemon import EngineError
 from tests.faults import FaultProxy
+from tests.support.engines import required
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -34,9 +36,7 @@ class DockerEngine:
 
     def python_image(self) -> str:
         """Return the image with Python and the example's word count; the first call builds it in two seconds."""
-        from tests.engines.docker import images
-
-        return images.python(self.client, may_install=bool(os.environ.get("LAUNCH_REQUIRE_ENGINES")))
+        return _image("python", self.client)
 
     def remove_made(self, proxy: FaultProxy) -> None:
         """Remove the managed containers, networks and volumes that were made through the proxy, and nothing else."""
@@ -56,16 +56,25 @@ class DockerEngine:
                         one.remove()
 
 
+def _image(kind: Literal["busybox", "python"], client: DockerClient) -> str:
+    from tests.engines.docker import images
+
+    build = {"busybox": images.busybox, "python": images.python}[kind]
+    try:
+        return build(client, may_install=required("docker"))
+    except EngineError as error:
+        if required("docker"):
+            raise
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[DockerEngine]:
     """The engine of this session, with the image of a shell."""
     import docker
 
-    from tests.engines.docker import images
-
     with contextlib.closing(docker.from_env()) as client:
-        image = images.busybox(client, may_install=bool(os.environ.get("LAUNCH_REQUIRE_ENGINES")))
-        yield DockerEngine(os.environ["DOCKER_HOST"], client, image)
+        yield DockerEngine(os.environ["DOCKER_HOST"], client, _image("busybox", client))
 
 
 @pytest.fixture

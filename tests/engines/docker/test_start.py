@@ -1,0 +1,77 @@
+"""An engine of the tests' own, on a machine that has none: a namespace without the real one's socket and network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.engine("dockerd")
+
+EMPTY = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /run; mount -t tmpfs none /var/tmp; exec "$@"', "sh"]
+# The end of its first process ends all others.
+ALONE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+ENGINE = [sys.executable, "-m", "tests.engines.docker"]
+
+
+def run(checkout, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LAUNCH_", "DOCKER_"))
+    }
+    return subprocess.run(command, cwd=checkout, env=inherited | env, capture_output=True, text=True, check=False)
+
+
+def test_without_an_engine_the_reason_and_the_cure_are_told(checkout):
+    done = run(checkout, *EMPTY, *ENGINE, "status", DOCKER_HOST="unix:///run/other.sock")
+
+    assert done.returncode == 1
+    assert "unix:///run/other.sock: No such file" in done.stderr
+    assert "unix:///var/run/docker.sock: No such file" in done.stderr
+    assert "LAUNCH_REQUIRE_ENGINES=docker" in done.stderr
+
+
+def test_start_and_stop_by_hand(checkout):
+    script = """
+        busybox ip link set lo up
+        $0 -m tests.engines.docker start; $0 -m tests.engines.docker start; pidof dockerd | wc -w
+        $0 -m tests.engines.docker images
+        LAUNCH_REQUIRE_ENGINES=docker $0 -m pytest -q -o cache_dir=/var/tmp/cache tests/engines/docker/test_images.py
+        $0 -m tests.engines.docker status
+        $0 -m tests.engines.docker stop; $0 -m tests.engines.docker stop
+        pidof dockerd containerd || ls /run /var/tmp
+    """
+    done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable)
+
+    lines = done.stdout.splitlines()
+    host = "DOCKER_HOST=unix:///run/launch-docker/docker.sock"
+    assert lines[:6] == [host, host, "1", host, "launch-busybox:local", "launch-python:local"], done
+    assert " passed" in done.stdout
+    assert lines[lines.index(host, 6) :][:3] == [host, "stopped", "none of ours runs"]
+    assert "launch-docker" not in lines
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_session_starts_what_it_requires_and_stops_it(checkout, workers):
+    """One daemon for all workers, and none afterwards."""
+    script = """
+        busybox ip link set lo up
+        $0 -m pytest -q -o cache_dir=/var/tmp/cache -n $1 tests/engines/docker/test_images.py
+        pidof dockerd containerd || ls /run /var/tmp
+    """
+    done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable, workers, LAUNCH_REQUIRE_ENGINES="docker")
+
+    assert "5 passed" in done.stdout, done
+    assert "launch-docker" not in done.stdout.splitlines()
+
+
+def test_there_is_never_a_second_daemon(checkout, docker_engine):
+    """At its start it would delete the bridge of the first one."""
+    if not docker_engine.host.startswith("unix:"):
+        pytest.skip("the engine runs on another host")
+
+    done = run(checkout, *EMPTY, *ENGINE, "start")
+
+    assert done.returncode == 1
+    assert "dockerd runs here already" in done.stderr
