@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -31,8 +33,17 @@ def lines_of(events: Iterable[Event]) -> dict[str, list[str]]:
     return dict(found)
 
 
+@contextlib.contextmanager
+def _follower(apps: Apps, app_id: str, **how: Any) -> Iterator[Follower]:
+    with (
+        contextlib.closing(apps.another()) as scheduler,
+        Follower(scheduler, app_id, poll_interval_s=_POLL_S, **how) as follower,
+    ):
+        yield follower
+
+
 def _follow(apps: Apps, app_id: str) -> list[Event]:
-    with Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
+    with _follower(apps, app_id) as follower:
         return [*follower]
 
 
@@ -71,9 +82,7 @@ class FollowTests(ContractBase):
         app_id = apps.start(apps.sh(_WRITER))
         stored, seen, cuts, over = "{}", list[str](), 0, False
         while not over:
-            with Follower(
-                apps.another(), app_id, poll_interval_s=_POLL_S, cursors=json.loads(stored), scheduled=True
-            ) as follower:
+            with _follower(apps, app_id, cursors=json.loads(stored), scheduled=True) as follower:
                 for event in follower:
                     seen += lines_of([event]).get("main/0", [])
                     over = isinstance(event, Ended)
@@ -91,7 +100,7 @@ class FollowTests(ContractBase):
             pytest.skip("the logs of the engine cannot be stalled")
         app_id = apps.start(apps.sh("echo 1; sleep 1; echo 2"))
         with stall:
-            with Follower(apps.another(), app_id, poll_interval_s=_POLL_S, log_drain_s=_DRAIN_S) as follower:
+            with _follower(apps, app_id, log_drain_s=_DRAIN_S) as follower:
                 events = []
                 for event in follower:
                     events.append(event)
@@ -103,6 +112,6 @@ class FollowTests(ContractBase):
         assert events[-1].response.state is AppState.SUCCEEDED
         assert waited < _DRAIN_S + 2
         assert [event for event in events if isinstance(event, LogGap)]
-        with Follower(apps.another(), app_id, poll_interval_s=_POLL_S, cursors=events[-1].cursors) as follower:
+        with _follower(apps, app_id, cursors=events[-1].cursors) as follower:
             rest = [*follower]
         assert lines_of([*events, *rest]) == {"main/0": ["1\n", "2\n"]}

@@ -1,0 +1,91 @@
+"""The Docker scheduler keeps the contract, on a real engine behind a proxy that counts and breaks its requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.testing import Engine, SchedulerContract
+from tests.engines.docker.fixtures import DockerEngine
+from tests.faults import FaultProxy
+
+
+class ProxiedEngine(Engine):
+    """Looks at the containers, past the proxy."""
+
+    def __init__(self, client: DockerClient, proxy: FaultProxy) -> None:
+        self._client = client
+        self._proxy = proxy
+
+    def alive(self, app_id: str) -> int:
+        return sum(state in {"running", "paused", "restarting"} for state in self._states(app_id))
+
+    def starts(self, app_id: str) -> int:
+        # Each attempt is a container of its own, and none is removed before the app is deleted.
+        return sum(state != "created" for state in self._states(app_id))
+
+    def _states(self, app_id: str) -> list[str]:
+        labels = [f"{Label.APP_ID}={app_id}", f"{Label.KIND}={Kind.REPLICA}"]
+        return [row["State"] for row in self._client.api.containers(all=True, filters={"label": labels})]
+
+    def requests(self) -> int:
+        return self._proxy.count()
+
+    def cut_off(self) -> AbstractContextManager[None]:
+        return self._proxy.refused()
+
+    @contextlib.contextmanager
+    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
+        with self._proxy.clock(offset_s) as clock:
+            yield clock.step
+
+    def stall_logs(self) -> AbstractContextManager[None]:
+        return self._proxy.stalled(r"/logs$")
+
+
+# A Unix socket that was refused docker-py leaves to the garbage collector.
+@pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1,:pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.engine("docker")
+class TestDocker(SchedulerContract):
+    factory = "airflow_provider_launch.schedulers.docker.scheduler:create_scheduler"
+    capabilities = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.STREAMS,
+            Capability.TIME_FILTER,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.BIND_MOUNT,
+            Capability.VOLUME_MOUNT,
+            Capability.DEVICE_MOUNT,
+            Capability.RESULT,
+        }
+    )
+
+    @pytest.fixture
+    def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> ProxiedEngine:
+        return ProxiedEngine(docker_engine.client, docker_proxy)
+
+    @pytest.fixture
+    def params(self, docker_proxy: FaultProxy) -> dict[str, Any]:
+        return {"host": docker_proxy.url}
+
+    @pytest.fixture
+    def unreachable_params(self) -> dict[str, Any]:
+        return {"host": "tcp://127.0.0.1:1"}
+
+    @pytest.fixture
+    def image(self, docker_engine: DockerEngine) -> str:
+        return docker_engine.image
