@@ -26,10 +26,12 @@ class EndingTests(ContractBase):
 
     # ---- gang ------------------------------------------------------------------------------------------------
 
-    def test_a_failed_replica_ends_its_peers(self, apps: Apps) -> None:
+    @pytest.mark.parametrize("peer", ["exec sleep 300", DEAF], ids=["obedient", "deaf"])
+    def test_a_failed_replica_ends_its_peers(self, apps: Apps, peer: str) -> None:
         """The others would wait for the dead one for ever, and cost money."""
         script = "test $LAUNCH_REPLICA_ID = 1 || exec sleep 300; sleep 1; exit 3"
-        app_id = apps.start(apps.sh("exec sleep 300", "peer"), apps.sh(script, "bad", num_replicas=2))
+        roles = [apps.sh(peer, "peer"), apps.sh(script, "bad", num_replicas=2)]
+        app_id = apps.start(*roles, **self._short_grace(apps))
         found = apps.end(app_id)
 
         assert found.state is AppState.FAILED
@@ -128,8 +130,7 @@ class EndingTests(ContractBase):
 
     def test_cancel_can_be_repeated(self, apps: Apps) -> None:
         """Whoever did not get the answer of a cancel asks again; several may ask at once."""
-        short: dict[str, Any] = {"grace_s": 1} if apps.has_option("grace_s") else {}
-        app_id = apps.start(apps.sh(DEAF), **short)
+        app_id = apps.start(apps.sh(DEAF), **self._short_grace(apps))
         apps.until_written(app_id, "up")
         with ThreadPoolExecutor(4) as pool:
             for done in [pool.submit(apps.another().cancel, app_id) for _ in range(4)]:
@@ -257,12 +258,15 @@ class EndingTests(ContractBase):
         """One app that is gone must not hide the others."""
         known, unknown = apps.start(apps.sh("exit 3")), apps.new_id()
         apps.end(known)
+        alone = apps.another().describe(known)
         found = apps.another().describe_many([unknown, known])
+        together = found[known]
 
         assert set(found) == {known, unknown}
         assert found[unknown] is None
-        assert found[known] is not None
-        assert found[known] == apps.another().describe(known)
+        assert alone is not None
+        assert together is not None
+        assert together.to_status() == alone.to_status()
 
     @pytest.mark.parametrize("script", ["exit 0", "exit 3", "exec sleep 300"])
     def test_a_terminal_state_is_final(self, apps: Apps, script: str) -> None:
@@ -294,6 +298,10 @@ class EndingTests(ContractBase):
         assert apps.lines(app_id) == ["done\n"]
 
     # ---- helpers ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _short_grace(apps: Apps) -> dict[str, Any]:
+        return {"grace_s": 1} if apps.has_option("grace_s") else {}
 
     def _offered_retries(self) -> int:
         return 1 if Capability.APPLICATION_RETRY in self.capabilities else 0

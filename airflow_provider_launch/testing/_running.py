@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
-from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState
@@ -29,7 +29,7 @@ ODD_TEXTS = (
     "$HOME ${HOME} $(id) `id`",
     "\\ \\n %s %%",
     "*",
-    "a\tb",
+    "tab\tand\rreturn",
     "[FIELD_PATH]metadata.name",
     "{{ ds }}",
     "x" * 100_000,
@@ -92,9 +92,9 @@ class RunningTests(ContractBase):
         assert apps.lines(app_id, "worker", 1) == [f"{app_id} worker 1 2 0\n"]
 
     def test_start_and_end_of_a_replica_are_told(self, apps: Apps) -> None:
-        """Users look there for what took so long; a start after the end confuses them."""
+        """The first failure is the cause of the others, and users look there for what took so long."""
         before = time.time()
-        found = apps.run(apps.sh("sleep 1"))
+        found = apps.run(apps.sh("sleep 1; exit 3"))
         replica = replicas(found)["main", 0]
         began, ended = replica.start_time, replica.end_time
 
@@ -251,12 +251,16 @@ class RunningTests(ContractBase):
         short = apps.new_id()
         longer = apps.keep(f"{short}-y")
         apps.start(apps.sh("echo short", "y-z"), app_id=short)
-        apps.start(apps.sh("echo longer", "z"), app_id=longer)
+        try:
+            apps.start(apps.sh("echo longer", "z"), app_id=longer)
+        except AppConflictError:
+            assert apps.exists_nowhere(longer)
+        else:
+            assert apps.end(longer).state is AppState.SUCCEEDED
+            assert apps.lines(longer, "z") == ["longer\n"]
 
         assert apps.end(short).state is AppState.SUCCEEDED
-        assert apps.end(longer).state is AppState.SUCCEEDED
         assert apps.lines(short, "y-z") == ["short\n"]
-        assert apps.lines(longer, "z") == ["longer\n"]
 
     # ---- together --------------------------------------------------------------------------------------------
 

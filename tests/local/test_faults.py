@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.schedulers.local import layout, processes
-from airflow_provider_launch.specs import AppConflictError, AppDef, AppState, RetryPolicy, is_terminal
+from airflow_provider_launch.specs import AppDef, AppState, RetryPolicy, is_terminal
 from tests.support.local import Apps, processes_below, sh, until
 
 
@@ -96,16 +96,6 @@ def test_twenty_racing_submits_start_one_app(apps: Apps, tmp_path: Path) -> None
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert len(apps.scheduler.list()) == 1
     assert not list((apps.root / "building").iterdir())
-
-
-def test_same_id_with_another_app_is_a_conflict(apps: Apps) -> None:
-    apps.start(sh("sleep 0.1"), app_id="x")
-    apps.start(sh("sleep 0.1"), app_id="x")
-    with pytest.raises(AppConflictError, match="another definition"):
-        apps.start(sh("sleep 0.2"), app_id="x")
-    with pytest.raises(AppConflictError):
-        apps.start(sh("sleep 0.1"), app_id="x", grace_s=1)
-    apps.end("x")
 
 
 LAUNCHER = """
