@@ -27,7 +27,15 @@ from airflow_provider_launch.schedulers.api import (
     Stream,
     check_replica,
 )
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, apps_in, void_name
+from airflow_provider_launch.schedulers.docker.containers import (
+    App,
+    Container,
+    Detail,
+    Plan,
+    apps_in,
+    epoch_ns,
+    void_name,
+)
 from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.docker.log_reader import LogReader
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Kind, Label, container_name, mark_name, slug
@@ -55,6 +63,7 @@ from airflow_provider_launch.schedulers.docker.status import (
 )
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -80,6 +89,10 @@ _TAKEOVER_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _KEPT_APPS = 2000
 _LONGEST_REPLY = 64 * 1024
+_KILLED = {137, 143, 255}
+"""Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
+_DOWN_NS = 3600 * 1_000_000_000
+"""How long an engine may have been down until its start is not held for the reason of an end any more."""
 
 T = TypeVar("T")
 
@@ -321,6 +334,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         verdict = self._judge(app, now)
         if not verdict.settled:
             app, verdict = self._work(app.app_id) or (app, verdict)
+        self._note_restarts(app, verdict)
         request = self._requests.get(app.app_id)
         response = response_from(app, verdict, self._details, self._host(), request, self._notes)
         if response.state is AppState.FAILED:
@@ -349,6 +363,19 @@ class DockerScheduler(Scheduler[DockerOpts]):
             self._details.clear()
         self._details[container.id] = Detail.of(document)
         self._looked[container.id] = moment
+
+    def _note_restarts(self, app: App, verdict: Verdict) -> None:
+        """Note of killed replicas that the engine was restarted: only the time of their end tells it, not their state."""
+        failed = [app.attempts[key][-1] for key, phase in verdict.phases.items() if phase is Phase.FAILED]
+        for container in failed:
+            detail = self._details.get(container.id)
+            if detail is None or detail.exit_code not in _KILLED or detail.out_of_memory or container.id in self._notes:
+                continue
+            restarted = self.engine.started_at()
+            after = restarted is not None and 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS
+            if len(self._notes) > 10 * _KEPT_APPS:
+                self._notes.clear()
+            self._notes[container.id] = f"the engine was restarted at {restarted}" if after else ""
 
     # ---- what an observer does ---------------------------------------------------------------------------------------
 
