@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,19 +60,26 @@ def _missing_local() -> str | None:
     return None if os.name == "posix" else f"local processes need a POSIX system, this is {sys.platform}"
 
 
-def _missing_docker() -> str | None:
-    return os.environ.get(_NO_DOCKER)
+def _begin_docker() -> None:
+    os.environ["DOCKER_HOST"] = _docker.begin(start=required("docker"))
 
 
+def _begin_dockerd() -> None:
+    if required("dockerd"):
+        PrivateDocker.install()
+    if reason := PrivateDocker.missing():
+        raise EngineError(reason)
+
+
+_docker = Use()
+_BEGIN = {"docker": _begin_docker, "dockerd": _begin_dockerd}
+_MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 # Engine -> why it cannot be used here, or None. A backend adds its own line.
 ENGINES = {
     "local": _missing_local,
-    "docker": _missing_docker,
-    "dockerd": PrivateDocker.missing,  # one that a test may stop and start
+    "docker": partial(os.environ.get, f"{_MISSING}docker"),
+    "dockerd": partial(os.environ.get, f"{_MISSING}dockerd"),  # one that a test may stop and start
 }
-
-_NO_DOCKER = "LAUNCH_TESTS_NO_DOCKER"  # tells the workers of `pytest -n` what their controller found
-_docker = Use()
 
 
 @pytest.hookimpl(tryfirst=True)  # before there are workers, which inherit the variables
@@ -79,11 +87,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Look for the engines once for all processes, and start what is required and missing."""
     if hasattr(session.config, "workerinput"):
         return
-    os.environ.pop(_NO_DOCKER, None)
-    try:
-        os.environ["DOCKER_HOST"] = _docker.begin(start=required("docker"))
-    except (EngineError, OSError) as error:
-        os.environ[_NO_DOCKER] = str(error)
+    for name, begin in _BEGIN.items():
+        os.environ.pop(f"{_MISSING}{name}", None)
+        try:
+            begin()
+        except (EngineError, OSError) as error:
+            os.environ[f"{_MISSING}{name}"] = str(error)
 
 
 def pytest_unconfigure() -> None:

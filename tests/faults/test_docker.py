@@ -113,10 +113,10 @@ def test_a_followed_log_comes_line_by_line(client, created):
 def test_an_error_is_docker_pys_own(docker_proxy, client):
     docker_proxy.add(Fault(error(500, "boom"), "GET", r"/containers/json$", nth=2))
 
-    client.containers.list()
+    client.api.containers()
     with pytest.raises(APIError, match=r"500 Server Error for .*Internal Server Error \(\"boom\"\)"):
-        client.containers.list()
-    client.containers.list()
+        client.api.containers()
+    client.api.containers()
 
 
 def test_a_lost_answer_leaves_a_container(docker_proxy, client, created):

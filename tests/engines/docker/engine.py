@@ -42,7 +42,12 @@ class Use:
         self._users: IO[str] | None = None
 
     def begin(self, *, start: bool, keep: bool = False) -> str:
-        """Return the host of an engine; `start` one if none answers. `keep` lets it outlive all users."""
+        """Return the host of an engine; `start` one if none answers. `keep` lets it outlive all users.
+
+        With `start` the programs that the images are made from are installed, too.
+        """
+        if start:
+            install(**{"busybox": "busybox-static", "/usr/bin/python3": "python3"})
         host, reason = find()
         if host not in {None, OURS.host}:
             return host

@@ -61,7 +61,7 @@ def _image(kind: Literal["busybox", "python"], client: DockerClient) -> str:
 
     build = {"busybox": images.busybox, "python": images.python}[kind]
     try:
-        return build(client, may_install=required("docker"))
+        return build(client)
     except EngineError as error:
         if required("docker"):
             raise

@@ -17,7 +17,6 @@ import docker
 from docker.errors import ImageNotFound
 
 from tests.engines.docker.daemon import EngineError
-from tests.engines.docker.packages import install
 
 __all__ = ["BUSYBOX", "PYTHON", "busybox", "python"]
 
@@ -31,9 +30,9 @@ _CONTENT = "launch.io/test-content"
 _RECIPE = "1"  # counts up when an image of the same files has to be built anew
 
 
-def busybox(client: docker.DockerClient, *, may_install: bool = False) -> str:
+def busybox(client: docker.DockerClient) -> str:
     """Return the name of the busybox image, which is built if the engine lacks it."""
-    program = _busybox(may_install)
+    program = _busybox()
     key = _sum(program)
 
     def pack(tar: tarfile.TarFile) -> None:
@@ -43,10 +42,10 @@ def busybox(client: docker.DockerClient, *, may_install: bool = False) -> str:
     return _build(client, BUSYBOX, key, pack, ["ENV PATH=/bin", 'CMD ["sh"]'])
 
 
-def python(client: docker.DockerClient, *, may_install: bool = False) -> str:
+def python(client: docker.DockerClient) -> str:
     """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
-    program = _busybox(may_install)
-    packages = _python_packages(may_install)
+    program = _busybox()
+    packages = _python_packages()
     example = sorted(_EXAMPLE.glob("launch_wordcount.*"))
     key = _output("dpkg-query", "--show", *packages) + _sum(program, *example)
 
@@ -117,10 +116,8 @@ def _shell(tar: tarfile.TarFile, program: Path, folder: str) -> None:
     tar.addfile(info, io.BytesIO(users))
 
 
-def _busybox(may_install: bool) -> Path:
+def _busybox() -> Path:
     """Return a busybox that needs no library."""
-    if may_install:
-        install(busybox="busybox-static")
     program = shutil.which("busybox")
     if program is None:
         raise EngineError("the image of the tests is made from busybox: apt-get install busybox-static")
@@ -129,10 +126,8 @@ def _busybox(may_install: bool) -> Path:
     return Path(program)
 
 
-def _python_packages(may_install: bool) -> list[str]:
+def _python_packages() -> list[str]:
     link = Path("/usr/bin/python3")
-    if not link.exists() and may_install:
-        install(**{str(link): "python3"})
     if not link.exists() or not shutil.which("dpkg-query"):
         raise EngineError("the Python image is made from Debian's packages: apt-get install python3")
     version = link.readlink().name  # python3.11

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.engines.docker.daemon import Daemon, EngineError, unmount_below
+from tests.engines.docker.packages import install
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -44,6 +45,11 @@ class PrivateDocker:
         path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
         needed = [name for name in ("dockerd", "unshare", "nsenter", "busybox") if not shutil.which(name, path=path)]
         return f"not installed: {', '.join(needed)}" if needed else None
+
+    @staticmethod
+    def install() -> None:
+        """Install what is missing; needs root."""
+        install(dockerd="docker.io", busybox="busybox-static")
 
     @property
     def host(self) -> str:
