@@ -365,7 +365,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._looked[container.id] = moment
 
     def _note_restarts(self, app: App, verdict: Verdict) -> None:
-        """Note of killed replicas that the engine was restarted: only the time of their end tells it, not their state."""
+        """Note of killed replicas that the engine was restarted: only the time of their end tells it."""
         failed = [app.attempts[key][-1] for key, phase in verdict.phases.items() if phase is Phase.FAILED]
         for container in failed:
             detail = self._details.get(container.id)
