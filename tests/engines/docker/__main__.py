@@ -1,4 +1,4 @@
-"""The Docker engine of the tests by hand: `python -m tests.engines.docker start|stop|images|status`."""
+"""The Docker engine of the tests by hand: `python -m tests.engines.docker status|start|images|clean|stop`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import docker
 
-from tests.engines.docker import engine, images
+from tests.engines.docker import cleanup, engine, images
 from tests.engines.docker.daemon import EngineError
 
 
@@ -19,6 +19,7 @@ def main() -> None:
         "status": "say which engine the tests would use",
         "start": "use the engine that answers, else install and start one of our own (root)",
         "images": "build the images of the tests, also the one of the example",
+        "clean": "remove the containers, networks and volumes of all apps, whoever launched them",
         "stop": "stop the engine that start has started, and remove its data",
     }
     parser.add_argument(
@@ -30,10 +31,11 @@ def main() -> None:
         return
     host = engine.Use().begin(start=command == "start", keep=command == "start")
     print(f"DOCKER_HOST={host}")
-    if command == "images":
-        with contextlib.closing(docker.from_env(environment={**os.environ, "DOCKER_HOST": host})) as client:
-            for build in (images.busybox, images.python):
-                print(build(client))
+    with contextlib.closing(docker.from_env(environment={**os.environ, "DOCKER_HOST": host})) as client:
+        if command == "images":
+            print(images.busybox(client), images.python(client), sep="\n")
+        if command == "clean":
+            print(*cleanup.remove_managed(client), sep="\n")
 
 
 if __name__ == "__main__":

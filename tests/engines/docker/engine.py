@@ -86,7 +86,6 @@ def stop() -> bool:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    OURS.run.mkdir(parents=True, exist_ok=True)
     with OURS.run.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 __all__ = ["DockerEngine", "docker_engine", "docker_proxy"]
-
-MANAGED = "launch.io/managed"
-APP_ID = "launch.io/app-id"
 
 
 @dataclass(frozen=True)
@@ -40,20 +36,12 @@ class DockerEngine:
 
     def remove_made(self, proxy: FaultProxy) -> None:
         """Remove the managed containers, networks and volumes that were made through the proxy, and nothing else."""
-        from docker.errors import APIError, NotFound
+        from tests.engines.docker import cleanup
 
-        made = {request.query.get("name") for request in proxy.matching("POST", r"/containers/create$")}
-        for row in self.client.api.containers(all=True, filters={"label": f"{MANAGED}=true"}):
-            if made & {name.lstrip("/") for name in row["Names"]}:
-                with contextlib.suppress(NotFound):
-                    self.client.api.remove_container(row["Id"], v=True, force=True)
-        for kind, found in (("networks", self.client.networks), ("volumes", self.client.volumes)):
-            made = {json.loads(request.body)["Name"] for request in proxy.matching("POST", rf"/{kind}/create$")}
-            # Those of one app: the network that all share stays, others may use it.
-            for one in found.list(filters={"label": [f"{MANAGED}=true", APP_ID]}):
-                if one.name in made:
-                    with contextlib.suppress(APIError):
-                        one.remove()
+        containers = proxy.matching("POST", r"/containers/create$")
+        others = proxy.matching("POST", r"/(networks|volumes)/create$")
+        made = {one.query.get("name") for one in containers} | {one.json["Name"] for one in others}
+        cleanup.remove_managed(self.client, made.__contains__)
 
 
 def _image(kind: Literal["busybox", "python"], client: DockerClient) -> str:
