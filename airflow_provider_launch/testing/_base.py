@@ -20,12 +20,13 @@ from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing.engine import Engine
-from airflow_provider_launch.testing.other_process import OtherProcess
 
-__all__ = ["Apps", "ContractBase", "MakeScheduler", "replicas", "until"]
+__all__ = ["Apps", "ContractBase", "MakeProcess", "MakeScheduler", "replicas", "until"]
 
 MakeScheduler = Callable[[], Scheduler[Any]]
+MakeProcess = Callable[[], OtherProcess]
 
 _PAUSE_S = 0.05
 
@@ -249,12 +250,17 @@ class ContractBase:
         apps.remove()
 
     @pytest.fixture
-    def other_process(self, params: dict[str, Any]) -> Iterator[OtherProcess]:
-        """Return a scheduler of the same params in a process of its own."""
+    def make_process(self, params: dict[str, Any]) -> Iterator[MakeProcess]:
+        """Return a function that starts a process with a scheduler of the same params."""
         if not self.factory:
             pytest.skip("the backend names no `factory`, so no other process can make its scheduler")
-        with OtherProcess(self.factory, params) as other:
-            yield other
+        with contextlib.ExitStack() as stack:
+            yield lambda: stack.enter_context(OtherProcess(self.factory, params))
+
+    @pytest.fixture
+    def other_process(self, make_process: MakeProcess) -> OtherProcess:
+        """Return a scheduler of the same params in a process of its own."""
+        return make_process()
 
     @pytest.fixture(autouse=True)
     def _expect_failure(self, request: pytest.FixtureRequest) -> None:

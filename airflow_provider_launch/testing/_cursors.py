@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.api import Capability, JsonValue
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase
-from airflow_provider_launch.testing.other_process import OtherProcess
+from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["CursorTests"]
 

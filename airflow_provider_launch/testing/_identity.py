@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,10 +14,14 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, until
-from airflow_provider_launch.testing.other_process import OtherProcess
+from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, until
+from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["IdentityTests"]
+
+
+MOMENTS_S = (0.01, 0.03, 0.1, 0.3)
+"""Seconds after which a launcher is killed: before, amid and after what it does."""
 
 
 class IdentityTests(ContractBase):
@@ -197,6 +202,36 @@ class IdentityTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.lines(app_id) == ["survived\n"]
 
+    # ---- killed launchers ------------------------------------------------------------------------------------
+
+    def test_a_launcher_killed_while_it_schedules_is_made_up_for(self, apps: Apps, make_process: MakeProcess) -> None:
+        """Wherever it was: the next one goes on, and nothing is started twice."""
+        self.needs(Capability.ADOPT)
+        role = apps.sh("echo run; sleep 0.5", num_replicas=2)
+        processes = [make_process() for _ in MOMENTS_S]
+        for process, delay_s in zip(processes, MOMENTS_S, strict=True):
+            app_id = apps.new_id()
+            self._schedule_and_die(process, role, apps, app_id, delay_s)
+            apps.start(role, app_id=app_id)
+
+            assert apps.end(app_id).state is AppState.SUCCEEDED
+            assert [apps.lines(app_id, k=k) for k in range(2)] == [["run\n"]] * 2
+            assert apps.engine.starts(app_id) in {None, 2}
+
+    def test_what_a_killed_launcher_left_can_be_cancelled(self, apps: Apps, make_process: MakeProcess) -> None:
+        """The task is cancelled in the moment in which its worker dies; half an app must not go on either."""
+        role = apps.sh("exec sleep 300", num_replicas=2)
+        processes = [make_process() for _ in MOMENTS_S]
+        for process, delay_s in zip(processes, MOMENTS_S, strict=True):
+            app_id = apps.new_id()
+            self._schedule_and_die(process, role, apps, app_id, delay_s)
+            apps.scheduler.cancel(app_id)
+
+            # Not begun at all, or ended by the cancel.
+            if apps.scheduler.describe(app_id) is not None:
+                assert apps.end(app_id).state is AppState.CANCELLED
+            apps.until_nothing_is_alive(app_id)
+
     # ---- threads ---------------------------------------------------------------------------------------------
 
     def test_one_scheduler_serves_several_threads(self, apps: Apps) -> None:
@@ -217,6 +252,14 @@ class IdentityTests(ContractBase):
         assert seen == [(number % 4, [f"{number % 4}\n"], True) for number in range(40)]
 
     # ---- helpers ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _schedule_and_die(process: OtherProcess, role: Role, apps: Apps, app_id: str, delay_s: float) -> None:
+        process.call("list")  # it is up
+        document = app_to_dict(AppDef("contract", [role]))
+        process.begin("schedule", app=document, cfg=apps.cfg, app_id=app_id)
+        time.sleep(delay_s)
+        process.kill()
 
     @staticmethod
     def _race(calls: list[Callable[[], object]]) -> None:

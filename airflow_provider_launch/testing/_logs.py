@@ -12,7 +12,7 @@ from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.testing._base import Apps, ContractBase
-from airflow_provider_launch.testing.other_process import OtherProcess
+from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["LogTests", "read_all"]
 

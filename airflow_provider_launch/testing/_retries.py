@@ -10,7 +10,7 @@ from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
+from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, replicas
 
 __all__ = ["RetryTests"]
 
@@ -129,6 +129,29 @@ class RetryTests(ContractBase):
             # Between two attempts the app stays RUNNING: no observer may take the pause for an end.
             assert history[-1] is AppState.FAILED
             assert sorted(history) == history
+
+    @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
+    def test_retries_are_exact_when_observers_are_killed(
+        self, apps: Apps, make_process: MakeProcess, policy: RetryPolicy
+    ) -> None:
+        """Where observers do the retries, one may die in the middle of one."""
+        self.needs(CAPABILITY[policy])
+        processes = [make_process() for _ in range(4)]
+        for process in processes:
+            process.call("list")  # it is up
+        role = apps.sh("echo run; sleep 0.2; exit 5", max_retries=3, retry_policy=policy, num_replicas=2)
+        app_id = apps.start(role)
+        for number, process in enumerate(processes):
+            for _ in range(50):
+                process.begin("describe", app_id=app_id)
+            time.sleep(0.25 + 0.07 * number)
+            process.kill()
+        found = apps.end(app_id)
+        told = [apps.lines(app_id, k=k) for k in range(2)]
+
+        assert found.state is AppState.FAILED
+        assert max(len(lines) for lines in told) == 4
+        assert apps.engine.starts(app_id) in {None, sum(len(lines) for lines in told)}
 
     def test_peers_with_different_policies_keep_their_own_count(self, apps: Apps) -> None:
         """The retries of one role are not those of another."""

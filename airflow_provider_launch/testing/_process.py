@@ -1,0 +1,101 @@
+"""The near end of a scheduler in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["OtherProcess", "OtherProcessError"]
+
+_END_TIMEOUT_S = 30.0
+
+
+class OtherProcessError(Exception):
+    """The call failed over there; `kind` is the class of the error."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class OtherProcess:
+    """Calls a scheduler in another process, one call after the other.
+
+    Args:
+        factory: `package.module:function`, called with a session name and the params.
+        params: plain JSON for the factory.
+    """
+
+    def __init__(self, factory: str, params: Mapping[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.other_process", factory, json.dumps(params)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            # The factory may stand in a test module that only this process knows how to find.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin(self, command: str, **arguments: Any) -> None:
+        """Send a call and do not wait for its answer; the process is to be killed meanwhile."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Let the process die without a word, as a worker does that is out of memory."""
+        self._process.kill()
+        self._process.wait()
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Return the answer as plain JSON.
+
+        Commands and answers:
+            describe(app_id): `AppStatus.to_json()`, or None.
+            cancel(app_id), delete(app_id): None.
+            list(): ids.
+            schedule(app, cfg, app_id): the id; `app` as of `app_to_dict`.
+            read_logs(app_id, role, k, cursor, stream): `{"lines": [[text, stream, time, attempt]], "cursor": ...}`.
+            log_iter(app_id, role, k): lines as texts.
+
+        Raises:
+            OtherProcessError: the scheduler raised.
+        """
+        self.begin(command, **arguments)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the other process died with exit code {self._process.wait(_END_TIMEOUT_S)}"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise OtherProcessError(answer["error"], answer["message"])
+        return answer["answer"]
+
+    def close(self) -> None:
+        """End the process; may be repeated."""
+        process = self._process
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

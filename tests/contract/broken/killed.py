@@ -1,0 +1,53 @@
+"""Defects that show when a process of the launcher is killed: what it held stays held."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.contract.broken.defects import Local, caught_by
+
+
+class HoldsALockFile(Local):
+    """The lock is a file, and a file does not go away with the process that made it."""
+
+    @contextlib.contextmanager
+    def _held(self, app_id: str, work_s: float) -> Iterator[None]:
+        lock = Path(self.root, "locks", app_id)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.touch(exist_ok=False)
+        except FileExistsError:
+            raise SchedulerUnavailableError(f"somebody else works at {app_id!r}") from None
+        time.sleep(work_s)
+        yield
+        lock.unlink()
+
+
+@caught_by(
+    "test_a_launcher_killed_while_it_schedules_is_made_up_for",
+    "test_what_a_killed_launcher_left_can_be_cancelled",
+)
+class LocksWhatItSchedules(HoldsALockFile):
+    def schedule(self, dryrun_info: Any) -> str:
+        with self._held(dryrun_info.request.app_id, 0.2):
+            return super().schedule(dryrun_info)
+
+    def cancel(self, app_id: str) -> None:
+        with self._held(app_id, 0):
+            super().cancel(app_id)
+
+
+@caught_by(
+    "test_retries_are_exact_when_observers_are_killed[REPLICA]",
+    "test_retries_are_exact_when_observers_are_killed[APPLICATION]",
+)
+class LocksWhatItLooksAt(HoldsALockFile):
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        with self._held(app_id, 0.05):
+            return super().describe(app_id)
