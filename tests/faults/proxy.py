@@ -131,6 +131,20 @@ class Exchange:
         raise _Dropped
 
 
+def _says_nothing(sock: socket.socket | None) -> bool:
+    """Return whether what came is only TLS's own: tickets for the next session."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return False
+    sock.setblocking(False)
+    try:
+        sock.recv(1)
+    except ssl.SSLWantReadError:
+        return True
+    finally:
+        sock.setblocking(True)
+    return False
+
+
 @contextlib.contextmanager
 def _broken_off() -> Iterator[None]:
     # Whoever left, the other side has to see the connection end.
@@ -164,7 +178,7 @@ class FaultProxy:
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._clients: set[socket.socket] = set()
+        self._sockets: set[socket.socket] = set()
         self._faults: list[Fault] = []
         self._gates: list[tuple[re.Pattern[str], threading.Event]] = []
         self._clock: Clock | None = None
@@ -270,9 +284,9 @@ class FaultProxy:
             self._accepting.join(20)
             self._listener = None
         with self._lock:
-            for client in self._clients:
+            for sock in self._sockets:
                 with contextlib.suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def _start(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
         thread = threading.Thread(target=target, args=(sock,), name="fault-proxy", daemon=True)
@@ -289,7 +303,7 @@ class FaultProxy:
                 except OSError:
                     return
                 with self._lock:
-                    self._clients.add(client)
+                    self._sockets.add(client)
                 self._start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
@@ -297,6 +311,8 @@ class FaultProxy:
         try:
             with _broken_off():
                 upstream = self._connect()
+                with self._lock:
+                    self._sockets.add(upstream)
                 stream = Stream(upstream, lambda: self._readable(client, upstream))
                 asked = Stream(client, lambda: self._next_request(client, upstream))
                 while request := read_request(asked):
@@ -307,7 +323,7 @@ class FaultProxy:
             pass
         finally:
             with self._lock:
-                self._clients.discard(client)
+                self._sockets -= {client, upstream}
             client.close()
             if upstream:
                 upstream.close()
@@ -346,6 +362,9 @@ class FaultProxy:
 
     def _next_request(self, client: socket.socket, upstream: socket.socket | None) -> None:
         """Wait until the client sends; an engine that closes the idle connection closes the client's, too."""
-        readable, _, _ = select.select([client, upstream], [], [])
-        if client not in readable:
-            raise _Dropped
+        while True:
+            readable, _, _ = select.select([client, upstream], [], [])
+            if client in readable:
+                return
+            if not _says_nothing(upstream):
+                raise _Dropped

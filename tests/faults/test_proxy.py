@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.faults import Fault, FaultProxy, cut, delay, drop, drop_answer, error, silence
 from tests.faults.proxy import connector
@@ -128,6 +134,53 @@ def test_added_headers_go_to_the_server(server, session):
         "http://{}:{}".format(*server.server_address), "tcp", headers={"Authorization": "Bearer t"}
     ) as proxy:
         assert session.get(proxy.url.replace("tcp:", "http:")).json()["auth"] == "Bearer t"
+
+
+@pytest.fixture
+def certificate(tmp_path) -> Path:
+    """A certificate for `localhost`, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(timezone.utc)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    file = tmp_path / "both.pem"
+    file.write_bytes(
+        made.public_bytes(encoding)
+        + key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return file
+
+
+def test_tls_is_only_spoken_with_the_server(server, session, certificate):
+    """Faults need the plain bytes; the server, as Kubernetes, may insist on TLS."""
+    secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secured.load_cert_chain(certificate)
+    server.socket = secured.wrap_socket(server.socket, server_side=True)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+
+    with FaultProxy(f"https://localhost:{server.server_port}", "tcp", tls=trusting) as proxy:
+        url = proxy.url.replace("tcp:", "http:")
+        fault = proxy.add(Fault(cut(3), path="/stream", nth=2))
+        for n in range(3):
+            time.sleep(0.05)  # an idle connection has time for the tickets of TLS
+            assert session.post(f"{url}/things", data=str(n)).text == f"done {n}"
+        with session.get(f"{url}/stream", stream=True, timeout=10) as answer:
+            lines = answer.iter_lines(chunk_size=None)
+            assert next(lines) == b"line0"
+            server.more.set()
+            assert next(lines) == b"line1"
+        got = bytearray()
+        with (
+            session.get(f"{url}/stream", stream=True, timeout=10) as answer,
+            pytest.raises(requests.exceptions.ChunkedEncodingError),
+        ):
+            read_into(got, answer)
+        assert (got, fault.hits) == (b"lin", 1)
 
 
 def test_a_stream_passes_piece_by_piece(server, session, url):
