@@ -25,7 +25,11 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {
                 "integration-name": "Launch",
-                "python-modules": ["airflow_provider_launch.hooks.launch", "airflow_provider_launch.hooks.local"],
+                "python-modules": [
+                    "airflow_provider_launch.hooks.launch",
+                    "airflow_provider_launch.hooks.local",
+                    "airflow_provider_launch.hooks.docker",
+                ],
             }
         ],
         "connection-types": [
@@ -86,6 +90,172 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Seconds after which the app is ended "
                         "as FAILED, counted from its "
                         "submission. None means no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+            },
+            {
+                "connection-type": "launch_docker",
+                "hook-class-name": "airflow_provider_launch.hooks.docker.DockerLaunchHook",
+                "hook-name": "Launch (Docker)",
+                "conn-fields": {
+                    "host": {
+                        "label": "Host",
+                        "description": "`unix:///path`, `tcp://host:port` or "
+                        "`ssh://user@host`. None means `DOCKER_HOST`, "
+                        "or the default socket.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "tls_ca": {
+                        "label": "Tls ca",
+                        "description": "File of the certificate authority that signed the engine's certificate.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "tls_cert": {
+                        "label": "Tls cert",
+                        "description": "File of our own certificate, for engines "
+                        "that ask for one; `tls_key` belongs to "
+                        "it.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "tls_key": {
+                        "label": "Tls key",
+                        "description": "File of the key of `tls_cert`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "tls_verify": {
+                        "label": "Tls verify",
+                        "description": "Whether the engine must prove with a "
+                        "certificate who it is, as far as TLS "
+                        "is used.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "registry": {
+                        "label": "Registry",
+                        "description": "Registry that `registry_username` and "
+                        "`registry_password` are for, as it "
+                        "stands before the image's name.\n"
+                        "None means Docker Hub.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "registry_username": {
+                        "label": "Registry username",
+                        "description": "User for pulls from `registry`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "registry_password": {
+                        "label": "Registry password",
+                        "description": "Password or token for pulls from `registry`.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "gpus": {
+                        "label": "Gpus",
+                        "description": "UUIDs or indices of the GPUs of the engine's "
+                        "host that apps may use. None means none.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "timeout_s": {
+                        "label": "Timeout (seconds)",
+                        "description": "Seconds after which a request without "
+                        "an answer is given up; pulls are not "
+                        "meant.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "pull": {
+                        "label": "Pull",
+                        "description": "When images are pulled: where the engine lacks them, at each launch, or never.",
+                        "schema": {"enum": ["missing", "always", "never", None], "type": ["string", "null"]},
+                    },
+                    "copy_env": {
+                        "label": "Copy env",
+                        "description": "Patterns (`HF_*`) of variables that "
+                        "replicas inherit from the launcher. "
+                        "`AIRFLOW*` is never copied.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "network": {
+                        "label": "Network",
+                        "description": "Network of the replicas: `launch` is "
+                        "shared by all apps and made if missing, "
+                        "`app` gives the app one of its own,\n"
+                        "`none`, `host` and `bridge` are Docker's, "
+                        "any other name must exist.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "user": {
+                        "label": "User",
+                        "description": "User, or `user:group`, that runs the program. None means the image's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "working_dir": {
+                        "label": "Working dir",
+                        "description": "Directory in which replicas start. None means the image's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "privileged": {
+                        "label": "Privileged",
+                        "description": "Whether replicas get all rights on the host.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "init": {
+                        "label": "Init",
+                        "description": "Whether Docker's init is process 1, so that "
+                        "signals reach the program and no dead "
+                        "children stay.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "platform": {
+                        "label": "Platform",
+                        "description": "Platform of the image, such as `linux/arm64`. None means the engine's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "extra_hosts": {
+                        "label": "Extra hosts",
+                        "description": "Host names and their addresses, added to the replicas' `/etc/hosts`.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "ulimits": {
+                        "label": "Ulimits",
+                        "description": "Limits by name: `soft:hard`, or one "
+                        'number for both; `{"nofile": '
+                        '"1024:4096"}`.',
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "shm_size_mb": {
+                        "label": "Shm size mb",
+                        "description": "Size of `/dev/shm` in MB. None means the engine's default, which is 64.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
+                    "log_max_mb": {
+                        "label": "Log max mb",
+                        "description": "Size in MB at which the engine begins the next log file of a replica.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
+                    "log_max_files": {
+                        "label": "Log max files",
+                        "description": "Log files kept for each replica; the lines of older ones are lost.",
+                        "schema": {"minimum": 2, "type": ["integer", "null"]},
+                    },
+                    "grace_s": {
+                        "label": "Grace (seconds)",
+                        "description": "Seconds between TERM and KILL when "
+                        "replicas are stopped; whole seconds, "
+                        "rounded up.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "time_limit_s": {
+                        "label": "Time limit (seconds)",
+                        "description": "Seconds after which the app is ended "
+                        "as FAILED, counted from its "
+                        "submission, by whoever follows it: "
+                        "the engine\n"
+                        "itself has no such limit. None means "
+                        "no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                 },

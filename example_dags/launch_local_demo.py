@@ -7,8 +7,8 @@ The reducer is the first role, so its replica 0 is "rank 0": every replica finds
 in `macros.rank0_env`. `port_map={"counts": 0}` asks for a free port; every replica reads it from
 `LAUNCH_PORT_REDUCER_COUNTS`. What the reducer writes to `LAUNCH_RESULT_PATH` becomes `result` in the task's XCom.
 
-The program and the text lie next to this file, in the folder which is given as `image`. On a scheduler with
-containers the same app runs in an image that holds the two files.
+The program and the text lie next to this file, in the folder which is given as `image`. `launch_docker_demo` is the
+same app in containers: only the image and the connection differ.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 
 HERE = Path(__file__).parent
+IMAGE = str(HERE)
+CONNECTION = "launch_local_default"
+
 TEXT = "launch_wordcount.md"  # the documentation of this project
 MAPPERS = 3
 PROGRAM = f"{macros.img_root}/launch_wordcount.py"
@@ -31,12 +34,13 @@ PROGRAM = f"{macros.img_root}/launch_wordcount.py"
 with DAG("launch_local_demo", schedule=None, catchup=False, doc_md=__doc__, tags=["launch", "example"]):
     count_words = LaunchAppOperator(
         task_id="count_words",
+        launch_conn_id=CONNECTION,
         app=AppDef(
             name="wordcount",
             roles=[
                 Role(
                     name="reducer",
-                    image=str(HERE),
+                    image=IMAGE,
                     entrypoint="python3",
                     args=[PROGRAM, "reduce", str(MAPPERS), macros.rank0_env],
                     port_map={"counts": 0},
@@ -44,7 +48,7 @@ with DAG("launch_local_demo", schedule=None, catchup=False, doc_md=__doc__, tags
                 ),
                 Role(
                     name="mapper",
-                    image=str(HERE),
+                    image=IMAGE,
                     entrypoint="python3",
                     args=[
                         PROGRAM,

@@ -43,7 +43,7 @@ def announce(url: str, home: str) -> None:
     lines = [
         f"Airflow is at {url} (no login)",
         f"A distributed app: {url}/dags/launch_local_demo -> Trigger -> task count_words -> Logs",
-        "Also: launch_local_retry, launch_local_sensor",
+        "Also: launch_local_retry, launch_local_sensor; after `make demo DAG=launch_docker_demo` that one",
         f"Everything is kept in {home}; Ctrl-C ends it",
     ]
     width = max(map(len, lines)) + 2

@@ -20,9 +20,9 @@ Extras of a connection are the options of both tables of its scheduler; null mea
 An unknown name is refused, with the closest known one."""
 
 # Backend -> prefix of its two classes in schedulers/<backend>/options.py
-BACKENDS = {"local": "Local"}
+BACKENDS = {"local": "Local", "docker": "Docker"}
 
-DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "core.md", "plugins.md"]
+DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "docker.md", "core.md", "plugins.md"]
 
 
 def options_page() -> str:

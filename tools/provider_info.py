@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
@@ -26,8 +27,8 @@ def provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "external-doc-url": _DOCS, "tags": ["service"]}],
         "operators": _modules("operators.launch"),
         "sensors": _modules("sensors.launch"),
-        "hooks": _modules("hooks.launch", "hooks.local"),
-        "connection-types": [_local_type(), _plugin_type()],
+        "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker"),
+        "connection-types": [_local_type(), _docker_type(), _plugin_type()],
         "config": _CONFIG,
     }
 
@@ -45,6 +46,16 @@ def _local_type() -> dict[str, Any]:
         "hook-class-name": f"{_PACKAGE}.hooks.local.LocalLaunchHook",
         "hook-name": "Launch (local processes)",
         "conn-fields": _form(LocalConnection, LocalOpts),
+        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
+    }
+
+
+def _docker_type() -> dict[str, Any]:
+    return {
+        "connection-type": "launch_docker",
+        "hook-class-name": f"{_PACKAGE}.hooks.docker.DockerLaunchHook",
+        "hook-name": "Launch (Docker)",
+        "conn-fields": _form(DockerConnection, DockerOpts),
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
 
@@ -85,6 +96,8 @@ def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
                 "description": schema["description"],
                 "schema": _nullable(schema),
             }
+            if name.endswith("password"):
+                form[name]["schema"]["format"] = "password"
     return form
 
 

@@ -30,6 +30,7 @@ DEFAULT_CONN_ID = "launch_local_default"
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
     "launch_local": "airflow_provider_launch.hooks.local:LocalLaunchHook",
+    "launch_docker": "airflow_provider_launch.hooks.docker:DockerLaunchHook",
 }
 """Connection type to hook class; text, because only the hook that is used shall be imported."""
 

@@ -48,7 +48,7 @@ class LaunchAppOperator(BaseOperator):
         logs_from: "start", or "now": an app that is taken up again is shown without its earlier lines.
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
         unavailable_for_s: how long a scheduler out of reach is borne.
-        time_limit_s: seconds after which the scheduler ends the app, also when nobody watches it any more.
+        time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: not yet possible; True is refused.
     """

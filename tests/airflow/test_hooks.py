@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import sys
 
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import redact
 
+from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
 from airflow_provider_launch.specs.errors import InvalidAppError
+from tests.engines.docker.private import PrivateDocker
 
 
 @pytest.fixture
@@ -64,6 +71,11 @@ def test_a_uri_connection_works(monkeypatch) -> None:
         ({"extra": "{no json"}, "JSON"),
         ({"extra": "[1]"}, "object"),
         ({"host": "h", "login": "me"}, "host, login"),
+        ({"conn_type": "launch_docker", "extra": {"hots": "tcp://h:1"}}, "host"),
+        ({"conn_type": "launch_docker", "extra": {"pull": "sometimes"}}, "pull"),
+        ({"conn_type": "launch_docker", "extra": {"tls_verify": "perhaps"}}, "tls_verify"),
+        ({"conn_type": "launch_docker", "extra": {"timeout_s": 0}}, "timeout_s"),
+        ({"conn_type": "launch_docker", "password": "p"}, "password"),
         ({"conn_type": "http"}, "launch_local"),
         ({"conn_type": "launch"}, "scheduler"),
         ({"conn_type": "launch", "extra": {"scheduler": "x", "quue": 1}}, "quue"),
@@ -98,8 +110,93 @@ def test_the_connection_test_tells_what_is_wrong(define) -> None:
 
 @pytest.mark.parametrize("conn_type", HOOKS)
 def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
-    from airflow_provider_launch.hooks import launch, local
-
-    hook_class = {"launch": launch.LaunchHook, "launch_local": local.LocalLaunchHook}[conn_type]
+    hook_class = {"launch": LaunchHook, "launch_local": LocalLaunchHook, "launch_docker": DockerLaunchHook}[conn_type]
 
     assert hook_class(**{hook_class.conn_name_attr: "temporary"}).conn_type == conn_type
+
+
+def test_what_reaches_a_docker_engine_is_kept_apart_from_how_apps_run(define) -> None:
+    tls = {"host": "tcp://h:2376", "tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
+    options = define("launch_docker", extra={**tls, "tls_verify": False, "pull": "never", "user": None}).options
+
+    assert isinstance(LaunchHook.for_connection("c"), DockerLaunchHook)
+    assert {name: options.params[name] for name in tls} == tls
+    assert options.params["tls_verify"] is False
+    assert options.params["registry"] is None
+    assert options.cfg == {"pull": "never"}
+
+
+def test_a_registry_password_does_not_name_the_place_and_is_masked(define) -> None:
+    options = define("launch_docker", extra={"host": "tcp://h:1", "registry_password": "hunter2hunter2"}).options
+
+    assert options.identity == "docker host=tcp://h:1"
+    assert redact({"registry_password": "hunter2hunter2"}) == {"registry_password": "***"}
+
+
+def test_a_docker_connection_may_be_a_uri(monkeypatch) -> None:
+    uri = "launch-docker://?host=unix%3A%2F%2F%2Frun%2Fother.sock&tls_verify=false&shm_size_mb=64&copy_env=A%2CB"
+    monkeypatch.setenv("AIRFLOW_CONN_C", uri)
+    options = LaunchHook.for_connection("c").options
+
+    assert (options.params["host"], options.params["tls_verify"]) == ("unix:///run/other.sock", False)
+    assert options.cfg == {"shm_size_mb": 64, "copy_env": ["A", "B"]}
+
+
+@pytest.mark.engine("docker")
+def test_the_docker_test_creates_a_container_and_leaves_nothing(define, docker_engine, docker_proxy) -> None:
+    is_fine, text = define("launch_docker", extra={"host": docker_proxy.url}).test_connection()
+
+    assert is_fine, text
+    assert docker_proxy.url in text
+    (created,) = docker_proxy.matching("POST", r"/containers/create$")
+    (removed,) = docker_proxy.matching("DELETE", r"/containers/")
+    assert created.query["name"].startswith("launch-probe-")
+    assert removed.path
+    assert not docker_engine.client.api.containers(all=True, filters={"name": created.query["name"]})
+    assert not docker_proxy.matching("POST", r"/start$")
+
+
+@pytest.mark.engine("dockerd")
+def test_the_docker_test_works_on_an_engine_without_images(define) -> None:
+    with PrivateDocker() as docker:
+        is_fine, text = define("launch_docker", extra={"host": docker.host}).test_connection()
+
+        assert is_fine, text
+        with contextlib.closing(docker.client()) as client:
+            assert client.api.images(all=True) == []
+            assert client.api.containers(all=True) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"host": "unix:///no/such.sock"}, "unix:///no/such.sock does not answer.*No such file"),
+        ({"host": "tcp://127.0.0.1:1"}, "tcp://127.0.0.1:1 does not answer.*refused"),
+        ({"host": "tcp://127.0.0.1:1", "tls_ca": "/no/such.pem"}, "TLS files"),
+        ({"host": "ssh://me@127.0.0.1"}, r"docker\[ssh\]"),
+        ({"hots": "x"}, "host"),
+    ],
+)
+def test_the_docker_test_tells_what_is_wrong(define, monkeypatch, extra, message) -> None:
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    is_fine, text = define("launch_docker", extra=extra).test_connection()
+
+    assert not is_fine
+    assert re.search(message, text)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.engine("docker")
+def test_the_docker_test_names_a_missing_right(define, docker_engine) -> None:
+    if not docker_engine.host.startswith("unix://"):
+        pytest.skip("rights are those of a Unix socket")
+    hook = define("launch_docker", extra={"host": docker_engine.host})
+    os.seteuid(65534)
+    try:
+        is_fine, text = hook.test_connection()
+    finally:
+        os.seteuid(0)
+
+    assert not is_fine
+    assert "Permission denied" in text
+    assert "may use it" in text

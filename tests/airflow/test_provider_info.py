@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
+from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 
 INFO = get_provider_info()
@@ -71,10 +72,25 @@ def test_every_module_imports(kind) -> None:
             importlib.import_module(module)
 
 
-def test_the_local_form_shows_every_option_and_nothing_else() -> None:
-    names = {field.name for cls in (LocalConnection, LocalOpts) for field in cls.__dataclass_fields__.values()}
+@pytest.mark.parametrize(
+    ("conn_type", "classes"),
+    [("launch_local", (LocalConnection, LocalOpts)), ("launch_docker", (DockerConnection, DockerOpts))],
+)
+def test_the_form_shows_every_option_and_nothing_else(conn_type, classes) -> None:
+    names = {name for cls in classes for name in cls.__dataclass_fields__}
 
-    assert set(TYPES["launch_local"]["conn-fields"]) == names
+    assert set(TYPES[conn_type]["conn-fields"]) == names
+
+
+def test_the_form_hides_what_is_typed_as_password() -> None:
+    hidden = {
+        name
+        for item in TYPES.values()
+        for name, field in item["conn-fields"].items()
+        if field["schema"].get("format") == "password"
+    }
+
+    assert hidden == {"registry_password"}
 
 
 @pytest.mark.parametrize("conn_type", TYPES)
