@@ -9,6 +9,7 @@ import os
 import secrets
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
@@ -36,6 +37,8 @@ _OK, _NOT_FOUND, _CONFLICT, _TOO_MANY = 200, 404, 409, 429
 _UNAVAILABLE = {_TOO_MANY, 502, 503, 504}
 _SERVER_ERROR = 500
 _STOP_WAIT_S = 0.3
+_CREATION_S = 5.0
+_PULL = "the pull"
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 # The engine answers 500 to these, and they do not pass by themselves.
@@ -52,6 +55,10 @@ class NotFoundError(LaunchError):
 
 class TakenError(LaunchError):
     """The name of the container belongs to another one."""
+
+
+class _RegistryError(LaunchError):
+    """The engine does not get on with the registry."""
 
 
 class Engine:
@@ -114,9 +121,24 @@ class Engine:
             NotFoundError: the image is missing.
         """
         query = {"name": name, **({"platform": platform} if platform else {})}
-        with self._request("POST", "/containers/create", query, body) as response:
-            container_id: str = response.json()["Id"]
-            return container_id
+        try:
+            with self._request("POST", "/containers/create", query, body) as response:
+                container_id: str = response.json()["Id"]
+                return container_id
+        except TakenError:
+            self._await(name)
+            raise
+
+    def _await(self, name: str) -> None:
+        """Wait until a container can be seen: the engine reserves its name some time before."""
+        deadline = time.monotonic() + _CREATION_S
+        while time.monotonic() < deadline:
+            try:
+                self.inspect(name)
+            except NotFoundError:
+                time.sleep(0.1)
+            else:
+                return
 
     def start(self, container: str) -> None:
         """Start a container; no-op for a running one.
@@ -182,21 +204,21 @@ class Engine:
         """Pull an image.
 
         Raises:
-            SchedulerRejectedError: the registry refused, or has no such image.
+            SchedulerRejectedError: the registry refused, has no such image, or is not reached by the engine.
         """
         from docker.utils import parse_repository_tag
 
         repository, tag = parse_repository_tag(image)
         query = {"fromImage": repository, "tag": tag or "latest", **({"platform": platform} if platform else {})}
         headers = self._registry_auth(repository)
-        how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": "the pull"}
+        how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": _PULL}
         try:
             with self._request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and tells what went wrong in the stream.
                 for line in response.iter_lines():
                     if text := _loads(line).get("error"):
                         raise self._pull_refused(image, text)
-        except NotFoundError as error:
+        except (NotFoundError, _RegistryError) as error:
             raise self._pull_refused(image, str(error)) from error
 
     def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
@@ -350,6 +372,8 @@ class Engine:
         for words, cure in _LASTING:
             if words in text:
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
+        if code == _SERVER_ERROR and what == _PULL:
+            return _RegistryError(text)
         if code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start")):
             return SchedulerUnavailableError(
                 f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}"
@@ -360,7 +384,8 @@ class Engine:
         user = self._connection.registry_username
         who = f"as {user!r}" if user else "without credentials (the connection has no registry_username)"
         return SchedulerRejectedError(
-            f"image {image!r} cannot be pulled {who}: {text}; check its name, and the connection's registry options"
+            f"image {image!r} cannot be pulled {who}: {text}; "
+            f"check its name, the connection's registry options, and that the engine's host reaches the registry"
         )
 
     def _registry_auth(self, repository: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Reading the log of one container by a cursor, chunk by chunk.
 
 The cursor of a container is `{"stdout": [time, ordinal], "stderr": [...], "newest": time}`, times in ns of the engine's
-clock; with `"done": true` all of it was read.
+clock; with `"pending": true` pieces of an unfinished line stand before the place, with `"done": true` all was read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Chunk", "LogReader"]
 CHUNK_BYTES = 256 * 1024
 TAIL_FRAMES = 500
 """The engine reads the end of a log backwards and fast, but looks through all of it to find a time."""
-_KEYS = ("stdout", "stderr", "newest")
+_KEYS = ("stdout", "stderr", "newest", "pending")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
 
@@ -117,8 +117,7 @@ class LogReader:
         return Chunk(lines, after, at_end, partial)
 
     def _ask(self, container: str, cursor: Mapping[str, Any]) -> _Answer:
-        newest = cursor.get("newest")
-        if newest is None:
+        if cursor.get("newest") is None or cursor.get("pending"):
             return self._answer(container, cursor, None)
         answer = self._answer(container, cursor, TAIL_FRAMES)
         first = self._first(answer)
@@ -164,6 +163,8 @@ class LogReader:
             pending = reader.pending_since
             # A piece of a line has the time of its first piece: the next read must begin before it.
             after["newest"] = newest if pending is None else min(newest, pending)
+            if pending is not None:
+                after["pending"] = True
         return after
 
     def _keep(self, container: str, cursor: Mapping[str, Any], answer: _Answer) -> None:

@@ -240,8 +240,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
             if request.pull == "never":
                 raise SchedulerRejectedError(
-                    f"the Docker engine has no image {image!r}, and option pull is 'never'; bring it there, "
-                    f"or use pull='missing'"
+                    f"the Docker engine has no image {image!r}, and option pull is 'never' ({error}); "
+                    f"bring it there, or use pull='missing'"
                 ) from error
         self.engine.pull(image, request.platform)
         try:

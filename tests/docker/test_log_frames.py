@@ -1,0 +1,179 @@
+"""Every line once, whatever the engine's log looks like: threads that copy out of order, clocks that step, long lines."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker import log_reader
+from airflow_provider_launch.schedulers.docker.log_frames import Frame, frames_in
+from airflow_provider_launch.schedulers.docker.log_reader import LogReader
+from airflow_provider_launch.specs import SchedulerUnavailableError
+
+NS = 1_000_000_000
+BASE = 1_700_000_000 * NS
+PIECE = 40
+"""The engine cuts lines into pieces of 16 KiB; smaller ones make more of them."""
+
+
+@dataclass
+class Log:
+    """The log of one container as the engine keeps it: frames in the order of the file."""
+
+    frames: list[Frame] = field(default_factory=list)
+    cut_after: int | None = None
+    reads: int = 0
+
+    def write(self, stream: str, text: str, time: int) -> None:
+        data = text.encode()
+        pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
+        self.frames += [Frame(stream, time, piece) for piece in pieces]
+
+    def logs(self, _container: str, since: str | None, tail: int | None) -> Log.Answer:
+        self.reads += 1
+        frames = self.frames if tail is None else self.frames[-tail:]
+        if since:
+            seconds, _, rest = since.partition(".")
+            frames = [frame for frame in frames if frame.time >= int(seconds) * NS + int(rest)]
+        return Log.Answer(encoded(frames), self.cut_after)
+
+    @dataclass
+    class Answer:
+        data: bytes
+        cut_after: int | None
+
+        def iter_content(self, _size: int) -> Iterator[bytes]:
+            for at in range(0, len(self.data), 7):
+                if self.cut_after is not None and at >= self.cut_after:
+                    raise ConnectionError("cut off")
+                yield self.data[at : at + 7]
+
+        def close(self) -> None:
+            pass
+
+
+def encoded(frames: list[Frame]) -> bytes:
+    from datetime import datetime, timezone
+
+    parts = []
+    for frame in frames:
+        second = datetime.fromtimestamp(frame.time // NS, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        payload = f"{second}.{frame.time % NS:09d}Z ".encode() + frame.text
+        parts.append(bytes([2 if frame.stream == "stderr" else 1, 0, 0, 0]) + len(payload).to_bytes(4, "big") + payload)
+    return b"".join(parts)
+
+
+def written(dice: random.Random, lines: int, step_back_at: int | None = None) -> list[tuple[str, str, int]]:
+    """Return (stream, text, time) of each line in the order of the file: ordered per stream, not across them."""
+    rows, clock, offset = [], BASE, 0
+    for number in range(lines):
+        clock += int(dice.expovariate(1 / (20e6 if dice.random() < 0.95 else 3e9)))
+        if number == step_back_at:
+            offset = -NS
+        stream = dice.choice(["stdout", "stderr"])
+        size = dice.choice([0, 1, 10, 39, 40, 41, 200])
+        rows.append((stream, f"{number} " + "x" * size + "\n", clock + offset))
+    for at in range(len(rows) - 1):
+        # One thread writes a little later than the other.
+        if rows[at][0] != rows[at + 1][0] and rows[at + 1][2] - rows[at][2] < 40e6 and dice.random() < 0.5:
+            rows[at], rows[at + 1] = rows[at + 1], rows[at]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("step_back", [False, True])
+def test_reads_at_any_moment_lose_and_repeat_nothing(
+    monkeypatch: pytest.MonkeyPatch, seed: int, step_back: bool
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(log_reader, "CHUNK_BYTES", dice.choice([50, 500, 10_000]))
+    monkeypatch.setattr(log_reader, "TAIL_FRAMES", dice.choice([3, 20, 500]))
+    rows = written(dice, 300, step_back_at=150 if step_back else None)
+    log, cursor, told = Log(), "{}", []
+    reader = LogReader(log)  # type: ignore[arg-type]  # the one method that it uses
+    todo = list(rows)
+    while True:
+        for _ in range(dice.randrange(0, 20)):
+            if todo:
+                log.write(*todo.pop(0))
+        complete = not todo
+        if dice.random() < 0.3:
+            reader = LogReader(log)  # type: ignore[arg-type]  # another process goes on
+        log.cut_after = dice.randrange(400) if dice.random() < 0.2 else None
+        try:
+            chunk = reader.read("container", json.loads(cursor), complete=complete)
+        except SchedulerUnavailableError:
+            continue
+        told += [(line.stream.value, line.text) for line in chunk.lines]
+        cursor = json.dumps(chunk.cursor)
+        if complete and not chunk.lines and chunk.at_end:
+            break
+
+    for stream in ("stdout", "stderr"):
+        expected = [text for kind, text, _ in rows if kind == stream]
+        assert [text for kind, text in told if kind == stream] == expected
+
+
+def test_a_quiet_log_is_read_with_one_short_answer() -> None:
+    log = Log()
+    for number in range(5000):
+        log.write("stdout", f"{number}\n", BASE + number * NS)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    cursor: dict[str, object] = {}
+    while not (chunk := reader.read("c", cursor, complete=False)).at_end:
+        cursor = chunk.cursor
+    reads = log.reads
+    chunk = reader.read("c", chunk.cursor, complete=False)
+
+    assert (chunk.lines, chunk.at_end, log.reads) == ([], True, reads + 1)
+
+
+def test_an_unfinished_line_waits_for_its_end_however_far_the_other_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pieces of a line have the time of the first one, so the next read must begin there."""
+    monkeypatch.setattr(log_reader, "TAIL_FRAMES", 2)
+    log = Log()
+    log.write("stdout", "s" * PIECE, BASE)
+    log.write("stderr", "early\n", BASE + NS)
+    log.write("stderr", "late\n", BASE + 60 * NS)
+    first = LogReader(log).read("c", {}, complete=False)  # type: ignore[arg-type]
+    assert [line.text for line in first.lines] == ["early\n", "late\n"]
+
+    log.write("stdout", "end\n", BASE)
+    second = LogReader(log).read("c", first.cursor, complete=True)  # type: ignore[arg-type]
+    assert [line.text for line in second.lines] == ["s" * PIECE + "end\n"]
+
+
+def test_the_end_without_a_line_feed_comes_when_the_container_has_ended() -> None:
+    log = Log()
+    log.write("stdout", "half", BASE)
+    reader = LogReader(log)  # type: ignore[arg-type]
+
+    running = reader.read("c", {}, complete=False)
+    assert (running.lines, running.partial) == ([], True)
+    assert [line.text for line in reader.read("c", running.cursor, complete=True).lines] == ["half"]
+
+
+def test_what_was_rotated_away_does_not_stop_the_rest() -> None:
+    log = Log()
+    for number in range(100):
+        log.write("stdout", f"{number}\n", BASE + number * NS // 10)
+    first = LogReader(log).read("c", {}, complete=False)  # type: ignore[arg-type]
+    for number in range(100, 120):
+        log.write("stdout", f"{number}\n", BASE + number * NS // 10)
+    del log.frames[:110]
+    rest = LogReader(log).read("c", first.cursor, complete=True)  # type: ignore[arg-type]
+
+    assert [line.text for line in rest.lines] == [f"{number}\n" for number in range(110, 120)]
+
+
+def test_frames_cut_anywhere_are_put_together() -> None:
+    frames = [Frame("stdout", BASE, b"a\n"), Frame("stderr", BASE + 5, b"\xff\x00\n"), Frame("stdout", BASE + 7, b"")]
+    data = encoded(frames)
+
+    for size in (1, 3, 9, len(data)):
+        assert list(frames_in(data[at : at + size] for at in range(0, len(data), size))) == frames
+    assert list(frames_in([data[:-1]])) == frames[:-1]
