@@ -203,11 +203,11 @@ class FaultProxy:
     def __exit__(self, *exc: object) -> None:
         self._closing = True
         self._shut()
+        if self._dir:
+            shutil.rmtree(self._dir)
         for thread in self._threads:
             thread.join(20)
         assert not any(thread.is_alive() for thread in self._threads), "a connection of the proxy does not end"
-        if self._dir:
-            shutil.rmtree(self._dir)
 
     # What tests ask and order
 
