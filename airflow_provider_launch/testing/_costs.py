@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, until
 
 __all__ = ["CostTests"]
 
@@ -56,8 +56,12 @@ class CostTests(ContractBase):
         """An Airflow with hundreds of running tasks must not bring the engine down by asking."""
         with ThreadPoolExecutor(_SUBMITTERS) as pool:
             ids = [*pool.map(lambda _: apps.start(apps.sh("true")), range(self.many))]
-        for app_id in ids:
-            apps.end(app_id)
+        until(
+            lambda: all(app and is_terminal(app.state) for app in apps.scheduler.describe_many(ids).values()),
+            self.timeout_s,
+            f"{self.many} apps end",
+            pause_s=0.5,
+        )
         found, many = _asked(apps, ids)
 
         assert {*found} == {*ids}
