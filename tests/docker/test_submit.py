@@ -1,0 +1,253 @@
+"""A submission that is refused leaves nothing; one that is interrupted anywhere starts each replica once in the end."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs import (
+    AppConflictError,
+    AppState,
+    BindMount,
+    LaunchError,
+    Resource,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+from tests.faults import Fault, drop, drop_answer, error
+
+pytestmark = pytest.mark.engine("docker")
+
+ABSENT = "launch-tests/absent:none"
+NOWHERE = "127.0.0.1:1/absent:none"
+
+
+def refusal(docker_apps, *roles, **how):
+    """Submit what is refused, see that nothing is left of it, and return the text."""
+    info = docker_apps.info(*roles, **how)
+    with pytest.raises(SchedulerRejectedError) as caught:
+        docker_apps.scheduler.schedule(info)
+    assert docker_apps.left(info.request.app_id) == []
+    assert docker_apps.scheduler.describe(info.request.app_id) is None
+    return str(caught.value)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("position", ["first", "second"])
+def test_a_missing_image_that_may_not_be_pulled(docker_apps, docker_proxy, position):
+    """Of the first role it stops the record, of the second one a replica."""
+    roles = [docker_apps.sh("true", "a"), docker_apps.sh("true", "b")]
+    roles[position == "second"].image = ABSENT
+    text = refusal(docker_apps, *roles, pull="never")
+    assert f"no image '{ABSENT}'" in text
+    assert "pull='missing'" in text
+    assert docker_proxy.count("POST", "/images/create") == 0
+
+
+@pytest.mark.parametrize("pull", ["missing", "always"])
+def test_a_registry_that_is_not_reached(docker_apps, pull):
+    # With `always` the record is made before the pull.
+    docker_apps.client.api.tag(docker_apps.image, "127.0.0.1:1/present", "none")
+    try:
+        image = NOWHERE if pull == "missing" else "127.0.0.1:1/present:none"
+        text = refusal(docker_apps, docker_apps.sh("true", image=image), pull=pull)
+    finally:
+        docker_apps.client.api.remove_image("127.0.0.1:1/present:none", noprune=True)
+    assert f"image '{image}' cannot be pulled without credentials" in text
+    assert "connection refused" in text
+    assert "that the engine's host reaches the registry" in text
+
+
+def test_a_pull_that_the_registry_refuses_names_the_user_and_hides_the_password(docker_apps, docker_proxy):
+    docker_apps.scheduler = docker_apps.another(
+        registry="127.0.0.1:1", registry_username="anna", registry_password="geheim"
+    )
+    denied = "pull access denied for absent, repository does not exist or may require 'docker login'"
+    docker_proxy.add(Fault(error(404, denied), "POST", "/images/create"))
+    text = refusal(docker_apps, docker_apps.sh("true", image=NOWHERE), pull="missing")
+    assert "cannot be pulled as 'anna'" in text
+    assert denied in text
+    assert "geheim" not in text
+
+
+def test_an_image_of_another_platform(docker_apps):
+    text = refusal(docker_apps, docker_apps.sh("true"), platform="linux/s390x")
+    assert "linux/s390x" in text
+
+
+def test_more_cpus_than_the_host_has(docker_apps):
+    text = refusal(docker_apps, docker_apps.sh("true", resource=Resource(cpu=4096, gpu=0, memMB=0)))
+    assert "CPUs" in text
+
+
+def test_a_bind_source_that_is_missing(docker_apps):
+    """The engine must not make an empty directory of it, as it does for the older kind of bind."""
+    mount = BindMount("/absent/source", "/data", read_only=True)
+    text = refusal(docker_apps, docker_apps.sh("true", "a"), docker_apps.sh("true", "b", mounts=[mount]))
+    assert "/absent/source" in text
+
+
+def test_an_unknown_network(docker_apps):
+    text = refusal(docker_apps, docker_apps.sh("true"), network="absent-network")
+    assert "no network 'absent-network'" in text
+    assert "'launch' or 'app'" in text
+
+
+@pytest.mark.parametrize("taken", ["", "-b-1"], ids=["record", "replica"])
+def test_a_name_that_a_foreign_container_has(docker_apps, taken):
+    """The foreign one stays as it is, and nothing of ours stays beside it."""
+    app_id = make_unique("taken")
+    foreign = docker_apps.client.containers.create(docker_apps.image, ["true"], name=app_id + taken)
+    try:
+        info = docker_apps.info(docker_apps.sh("true", "a"), docker_apps.sh("true", "b", num_replicas=2), app_id=app_id)
+        with pytest.raises(AppConflictError, match=f"has a container '{app_id + taken}'.* choose another"):
+            docker_apps.scheduler.schedule(info)
+        assert docker_apps.left(app_id) == []
+        foreign.reload()
+        assert foreign.status == "created"
+    finally:
+        foreign.remove(force=True)
+
+
+def test_a_program_that_the_image_lacks(docker_apps):
+    """It fails at the start, when the app already stands: so the app fails, with the engine's text."""
+    found = docker_apps.run(docker_apps.sh("true", entrypoint="absent-program"), init=False)
+    (replica,) = found.roles_statuses[0].replicas
+    assert found.state is AppState.FAILED
+    assert replica.exit_code == 127
+    assert "absent-program" in str(replica.reason)
+    assert "could not be started" in found.msg
+    assert "absent-program" in found.msg
+
+
+def test_a_failed_start_uses_up_retries(docker_apps):
+    found = docker_apps.run(docker_apps.sh("true", entrypoint="absent-program", max_retries=1), init=False)
+    assert found.state is AppState.FAILED
+    assert len(docker_apps.containers(found.app_id)) == 2
+
+
+# ---- interruptions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_roles(docker_apps):
+    """Return a new request of an app with two replicas."""
+    return lambda: docker_apps.info(docker_apps.sh("echo begun", "a"), docker_apps.sh("echo begun", "b"))
+
+
+def assert_started_once(docker_apps, *app_ids: str) -> None:
+    scheduler = docker_apps.another()
+    for app_id in app_ids:
+        found = docker_apps.end(app_id, scheduler)
+        assert found.state is AppState.SUCCEEDED, found
+        assert found.num_restarts == 0
+        assert docker_apps.begun(app_id) == [1, 1]
+        # Neither a second record nor containers that nobody starts.
+        assert len(docker_apps.left(app_id)) == 3
+
+
+@pytest.fixture
+def cost(docker_apps, docker_proxy, two_roles):
+    """Return how many requests of the method an undisturbed submission takes."""
+
+    def count(method: str | None = None) -> int:
+        scheduler = docker_apps.another()
+        before = docker_proxy.count(method)
+        scheduler.schedule(two_roles())
+        return docker_proxy.count(method) - before
+
+    return count
+
+
+def test_a_lost_answer_to_any_post(docker_apps, docker_proxy, two_roles, cost):
+    """Whoever submits cannot know whether it was done, and submits again."""
+    posts = cost("POST")
+    assert posts >= 5  # the record, two containers, two starts
+    app_ids = []
+    for nth in range(1, posts + 1):
+        info = two_roles()
+        docker_proxy.add(Fault(drop_answer(), "POST", nth=nth))
+        with pytest.raises(SchedulerUnavailableError, match="does not answer"):
+            docker_apps.scheduler.schedule(info)
+        docker_proxy.clear()
+        app_ids.append(docker_apps.scheduler.schedule(info))
+    assert_started_once(docker_apps, *app_ids)
+
+
+def test_a_submitter_that_dies_after_any_request(docker_apps, docker_proxy, two_roles, cost):
+    """Its task is retried in another process, which knows only the request."""
+    app_ids = []
+    for nth in range(1, cost() + 1):
+        info = two_roles()
+        docker_proxy.add(Fault(drop(), nth=nth, times=None))
+        first = docker_apps.another()
+        with pytest.raises(SchedulerUnavailableError):
+            first.schedule(info)
+        first.close()
+        docker_proxy.clear()
+        app_ids.append(docker_apps.another().schedule(info))
+    assert len(set(app_ids)) == len(app_ids) >= 10
+    assert_started_once(docker_apps, *app_ids)
+
+
+def test_an_engine_that_is_overloaded(docker_apps, docker_proxy, two_roles, cost):
+    """It is an error that passes, or none at all, never a state of the app; the repeat works."""
+    app_ids, failed = [], 0
+    for nth in range(1, cost() + 1):
+        info = two_roles()
+        scheduler = docker_apps.another()
+        fault = docker_proxy.add(Fault(error([429, 500, 503][nth % 3], "too busy"), nth=nth))
+        caught = attempt(scheduler, info)
+        if isinstance(caught, SchedulerUnavailableError):
+            failed += 1
+            assert "too busy" in str(caught)
+        else:
+            assert caught == info.request.app_id
+        assert fault.hits == 1
+        docker_proxy.clear()
+        app_ids.append(scheduler.schedule(info))
+    assert failed > 0
+    assert_started_once(docker_apps, *app_ids)
+
+
+def attempt(scheduler: DockerScheduler, info) -> str | LaunchError:
+    try:
+        return scheduler.schedule(info)
+    except LaunchError as caught:
+        return caught
+
+
+@pytest.mark.parametrize("rest", ["nothing", "record", "containers"])
+def test_two_submitters_at_once(docker_apps, docker_proxy, two_roles, rest):
+    """A zombie task and its retry: both are answered, one of them starts. `rest` is what a dead one left before."""
+    app_ids = []
+    for _ in range(7):
+        info = two_roles()
+        if rest != "nothing":
+            path, nth = {"record": ("/containers/create", 2), "containers": ("/start", 1)}[rest]
+            docker_proxy.add(Fault(drop(), "POST", path, nth=nth, times=None))
+            assert isinstance(attempt(docker_apps.scheduler, info), SchedulerUnavailableError)
+            docker_proxy.clear()
+        schedulers = [docker_apps.another(), docker_apps.another()]
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(attempt, schedulers, [info, info]))
+        assert answers == [info.request.app_id] * 2
+        app_ids.append(info.request.app_id)
+    assert_started_once(docker_apps, *app_ids)
+
+
+def test_an_engine_that_is_overloaded_is_no_state(docker_apps, docker_proxy):
+    app_id = docker_apps.start(docker_apps.sh("sleep 60"))
+    with docker_proxy.refused(), pytest.raises(SchedulerUnavailableError, match="whoever runs it"):
+        docker_apps.scheduler.describe(app_id)
+    docker_proxy.add(Fault(error(500, "too busy"), "GET", "/containers/json"))
+    with pytest.raises(SchedulerUnavailableError, match="too busy"):
+        docker_apps.scheduler.describe(app_id)
+    found = docker_apps.scheduler.describe(app_id)
+    assert found is not None
+    assert found.state is AppState.RUNNING
