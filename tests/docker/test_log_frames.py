@@ -1,4 +1,4 @@
-"""Every line once, whatever the engine's log looks like: threads that copy out of order, clocks that step, long lines."""
+"""Every line once, whatever the log is like: threads that copy out of order, clocks that step, long lines."""
 
 from __future__ import annotations
 

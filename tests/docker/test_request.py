@@ -1,0 +1,191 @@
+"""From an app to the bodies that are sent: no engine is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker.naming import alias, container_name
+from airflow_provider_launch.schedulers.docker.options import DockerOpts
+from airflow_provider_launch.schedulers.docker.request import (
+    DockerRequest,
+    build_request,
+    container_body,
+    format_request,
+    request_from,
+)
+from airflow_provider_launch.specs import (
+    AppDef,
+    BindMount,
+    DeviceMount,
+    InvalidAppError,
+    Resource,
+    RetryPolicy,
+    Role,
+    UnsupportedError,
+    VolumeMount,
+    macros,
+)
+
+
+def role(name: str = "main", **fields: Any) -> Role:
+    return Role(name, **{"image": "repo/image:1", "entrypoint": "run", **fields})
+
+
+def request(
+    *roles: Role, environ: dict[str, str] | None = None, gpus: tuple[str, ...] = (), **opts: Any
+) -> DockerRequest:
+    return build_request(AppDef("app", list(roles)), DockerOpts(**opts), "app-1", environ or {}, gpus)
+
+
+def body(*roles: Role, k: int = 0, **how: Any) -> dict[str, Any]:
+    made = request(*roles, **how)
+    return container_body(made, made.roles[0], k, 0, 0)
+
+
+def test_body_of_a_plain_role() -> None:
+    found = body(role(args=["--id", macros.replica_id], env={"A": "1"}), k=0)
+    env = dict(item.split("=", 1) for item in found.pop("Env"))
+
+    assert found == {
+        "Image": "repo/image:1",
+        "StopTimeout": 10,
+        "HostConfig": {
+            "NetworkMode": "launch",
+            "RestartPolicy": {"Name": "no"},
+            "AutoRemove": False,
+            "Init": True,
+            "Privileged": False,
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "3"}},
+        },
+        "Entrypoint": ["run"],
+        "Cmd": ["--id", "0"],
+        "Labels": {
+            "launch.io/managed": "true",
+            "launch.io/kind": "replica",
+            "launch.io/app-id": "app-1",
+            "launch.io/spec-hash": found["Labels"]["launch.io/spec-hash"],
+            "launch.io/role": "main",
+            "launch.io/replica": "0",
+            "launch.io/app-attempt": "0",
+            "launch.io/attempt": "0",
+        },
+        "NetworkingConfig": {"EndpointsConfig": {"launch": {"Aliases": ["app-1-main-0"]}}},
+    }
+    assert env["A"] == "1"
+    assert env["TORCHX_RANK0_HOST"] == "app-1-main-0"
+    assert (env["LAUNCH_ROLE"], env["LAUNCH_REPLICA_ID"], env["LAUNCH_ATTEMPT"]) == ("main", "0", "0")
+
+
+def test_resources_mounts_and_devices_reach_the_body() -> None:
+    host = body(
+        role(
+            resource=Resource(cpu=2, gpu=0, memMB=256, devices={"vpc.amazonaws.com/efa": 1}),
+            mounts=[
+                BindMount("/data", "/in", read_only=True),
+                VolumeMount("cache", "/cache"),
+                DeviceMount("/dev/fuse", "/dev/fuse", permissions="rw"),
+            ],
+        ),
+        shm_size_mb=128,
+        ulimits={"nofile": "1024:4096", "core": "0"},
+        extra_hosts={"db": "10.0.0.1"},
+    )["HostConfig"]
+
+    assert (host["NanoCpus"], host["Memory"], host["ShmSize"]) == (2_000_000_000, 256 * 2**20, 128 * 2**20)
+    assert host["Mounts"] == [
+        {"Type": "bind", "Source": "/data", "Target": "/in", "ReadOnly": True},
+        {"Type": "volume", "Source": "cache", "Target": "/cache", "ReadOnly": False},
+    ]
+    assert [(d["PathOnHost"], d["CgroupPermissions"]) for d in host["Devices"]] == [
+        ("/dev/fuse", "rw"),
+        ("/dev/infiniband/uverbs0", "rwm"),
+    ]
+    assert host["Ulimits"] == [
+        {"Name": "nofile", "Soft": 1024, "Hard": 4096},
+        {"Name": "core", "Soft": 0, "Hard": 0},
+    ]
+    assert host["ExtraHosts"] == ["db:10.0.0.1"]
+
+
+def test_chosen_ports_differ_from_fixed_ones_and_are_told_to_all() -> None:
+    made = request(role("a", port_map={"x": 0, "y": 20000}), role("b", port_map={"x": 0}))
+
+    assert made.ports == {"LAUNCH_PORT_A_X": 20001, "LAUNCH_PORT_A_Y": 20000, "LAUNCH_PORT_B_X": 20002}
+    for each in made.roles:
+        assert "LAUNCH_PORT_B_X=20002" in container_body(made, each, 0, 0, 0)["Env"]
+
+
+def test_variables_of_the_launcher_are_copied_on_demand_and_never_airflows() -> None:
+    environ = {"HF_HOME": "/m", "AIRFLOW__CORE__FERNET_KEY": "s", "OTHER": "o"}
+    env = body(role(env={"HF_HOME": "own"}), environ=environ, copy_env=["HF_*", "AIRFLOW*"])["Env"]
+
+    assert "HF_HOME=own" in env
+    assert not any("FERNET" in item or "OTHER" in item for item in env)
+
+
+def test_a_request_survives_json() -> None:
+    made = request(role(args=["${HOME}", "naïve\n"]), network="app")
+
+    assert request_from(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
+    made = request(role(env={"API_TOKEN": "hush", "LEVEL": "info"}, num_replicas=5))
+    text = format_request(made)
+
+    assert "hush" not in text
+    assert '"LEVEL=info"' in text
+    assert "POST /containers/create?name=app-1-main-0" in text
+    assert "and 2 more replicas" in text
+
+
+def test_names_tell_attempts_apart_and_hosts_do_not() -> None:
+    names = [container_name("app", "r", 0, a, n) for a in range(2) for n in range(2)]
+
+    assert names == ["app-r-0", "app-r-0-r1", "app-r-0-a1", "app-r-0-a1-r1"]
+    assert alias("App_1", "r.x", 3) == "app-1-r-x-3"
+    assert len(alias("a" * 100, "r", 3)) <= 63
+    assert alias("a" * 100, "r", 3) != alias("a" * 100, "r", 4)
+
+
+@pytest.mark.parametrize(
+    ("roles", "how", "words"),
+    [
+        ([role(image="")], {}, ["main", "image"]),
+        (
+            [role(max_retries=1, retry_policy=RetryPolicy.ROLE)],
+            {},
+            ["main", "ROLE", "docker", "REPLICA or APPLICATION"],
+        ),
+        ([role(resource=Resource(1, 2, 3))], {"gpus": ("0",)}, ["main", "resource.gpu=2", "gpus"]),
+        (
+            [role(resource=Resource(cpu=1, gpu=0, memMB=1, devices={"quantum": 1}))],
+            {},
+            ["main", "quantum", "DeviceMount"],
+        ),
+        ([role("a b"), role("a-b")], {}, ["a b", "a-b", "rename"]),
+        ([role(num_replicas=2, args=[macros.rank0_env])], {"network": "none"}, ["main", "rank0_env", "launch"]),
+        ([role(port_map={"x": 0})], {"network": "host"}, ["main", "port_map", "host"]),
+        ([role()], {"ulimits": {"nofile": "many"}}, ["nofile", "many", "1024:4096"]),
+        ([role("a.b", port_map={"x": 1}), role("a-b", port_map={"x": 1})], {}, ["LAUNCH_PORT_A_B_X"]),
+    ],
+)
+def test_wishes_that_cannot_be_kept_are_refused(roles: list[Role], how: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidAppError) as caught:
+        request(*roles, **how)
+
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_refusals_are_errors_of_the_author() -> None:
+    with pytest.raises(UnsupportedError):
+        request(role(max_retries=1, retry_policy=RetryPolicy.ROLE))
+
+
+def test_a_thousand_replicas_are_a_short_request() -> None:
+    made = request(role(args=["x" * 1000], num_replicas=1000))
+
+    assert len(json.dumps(made.to_json())) < 10_000

@@ -1,0 +1,265 @@
+"""The state table: what the engine shows, what we call it, and what an observer does next."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker.containers import App, Detail, Plan, apps_in
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.docker.status import Verdict, judge
+from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.specs import AppState
+
+S = 1_000_000_000
+NOW = 1000.0
+
+
+class Engine:
+    """Rows of a list, and the details of an inspection, as the engine gives them."""
+
+    def __init__(self, *roles: tuple[str, int, str, int], time_limit_s: float | None = None) -> None:
+        plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s}
+        self.rows: list[dict[str, Any]] = []
+        self.details: dict[str, Detail] = {}
+        self.add(Kind.APP, "created", created=100, labels={Label.PLAN: json.dumps(plan)})
+
+    def add(
+        self,
+        kind: str,
+        state: str,
+        *,
+        code: int | None = None,
+        created: float = 101,
+        finished: float = 0,
+        error: str = "",
+        name: str = "",
+        labels: dict[str, str],
+    ) -> None:
+        number = len(self.rows)
+        status = {"exited": f"Exited ({code}) 2 seconds ago", "created": "Created"}.get(state, "Up 2 seconds")
+        self.rows.append(
+            {
+                "Id": f"id{number}",
+                "Names": [f"/{name or f'c{number}'}"],
+                "ImageID": "image",
+                "State": state,
+                "Status": status,
+                "Created": int(created),
+                "Labels": {Label.APP_ID: "app", Label.KIND: kind, **labels},
+            }
+        )
+        started = int(created * S) if state != "created" else 0
+        self.details[f"id{number}"] = Detail(int(created * S), started, int(finished * S), code or 0, error, False)
+
+    def replica(
+        self, role: str, k: int, state: str, code: int | None = None, at: tuple[int, int] = (0, 0), **how: Any
+    ) -> None:
+        labels = {Label.ROLE: role, Label.REPLICA: str(k), Label.APP_ATTEMPT: str(at[0]), Label.ATTEMPT: str(at[1])}
+        self.add(Kind.REPLICA, state, code=code, labels=labels, **how)
+
+    def mark(self, name: str, created: float, **labels: str) -> None:
+        self.add(Kind.MARK, "created", created=created, labels={Label.MARK: name, **labels})
+
+    def app(self) -> App:
+        return apps_in(self.rows)["app"]
+
+    def judge(self, now: float = NOW, *, submitted: bool = False) -> Verdict:
+        app = self.app()
+        assert app.record is not None
+        return judge(app, Plan.of(app.record), self.details, now, submitted=submitted)
+
+
+def one(policy: str = "REPLICA", retries: int = 0, replicas: int = 1, **how: Any) -> Engine:
+    return Engine(("main", replicas, policy, retries), **how)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected", "phase"),
+    [
+        ("created", None, AppState.SUBMITTED, Phase.WAITING),
+        ("restarting", None, AppState.PENDING, Phase.RUNNING),
+        ("running", None, AppState.RUNNING, Phase.RUNNING),
+        ("paused", None, AppState.RUNNING, Phase.RUNNING),
+        ("removing", None, AppState.RUNNING, Phase.RUNNING),
+        ("exited", 0, AppState.SUCCEEDED, Phase.SUCCEEDED),
+        ("exited", 3, AppState.FAILED, Phase.FAILED),
+        ("dead", None, AppState.FAILED, Phase.FAILED),
+    ],
+)
+def test_state_of_one_container(state: str, code: int | None, expected: AppState, phase: Phase) -> None:
+    engine = one()
+    engine.replica("main", 0, state, code, finished=200)
+    verdict = engine.judge()
+
+    assert (verdict.state, verdict.phases["main", 0], verdict.settled) == (expected, phase, True)
+
+
+def test_an_app_without_containers_is_being_submitted() -> None:
+    assert one().judge().state is AppState.SUBMITTED
+    assert one().judge().settled
+    assert one(replicas=2).judge(submitted=True).create == [("main", 0, 0, 0), ("main", 1, 0, 0)]
+
+
+def test_only_the_submitter_begins_an_app() -> None:
+    engine = one()
+    engine.replica("main", 0, "created")
+
+    assert engine.judge().start == []
+    assert [c.id for c in engine.judge(submitted=True).start] == ["id1"]
+
+
+def test_what_has_begun_is_completed_by_any_observer() -> None:
+    engine = one(replicas=2)
+    engine.replica("main", 0, "running")
+    engine.replica("main", 1, "created")
+
+    assert [c.id for c in engine.judge().start] == ["id2"]
+
+
+def test_a_container_that_could_not_start_has_failed() -> None:
+    engine = one()
+    engine.replica("main", 0, "created", error="no such program")
+
+    assert engine.judge(submitted=True).state is AppState.FAILED
+    assert "main/0 failed: it could not be started: no such program" in engine.judge().msg
+
+
+def test_a_removed_container_is_lost_and_never_run_again() -> None:
+    engine = one(replicas=2, retries=3)
+    engine.replica("main", 0, "running")
+    verdict = engine.judge()
+    assert (verdict.state, verdict.phases["main", 1], verdict.settled) == (AppState.RUNNING, None, True)
+
+    engine = one(replicas=2, retries=3)
+    engine.replica("main", 0, "exited", 0, finished=200)
+    assert engine.judge().state is AppState.UNKNOWN
+    assert "lost" in engine.judge().msg
+
+
+def test_a_replica_is_retried_by_a_new_container() -> None:
+    engine = one(retries=1)
+    engine.replica("main", 0, "exited", 1, finished=200)
+    verdict = engine.judge()
+    assert (verdict.state, verdict.create) == (AppState.RUNNING, [("main", 0, 0, 1)])
+    assert "main/0 failed: exit code 1, started again" in verdict.msg
+
+    engine.replica("main", 0, "exited", 1, at=(0, 1), finished=300)
+    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+
+
+def test_a_failure_stops_the_others_after_the_decision_is_written_down() -> None:
+    engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "running")
+    verdict = engine.judge()
+    assert verdict.mark is not None
+    assert (verdict.mark.decision, verdict.stop) == ("fail", [])
+
+    engine.mark("end-0", 201, **{Label.DECISION: "fail", Label.CAUSE: "a/0 failed: exit code 1"})
+    assert [c.id for c in engine.judge().stop] == ["id2"]
+
+    engine.rows[2].update(State="exited", Status="Exited (143) now")
+    engine.details["id2"] = Detail(101 * S, 102 * S, 203 * S, 143, "", False)
+    verdict = engine.judge()
+    assert (verdict.state, verdict.msg) == (AppState.FAILED, "a/0 failed: exit code 1")
+    assert verdict.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
+
+
+def test_the_app_is_restarted_when_all_of_the_attempt_has_ended() -> None:
+    engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "running")
+    assert engine.judge().mark is not None
+
+    engine.mark("end-0", 201, **{Label.DECISION: "restart", Label.CAUSE: "a/0"})
+    engine.rows[2].update(State="exited", Status="Exited (143) now")
+    engine.details["id2"] = Detail(101 * S, 102 * S, 203 * S, 143, "", False)
+    verdict = engine.judge()
+    assert verdict.state is AppState.RUNNING
+    assert verdict.create == [("a", 0, 1, 0), ("b", 0, 1, 0)]
+
+    engine.replica("a", 0, "created", at=(1, 0))
+    assert (engine.judge().create, engine.judge().start) == ([("b", 0, 1, 0)], [])
+    engine.replica("b", 0, "created", at=(1, 0))
+    assert [c.id for c in engine.judge().start] == ["id4", "id5"]
+
+
+def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
+    """Their creator may have looked before the failure, and start them after it."""
+    engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "exited", 1, finished=150)
+    engine.replica("b", 0, "created", at=(0, 1), created=160)
+    verdict = engine.judge()
+    assert (verdict.state, [c.id for c in verdict.void]) == (AppState.RUNNING, ["id3"])
+
+    engine.rows[3]["Names"] = ["/b.void-1"]
+    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+
+
+def test_a_container_made_after_the_end_does_not_bring_the_app_back() -> None:
+    """Its creator looks again before it starts anything, and sees the failure."""
+    engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "exited", 1, finished=150)
+    engine.replica("b", 0, "created", at=(0, 1), created=200.5)
+
+    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "finished", "expected"),
+    [
+        (143, 301, AppState.CANCELLED),
+        (0, 301, AppState.CANCELLED),  # it obeyed TERM
+        (0, 299, AppState.SUCCEEDED),  # it had ended before
+        (1, 299, AppState.FAILED),
+    ],
+)
+def test_what_ended_before_the_cancel_ended_by_itself(code: int, finished: float, expected: AppState) -> None:
+    engine = one()
+    engine.replica("main", 0, "exited", code, finished=finished)
+    engine.mark("cancel", 300)
+
+    assert (engine.judge().state, engine.judge().settled) == (expected, True)
+
+
+def test_cancel_stops_what_runs_voids_what_waits_and_retries_nothing() -> None:
+    engine = one(retries=3, replicas=3)
+    engine.replica("main", 0, "running")
+    engine.replica("main", 1, "created")
+    engine.replica("main", 2, "exited", 1, finished=200)
+    engine.mark("cancel", 300)
+    verdict = engine.judge(submitted=True)
+
+    assert verdict.state is AppState.RUNNING
+    assert ([c.id for c in verdict.stop], [c.id for c in verdict.void]) == (["id1"], ["id2"])
+    assert (verdict.create, verdict.start) == ([], [])
+
+
+def test_cancel_before_the_start_leaves_nothing_to_start() -> None:
+    engine = one()
+    engine.replica("main", 0, "created", name="c.void-1")
+    engine.mark("cancel", 300)
+
+    assert (engine.judge(submitted=True).state, engine.judge(submitted=True).settled) == (AppState.CANCELLED, True)
+
+
+def test_the_time_limit_ends_an_app_and_says_so() -> None:
+    engine = one(time_limit_s=60)
+    engine.replica("main", 0, "running")
+    assert engine.judge(now=159).settled
+
+    verdict = engine.judge(now=161)
+    assert verdict.mark is not None
+    assert "time limit of 60 s" in verdict.mark.cause
+
+
+def test_a_late_look_does_not_fail_what_had_succeeded() -> None:
+    engine = one(time_limit_s=60)
+    engine.replica("main", 0, "exited", 0, finished=120)
+
+    assert engine.judge(now=10_000).state is AppState.SUCCEEDED
