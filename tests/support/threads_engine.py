@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_provider_launch.testing import Engine
-from tests.support.threads_scheduler import ThreadsScheduler
 
 __all__ = ["ThreadsEngine"]
 
@@ -32,9 +31,6 @@ class ThreadsEngine(Engine):
     def starts(self, app_id: str) -> int | None:
         record = self._real / app_id / "started"
         return len(record.read_text().splitlines()) if record.exists() else None
-
-    def requests(self) -> int:
-        return ThreadsScheduler.asked
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:

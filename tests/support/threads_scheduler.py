@@ -25,7 +25,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -52,215 +52,22 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
-__all__ = ["ThreadsScheduler", "create_scheduler"]
+__all__ = ["AppThread", "ThreadsScheduler", "create_scheduler"]
 
 Json = dict[str, Any]
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RANK0_ENV = "LAUNCH_RANK0_HOST"
 _CHUNK_BYTES = 256 * 1024
 _PAUSE_S = 0.02
 
 
-class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
-    capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
-    poll_interval_s = 0.1
-    asked: ClassVar[int] = 0
-    """How often the schedulers of this process have asked their root."""
-
-    def __init__(self, session_name: str, root: str) -> None:
-        super().__init__("threads", session_name)
-        self.root = Path(root)
-
-    def _run_opts(self) -> runopts:
-        opts = runopts()
-        opts.add("grace_s", type_=float, default=2.0, help="seconds between TERM and KILL when an app is ended")
-        return opts
-
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:
-        """Accept roles without a resource: threads share the host."""
-
-    # ---- submit ----------------------------------------------------------------------------------------------
-
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None) -> AppDryRunInfo[Json]:
-        chosen = app_id or make_unique(re.sub(r"[^A-Za-z0-9]+", "-", app.name).strip("-")[:100] or "app")
-        if not _APP_ID.fullmatch(chosen):
-            raise InvalidAppError(f"app id {chosen!r} cannot name a directory; use letters, digits, '.', '_' and '-'")
-        for role in app.roles:
-            self._refuse_unsupported(role)
-        request = {
-            "app_id": chosen,
-            "spec_hash": spec_hash(app, cfg),
-            "app": app_to_dict(app),
-            "grace_s": cfg["grace_s"],
-            "replicas": [self._replica(role, k, chosen) for role in app.roles for k in range(role.num_replicas)],
-        }
-        return AppDryRunInfo(request, _shown)
-
-    def _refuse_unsupported(self, role: Role) -> None:
-        wishes = {
-            "max_retries": role.max_retries,
-            "mounts": role.mounts,
-            "port_map": role.port_map,
-            "resource.gpu": max(role.resource.gpu, 0),
-            "resource.devices": role.resource.devices,
-            "workspace": role.workspace,
-            "args or env with ${rank0_env}": any("rank0_env" in text for text in (*role.args, *role.env.values())),
-        }
-        for field, wish in wishes.items():
-            if wish:
-                raise UnsupportedError(
-                    f"role {role.name!r}: {field} is not offered by {self.backend!r}; "
-                    f"leave it out, or choose another scheduler"
-                )
-
-    def _replica(self, role: Role, k: int, app_id: str) -> Json:
-        image = str(Path(role.image).absolute())
-        filled = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env="").apply(role)
-        # The rest of the launcher's environment may hold its secrets.
-        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
-        told = {"LAUNCH_APP_ID": app_id, "LAUNCH_ROLE": role.name, "LAUNCH_REPLICA_ID": str(k)}
-        return {
-            "role": role.name,
-            "id": k,
-            "argv": [role.entrypoint, *filled.args],
-            "env": {**inherited, **told, **filled.env},
-            "cwd": image,
-        }
-
-    def schedule(self, dryrun_info: AppDryRunInfo[Json]) -> str:
-        request = dryrun_info.request
-        app_dir = self._reached() / request["app_id"]
-        new = app_dir.with_name(f".{request['app_id']}.{uuid.uuid4().hex}")
-        new.mkdir()
-        lock = (new / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _write_json(new / "request.json", request)
-        _write_json(new / "state.json", {"state": "PENDING", "msg": "", "replicas": [{} for _ in request["replicas"]]})
-        try:
-            new.rename(app_dir)
-        except OSError:
-            lock.close()
-            shutil.rmtree(new)
-            found = _read_json(app_dir / "request.json")
-            if found and found["spec_hash"] != request["spec_hash"]:
-                raise AppConflictError(f"{request['app_id']!r} is another app; choose another id") from None
-        else:
-            # Resolved, so that the app goes on when the root is out of reach for observers. Not a daemon: the
-            # interpreter waits for the apps that it runs.
-            threading.Thread(target=_AppThread(app_dir.resolve(), request, lock).run).start()
-        return str(request["app_id"])
-
-    # ---- state -----------------------------------------------------------------------------------------------
-
-    def _reached(self) -> Path:
-        """Return the root; every call asks once whether it is there."""
-        ThreadsScheduler.asked += 1
-        if not self.root.is_dir():
-            raise SchedulerUnavailableError(f"{str(self.root)!r} is not there; try again when it is mounted")
-        return self.root
-
-    def _dir(self, app_id: str) -> Path:
-        # The id comes from a handle, which anybody can write: it must not lead out of the root.
-        return self._reached() / (app_id if _APP_ID.fullmatch(app_id) else ".none")
-
-    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        root = self._reached()
-        return {app_id: self._load(root / app_id) if _APP_ID.fullmatch(app_id) else None for app_id in app_ids}
-
-    def _load(self, app_dir: Path) -> DescribeAppResponse | None:
-        alive = _is_locked(app_dir / "lock")
-        request, state = _read_json(app_dir / "request.json"), _read_json(app_dir / "state.json")
-        if request is None or state is None:
-            return None
-        if not alive and not is_terminal(AppState[state["state"]]):
-            state |= {"state": "FAILED", "msg": "the process that ran the app was killed"}
-        roles = app_from_dict(request["app"]).roles
-        statuses: dict[str, RoleStatus] = {role.name: RoleStatus(role.name, []) for role in roles}
-        for replica, now in zip(request["replicas"], state["replicas"], strict=True):
-            known = {key: value for key, value in now.items() if key != "state"}
-            word = now.get("state", "PENDING")
-            if word in {"PENDING", "RUNNING"} and not alive:
-                word = state["state"]
-            statuses[replica["role"]].replicas.append(
-                ReplicaStatus(replica["id"], AppState[word], replica["role"], "localhost", num_restarts=0, **known)
-            )
-        return DescribeAppResponse(
-            app_id=app_dir.name,
-            state=AppState[state["state"]],
-            num_restarts=0,
-            msg=state["msg"],
-            metadata=request["app"].get("metadata") or {},
-            roles_statuses=[*statuses.values()],
-            roles=roles,
-        )
-
-    def describe_native(self, app_id: str) -> AppDryRunInfo[Json] | None:
-        request = _read_json(self._dir(app_id) / "request.json")
-        return AppDryRunInfo(request, _shown) if request else None
-
-    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
-        found = self.describe_many(sorted(path.name for path in self._reached().iterdir()))
-        return [ListAppResponse(app_id, app.state) for app_id, app in found.items() if app]
-
-    # ---- end -------------------------------------------------------------------------------------------------
-
-    def _cancel_existing(self, app_id: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self._dir(app_id) / "cancel").touch()
-
-    def _delete_existing(self, app_id: str) -> None:
-        app_dir = self._dir(app_id)
-        with contextlib.suppress(FileNotFoundError):
-            (app_dir / "delete").touch()
-        # Else the thread removes it when all has ended.
-        if not _is_locked(app_dir / "lock"):
-            _remove(app_dir)
-
-    # ---- logs ------------------------------------------------------------------------------------------------
-
-    def read_logs(
-        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
-    ) -> LogChunk:
-        app_dir = self._dir(app_id)
-        found = self._load(app_dir)
-        request = _read_json(app_dir / "request.json")
-        if found is None or request is None:
-            raise UnknownAppException(app_id)
-        check_replica(found.roles, role_name, k)
-        number = [(replica["role"], replica["id"]) for replica in request["replicas"]].index((role_name, k))
-        (role,) = (role for role in found.roles_statuses if role.role == role_name)
-        ended = is_terminal(role.replicas[k].state)
-        position: Json = dict(cursor) if isinstance(cursor, dict) else {}
-        lines: list[LogLine] = []
-        for stream in (Stream.STDOUT, Stream.STDERR):
-            if streams in {None, Stream.COMBINED, stream}:
-                text, at = self._read(app_dir / f"{number}.{stream.value}", position.get(stream.value, 0), ended)
-                position[stream.value] = at
-                lines += [LogLine(line, stream) for line in split_lines(text)]
-        return LogChunk(lines, position)
-
-    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
-        """Return the whole lines after `at`, about one chunk of them, and where they end."""
-        if not path.exists():
-            return "", at
-        with path.open("rb") as file:
-            file.seek(at)
-            data = file.read(_CHUNK_BYTES)
-            if b"\n" not in data:
-                data += file.readline()
-            whole = data[: data.rfind(b"\n") + 1]
-            # What follows the last line feed is a line of its own only if nothing is added any more.
-            if ended and not whole:
-                whole = data
-        return whole.decode("utf-8", "replace"), at + len(whole)
-
-
-class _AppThread:
+class AppThread:
     """Runs one app from its start to its end."""
 
     def __init__(self, app_dir: Path, request: Json, lock: IO[str]) -> None:
@@ -313,8 +120,7 @@ class _AppThread:
         for process, replica in zip(self.processes, self.replicas, strict=True):
             if replica["state"] != "RUNNING" or process.poll() is None:
                 continue
-            # What it left in the background must not write any more.
-            _signal_group(process, signal.SIGKILL)
+            self._end_background(process)
             code = process.returncode
             replica["state"] = "CANCELLED" if "told" in replica else "SUCCEEDED" if code == 0 else "FAILED"
             replica |= {"exit_code": code if code >= 0 else 128 - code, "end_time": int(time.time())}
@@ -322,6 +128,10 @@ class _AppThread:
                 replica["reason"] = signal.Signals(-code).name
             news = True
         return news
+
+    def _end_background(self, process: subprocess.Popen[bytes]) -> None:
+        """What a replica left in the background must not write any more."""
+        _signal_group(process, signal.SIGKILL)
 
     def _reason_to_end(self) -> tuple[str, str] | None:
         for replica, now in zip(self.request["replicas"], self.replicas, strict=True):
@@ -339,6 +149,209 @@ class _AppThread:
     def _publish(self, state: str, msg: str) -> None:
         replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in self.replicas]
         _write_json(self.dir / "state.json", {"state": state, "msg": msg, "replicas": replicas})
+
+
+class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
+    capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
+    poll_interval_s = 0.1
+    app_thread = AppThread
+
+    def __init__(self, session_name: str, root: str) -> None:
+        super().__init__("threads", session_name)
+        self.root = Path(root)
+
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        opts.add("grace_s", type_=float, default=2.0, help="seconds between TERM and KILL when an app is ended")
+        return opts
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:
+        """Accept roles without a resource: threads share the host."""
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None) -> AppDryRunInfo[Json]:
+        chosen = app_id or make_unique(re.sub(r"[^A-Za-z0-9]+", "-", app.name).strip("-")[:100] or "app")
+        if not _APP_ID.fullmatch(chosen):
+            raise InvalidAppError(f"app id {chosen!r} cannot name a directory; use letters, digits, '.', '_' and '-'")
+        for role in app.roles:
+            self._refuse_unsupported(role)
+        request = {
+            "app_id": chosen,
+            "spec_hash": spec_hash(app, cfg),
+            "app": app_to_dict(app),
+            "grace_s": cfg["grace_s"],
+            "replicas": [self._replica(role, k, chosen) for role in app.roles for k in range(role.num_replicas)],
+        }
+        return AppDryRunInfo(request, _shown)
+
+    def _refuse_unsupported(self, role: Role) -> None:
+        wishes = {
+            f"retry_policy {RetryPolicy(role.retry_policy).value}, max_retries": role.max_retries,
+            "mounts": role.mounts,
+            "port_map": role.port_map,
+            "resource.gpu": max(role.resource.gpu, 0),
+            "resource.devices": role.resource.devices,
+            "workspace": role.workspace,
+        }
+        for field, wish in wishes.items():
+            if wish:
+                raise UnsupportedError(
+                    f"role {role.name!r}: {field} {wish} is not offered by {self.backend!r}; "
+                    f"leave it out, or choose another scheduler"
+                )
+
+    def _replica(self, role: Role, k: int, app_id: str) -> Json:
+        image = str(Path(role.image).absolute())
+        filled = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=_RANK0_ENV).apply(role)
+        # The rest of the launcher's environment may hold its secrets.
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
+        told = {
+            "LAUNCH_APP_ID": app_id,
+            "LAUNCH_ROLE": role.name,
+            "LAUNCH_REPLICA_ID": str(k),
+            "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
+            "LAUNCH_ATTEMPT": "0",
+            _RANK0_ENV: "localhost",
+        }
+        return {
+            "role": role.name,
+            "id": k,
+            "argv": [role.entrypoint, *filled.args],
+            "env": {**inherited, **told, **filled.env},
+            "cwd": image,
+        }
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Json]) -> str:
+        request = dryrun_info.request
+        app_dir = self._reached() / request["app_id"]
+        new = app_dir.with_name(f".{request['app_id']}.{uuid.uuid4().hex}")
+        new.mkdir()
+        lock = (new / "lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write_json(new / "request.json", request)
+        _write_json(new / "state.json", {"state": "PENDING", "msg": "", "replicas": [{} for _ in request["replicas"]]})
+        try:
+            new.rename(app_dir)
+        except OSError:
+            lock.close()
+            shutil.rmtree(new)
+            found = _read_json(app_dir / "request.json")
+            if found and found["spec_hash"] != request["spec_hash"]:
+                raise AppConflictError(f"{request['app_id']!r} is another app; choose another id") from None
+        else:
+            # Resolved, so that the app goes on when the root is out of reach for observers. Not a daemon: the
+            # interpreter waits for the apps that it runs.
+            threading.Thread(target=self.app_thread(app_dir.resolve(), request, lock).run).start()
+        return str(request["app_id"])
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def _reached(self) -> Path:
+        """Return the root; every call asks once whether it is there."""
+        if not self.root.is_dir():
+            raise SchedulerUnavailableError(f"{str(self.root)!r} is not there; try again when it is mounted")
+        return self.root
+
+    def _dir(self, app_id: str) -> Path:
+        # The id comes from a handle, which anybody can write: it must not lead out of the root.
+        return self._reached() / (app_id if _APP_ID.fullmatch(app_id) else ".none")
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        root = self._reached()
+        return {app_id: self._load(root / app_id) if _APP_ID.fullmatch(app_id) else None for app_id in app_ids}
+
+    def _load(self, app_dir: Path) -> DescribeAppResponse | None:
+        alive = _is_locked(app_dir / "lock")
+        request, state = _read_json(app_dir / "request.json"), _read_json(app_dir / "state.json")
+        if request is None or state is None:
+            return None
+        if not alive and not is_terminal(AppState[state["state"]]):
+            state |= {"state": "FAILED", "msg": "the process that ran the app was killed"}
+        roles = app_from_dict(request["app"]).roles
+        statuses: dict[str, RoleStatus] = {role.name: RoleStatus(role.name, []) for role in roles}
+        for replica, now in zip(request["replicas"], state["replicas"], strict=True):
+            known = {key: value for key, value in now.items() if key != "state"}
+            word = now.get("state", "PENDING")
+            if word in {"PENDING", "RUNNING"} and not alive:
+                word = state["state"]
+            statuses[replica["role"]].replicas.append(
+                ReplicaStatus(replica["id"], AppState[word], replica["role"], "localhost", num_restarts=0, **known)
+            )
+        return DescribeAppResponse(
+            app_id=app_dir.name,
+            state=AppState[state["state"]],
+            num_restarts=0,
+            msg=state["msg"],
+            metadata=request["app"].get("metadata") or {},
+            roles_statuses=[*statuses.values()],
+            roles=roles,
+        )
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Json] | None:
+        request = _read_json(self._dir(app_id) / "request.json")
+        return AppDryRunInfo(request, _shown) if request else None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
+        root = self._reached()
+        rows = []
+        for app_dir in sorted(root.iterdir()):
+            app, request = self._load(app_dir), _read_json(app_dir / "request.json")
+            if app and request and _APP_ID.fullmatch(app_dir.name):
+                rows.append(ListAppResponse(app_dir.name, app.state, name=request["app"]["name"]))
+        return rows
+
+    # ---- end -------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._dir(app_id) / "cancel").touch()
+
+    def _delete_existing(self, app_id: str) -> None:
+        app_dir = self._dir(app_id)
+        with contextlib.suppress(FileNotFoundError):
+            (app_dir / "delete").touch()
+        # Else the thread removes it when all has ended.
+        if not _is_locked(app_dir / "lock"):
+            _remove(app_dir)
+
+    # ---- logs ------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        app_dir = self._dir(app_id)
+        found = self._load(app_dir)
+        request = _read_json(app_dir / "request.json")
+        if found is None or request is None:
+            raise UnknownAppException(app_id)
+        check_replica(found.roles, role_name, k)
+        number = [(replica["role"], replica["id"]) for replica in request["replicas"]].index((role_name, k))
+        (role,) = (role for role in found.roles_statuses if role.role == role_name)
+        ended = is_terminal(role.replicas[k].state)
+        position: Json = dict(cursor) if isinstance(cursor, dict) else {}
+        lines: list[LogLine] = []
+        for stream in (Stream.STDOUT, Stream.STDERR):
+            if streams in {None, Stream.COMBINED, stream}:
+                text, at = self._read(app_dir / f"{number}.{stream.value}", position.get(stream.value, 0), ended)
+                position[stream.value] = at
+                lines += [LogLine(line, stream) for line in split_lines(text)]
+        return LogChunk(lines, position)
+
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        """Return the whole lines after `at`, about one chunk of them, and where they end."""
+        if not path.exists():
+            return "", at
+        with path.open("rb") as file:
+            file.seek(at)
+            data = file.read(_CHUNK_BYTES)
+            if b"\n" not in data:
+                data += file.readline()
+            whole = data[: data.rfind(b"\n") + 1]
+            # What follows the last line feed is a line of its own only if nothing is added any more.
+            if ended and not whole:
+                whole = data
+        return whole.decode("utf-8", "replace"), at + len(whole)
 
 
 def create_scheduler(session_name: str, *, root: str, **_: Any) -> ThreadsScheduler:

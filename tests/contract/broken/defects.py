@@ -1,21 +1,27 @@
-"""Which test of the contract notices which defect."""
+"""Which test of the contract notices which defect, and the two schedulers from which broken ones are made."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import pkgutil
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.schedulers.api import Capability, Scheduler
 from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
+from tests.support.threads_engine import ThreadsEngine
+from tests.support.threads_scheduler import ThreadsScheduler
 
-__all__ = ["DEFECTS", "BrokenLocal", "caught_by", "load_all"]
+__all__ = ["DEFECTS", "Local", "Threads", "WatchedEngine", "caught_by", "end_all", "load_all"]
 
 DEFECTS: dict[type[Scheduler[Any]], tuple[str, ...]] = {}
-"""Broken scheduler -> names of the tests that fail for it."""
+"""Broken scheduler -> names of the tests that fail for it, or of single cases of them: `test_x[a]`."""
 
 _S = TypeVar("_S", bound=type[Scheduler[Any]])
 
@@ -39,8 +45,65 @@ def load_all() -> dict[type[Scheduler[Any]], tuple[str, ...]]:
     return DEFECTS
 
 
-class BrokenLocal(LocalScheduler):
-    """Base of defects that need what the threads scheduler does not offer. Its class is its factory."""
+class Local(LocalScheduler):
+    """Base of defects in what the threads scheduler does not offer. Its class is its factory."""
+
+    promised: ClassVar[frozenset[Capability] | None] = None
+    """Capabilities that the contract expects, where they are not those of the healthy scheduler."""
 
     def __init__(self, session_name: str, *, root: str, **_: Any) -> None:
         super().__init__(session_name, LocalConnection(root=root))
+
+
+class Threads(ThreadsScheduler):
+    """Base of the other defects: counts how often the root is asked, and its log files can be stalled."""
+
+    promised: ClassVar[frozenset[Capability] | None] = None
+    asked: ClassVar[int] = 0
+    flowing: ClassVar[threading.Event] = threading.Event()
+    clock_offset_s: ClassVar[float] = 0.0
+
+    def _reached(self) -> Path:
+        Threads.asked += 1
+        return super()._reached()
+
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        self.flowing.wait()
+        return super()._read(path, at, ended)
+
+
+Threads.flowing.set()
+
+
+class WatchedEngine(ThreadsEngine):
+    """The engine of `Threads`."""
+
+    def requests(self) -> int:
+        return Threads.asked
+
+    @contextlib.contextmanager
+    def stall_logs(self) -> Iterator[None]:
+        Threads.flowing.clear()
+        try:
+            yield
+        finally:
+            Threads.flowing.set()
+
+    @contextlib.contextmanager
+    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
+        def step(by_s: float) -> None:
+            Threads.clock_offset_s += by_s
+
+        step(offset_s)
+        try:
+            yield step
+        finally:
+            Threads.clock_offset_s = 0.0
+
+
+def end_all(directory: Path) -> None:
+    """Kill every process that works in the directory: what a broken scheduler has left."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").resolve() == directory:
+                os.kill(int(entry.name), signal.SIGKILL)

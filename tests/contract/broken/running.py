@@ -1,15 +1,471 @@
-"""Defects in what runs and what it is given."""
+"""Defects in what runs, in what it is given, and in what is told of it."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from tests.contract.broken.defects import caught_by
-from tests.support.threads_scheduler import ThreadsScheduler
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+from tests.contract.broken.defects import Local, Threads, caught_by
+
+# ---- what runs -----------------------------------------------------------------------------------------------
 
 
-@caught_by("test_one_role_runs_to_its_end")
-class StartsEachReplicaTwice(ThreadsScheduler):
+@caught_by("test_declared_capabilities_are_those_of_the_scheduler")
+class DeclaresMore(Threads):
+    capabilities = frozenset({*Threads.capabilities, Capability.RESULT})
+
+
+@caught_by("test_one_role_runs_to_its_end", "test_each_replica_runs_once[5]")
+class StartsEachReplicaTwice(Threads):
     def schedule(self, dryrun_info: Any) -> str:
         dryrun_info.request["replicas"] *= 2
         return super().schedule(dryrun_info)
+
+
+@caught_by("test_each_replica_runs_once[50]")
+class StartsTenReplicasAtMost(Threads):
+    def schedule(self, dryrun_info: Any) -> str:
+        dryrun_info.request["replicas"] = dryrun_info.request["replicas"][:10]
+        return super().schedule(dryrun_info)
+
+
+class ChangesWhatIsTold(Threads):
+    """Base of defects in the answer about one app."""
+
+    def told(self, found: DescribeAppResponse) -> None:
+        raise NotImplementedError
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for response in found.values():
+            if response:
+                self.told(response)
+        return found
+
+
+class ChangesReplicas(ChangesWhatIsTold):
+    """Base of defects in what is told of a replica."""
+
+    def told(self, found: DescribeAppResponse) -> None:
+        for role in found.roles_statuses:
+            for replica in role.replicas:
+                self.told_of(replica)
+
+    def told_of(self, replica: ReplicaStatus) -> None:
+        raise NotImplementedError
+
+
+@caught_by("test_several_roles_run_at_the_same_time")
+class TellsOfTheFirstRoleOnly(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        del found.roles_statuses[1:]
+
+
+@caught_by("test_start_and_end_of_a_replica_are_told")
+class TellsNoTimes(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        replica.start_time = replica.end_time = None
+
+
+@caught_by("test_one_role_runs_to_its_end", "test_exit_code_is_reported[7]", "test_signal_is_reported[KILL-137]")
+class ForgetsExitCodes(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        replica.exit_code = None
+
+
+@caught_by("test_exit_code_is_reported[7]", "test_exit_code_is_reported[255]")
+class TellsEveryFailureAs1(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        replica.exit_code = replica.exit_code and 1
+
+
+@caught_by("test_signal_is_reported[TERM-143]", "test_signal_is_reported[KILL-137]")
+class TellsSignalsAsPythonDoes(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        if replica.exit_code and replica.exit_code > 128:
+            replica.exit_code = 128 - replica.exit_code
+
+
+@caught_by("test_each_replica_has_its_own_exit_code")
+class GivesAllReplicasTheWorstExitCode(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        replicas = [replica for role in found.roles_statuses for replica in role.replicas]
+        for replica in replicas:
+            replica.exit_code = max((other.exit_code or 0 for other in replicas), default=0)
+
+
+# ---- what it is given ----------------------------------------------------------------------------------------
+
+
+class ChangesTheReplica(Threads):
+    """Base of defects in what one replica is given."""
+
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        raise NotImplementedError
+
+    def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
+        replica = super()._replica(role, k, app_id)
+        self.changed(replica, role)
+        return replica
+
+
+@caught_by("test_a_replica_learns_who_it_is")
+class TellsNoReplicaItsNumber(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        del replica["env"]["LAUNCH_REPLICA_ID"]
+
+
+@caught_by("test_missing_program_fails_the_app_and_is_named")
+class SplitsTheProgramAtBlanks(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [*role.entrypoint.split(), *replica["argv"][1:]]
+
+
+@caught_by("test_macros_are_replaced_per_replica_in_args_and_env")
+class ReplacesMacrosInArgsOnly(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["env"] |= role.env
+
+
+@caught_by(
+    "test_macros_are_replaced_per_replica_in_args_and_env",
+    "test_each_replica_runs_once[5]",
+    "test_logs_of_roles_and_replicas_are_not_mixed_up",
+)
+class NumbersAllReplicas0(Threads):
+    def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
+        return {**super()._replica(role, 0, app_id), "id": k}
+
+
+@caught_by("test_macros_in_metadata_do_not_disturb")
+class DropsMetadata(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        for role in found.roles:
+            role.metadata = {}
+
+
+@caught_by("test_dollars_that_are_no_macros_are_kept")
+class ReplacesUnknownMacros(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [re.sub(r"\$\{\w+\}", "", arg) for arg in replica["argv"]]
+
+
+@caught_by("test_dollars_that_are_no_macros_are_kept")
+class KeepsDoubledDollars(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [role.entrypoint, *role.args]
+
+
+@caught_by("test_args_reach_the_program_unchanged")
+class JoinsTheLinesOfArgs(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [" ".join(arg.splitlines()) for arg in replica["argv"]]
+
+
+@caught_by("test_args_reach_the_program_unchanged")
+class DropsEmptyArgs(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [arg for arg in replica["argv"] if arg]
+
+
+class ChangesEnv(ChangesTheReplica):
+    """Base of defects in the values of variables."""
+
+    def value(self, text: str) -> str:
+        raise NotImplementedError
+
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["env"] |= {name: self.value(replica["env"][name]) for name in role.env}
+
+
+@caught_by("test_env_reaches_the_program_unchanged")
+class DropsNewlinesOfEnv(ChangesEnv):
+    def value(self, text: str) -> str:
+        return text.replace("\n", "")
+
+
+@caught_by("test_env_reaches_the_program_unchanged")
+class CutsEnvAtCommas(ChangesEnv):
+    def value(self, text: str) -> str:
+        return text.partition(",")[0]
+
+
+@caught_by("test_env_reaches_the_program_unchanged")
+class CutsEnvTo32Kilobytes(ChangesEnv):
+    def value(self, text: str) -> str:
+        return text[:32768]
+
+
+@caught_by("test_env_reaches_the_program_unchanged")
+class KnowsAsciiOnly(ChangesEnv):
+    def value(self, text: str) -> str:
+        return text.encode("ascii", "replace").decode()
+
+
+@caught_by("test_environment_of_the_launcher_is_not_inherited")
+class InheritsEverything(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["env"] = {**os.environ, **replica["env"]}
+
+
+# ---- names ---------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_odd_and_long_names_of_roles_are_kept")
+class CutsLongNames(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        for role in found.roles_statuses:
+            role.role = role.role[:63]
+
+
+@caught_by("test_odd_and_long_names_of_apps_give_valid_ids", "test_apps_without_an_id_get_different_ones")
+class TakesTheNameForTheId(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        return super()._submit_dryrun(app, cfg, app_id=app_id or app.name)
+
+
+@caught_by("test_roles_whose_names_look_alike_are_kept_apart_or_refused")
+class MixesUpRolesThatLookAlike(Threads):
+    """Names its log files after the roles, in the letters that every file system knows."""
+
+    def read_logs(self, app_id: str, role_name: str, *args: Any, **kwargs: Any) -> LogChunk:
+        found = self.describe(app_id)
+        names = [role.name for role in found.roles] if found else [role_name]
+        return super().read_logs(app_id, self._first_alike(names, role_name), *args, **kwargs)
+
+    @staticmethod
+    def _first_alike(names: list[str], wanted: str) -> str:
+        def plain(name: str) -> str:
+            return re.sub(r"[^a-z0-9]", "-", name.lower())
+
+        return next((name for name in names if plain(name) == plain(wanted)), wanted)
+
+
+@caught_by("test_apps_whose_names_run_together_are_kept_apart")
+class JoinsTheNamesOfAppAndRole(Threads):
+    """Knows its log files by one name for app and role."""
+
+    files: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        for replica in dryrun_info.request["replicas"]:
+            self.files.setdefault(f"{app_id}-{replica['role']}", (app_id, replica["role"]))
+        return app_id
+
+    def read_logs(self, app_id: str, role_name: str, *args: Any, **kwargs: Any) -> LogChunk:
+        return super().read_logs(*self.files.get(f"{app_id}-{role_name}", (app_id, role_name)), *args, **kwargs)
+
+
+# ---- together, and result ------------------------------------------------------------------------------------
+
+
+def with_env(request: Any, env: Callable[[int], dict[str, str]]) -> None:
+    """Give further variables to every replica of a request of the local scheduler."""
+    numbered = enumerate(replica for role in request.roles for replica in role.replicas)
+    for number, replica in numbered:
+        replica.env.update(env(number))
+
+
+@caught_by("test_every_replica_reaches_rank_0")
+class TellsNobodyWhereRank0Is(Local):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        with_env(info.request, lambda _: {"TORCHX_RANK0_HOST": ""})
+        return info
+
+
+@caught_by("test_replicas_agree_on_ports")
+class EachReplicaChoosesItsPort(Local):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        with_env(info.request, lambda number: {"LAUNCH_PORT_HEAD_RPC": str(20000 + number)})
+        return info
+
+
+@caught_by("test_result_is_handed_back")
+class ForgetsTheResult(Local):
+    def result(self, app_id: str) -> Any:
+        return None
+
+
+@caught_by("test_no_result_is_none")
+class InventsAResult(Threads):
+    def result(self, app_id: str) -> Any:
+        return {}
+
+
+@caught_by("test_broken_or_large_result_is_an_error")
+class TakesABrokenResultForNone(Local):
+    def result(self, app_id: str) -> Any:
+        try:
+            return super().result(app_id)
+        except LaunchError:
+            return None
+
+
+@caught_by("test_result_of_an_unknown_app_is_an_error")
+class TellsNoResultOfUnknownApps(Local):
+    def result(self, app_id: str) -> Any:
+        try:
+            return super().result(app_id)
+        except UnknownAppException:
+            return None
+
+
+# ---- dry run -------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_app_and_cfg_of_the_caller_are_left_as_they_are")
+class ChangesTheCallersApp(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        app.roles[0].env["LAUNCH_APP_ID"] = info.request["app_id"]
+        return info
+
+
+@caught_by("test_app_and_cfg_of_the_caller_are_left_as_they_are")
+class ChangesTheCallersCfg(Threads):
+    def submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        cfg.setdefault("grace_s", 1.0)
+        return super().submit_dryrun(app, cfg, app_id=app_id)
+
+
+@caught_by("test_dry_run_equals_what_is_sent")
+class SendsSomethingElse(Threads):
+    def schedule(self, dryrun_info: Any) -> str:
+        request = copy.deepcopy(dryrun_info.request)
+        request["replicas"][0]["env"]["EXTRA"] = "1"
+        return super().schedule(AppDryRunInfo(request, str))
+
+
+@caught_by("test_dry_run_repeated_gives_the_same_request")
+class PutsTheTimeIntoTheRequest(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["env"]["REQUESTED_AT"] = str(time.time_ns())
+
+
+@caught_by("test_dry_run_starts_nothing")
+class SchedulesAtDryRun(Threads):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        self.schedule(info)
+        return info
+
+
+@caught_by("test_dry_run_needs_no_engine")
+class NeedsTheEngineForADryRun(Threads):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        self._reached()
+        return super()._submit_dryrun(*args, **kwargs)
+
+
+@caught_by("test_dry_run_hides_secrets")
+class ShowsSecrets(Threads):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        return AppDryRunInfo(super()._submit_dryrun(*args, **kwargs).request, json.dumps)
+
+
+# ---- retries -------------------------------------------------------------------------------------------------
+
+
+class ChangesRoles(Local):
+    """Base of defects in what the supervisor is told of the roles."""
+
+    def changed(self, role: Any) -> Any:
+        raise NotImplementedError
+
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        info.request.roles = [self.changed(role) for role in info.request.roles]
+        return info
+
+
+@caught_by(
+    "test_replica_retries_restart_that_replica_exactly_so_often[1]",
+    "test_application_retries_restart_all_roles_exactly_so_often[1]",
+    "test_retries_are_exact_with_many_observers[RetryPolicy.REPLICA]",
+    "test_retries_are_exact_with_many_observers[RetryPolicy.APPLICATION]",
+)
+class RetriesOnceTooOften(ChangesRoles):
+    def changed(self, role: Any) -> Any:
+        return dataclasses.replace(role, max_retries=role.max_retries + bool(role.max_retries))
+
+
+@caught_by(
+    "test_replica_retries_restart_that_replica_exactly_so_often[1]",
+    "test_application_retries_restart_all_roles_exactly_so_often[1]",
+    "test_a_retry_that_succeeds_makes_the_app_succeed",
+    "test_peers_with_different_policies_keep_their_own_count",
+)
+class RetriesNothing(ChangesRoles):
+    def changed(self, role: Any) -> Any:
+        return dataclasses.replace(role, max_retries=0)
+
+
+@caught_by("test_replica_retries_restart_that_replica_exactly_so_often[1]")
+class RestartsTheAppForAReplica(ChangesRoles):
+    def changed(self, role: Any) -> Any:
+        return dataclasses.replace(role, policy="APPLICATION")
+
+
+@caught_by("test_application_retries_restart_all_roles_exactly_so_often[1]")
+class RestartsTheReplicaAlone(ChangesRoles):
+    def changed(self, role: Any) -> Any:
+        return dataclasses.replace(role, policy="REPLICA")
+
+
+@caught_by("test_success_is_not_retried")
+class RunsASuccessAgain(ChangesRoles):
+    def changed(self, role: Any) -> Any:
+        again = ["-c", '"$0" "$@"; exec "$0" "$@"', role.entrypoint]
+        replicas = [dataclasses.replace(replica, args=[*again, *replica.args]) for replica in role.replicas]
+        return dataclasses.replace(role, entrypoint="sh", replicas=replicas)
+
+
+@caught_by("test_role_retries_restart_the_whole_role_and_no_other")
+class TakesRoleRetriesForReplicaRetries(Local):
+    capabilities = promised = frozenset({*Local.capabilities, Capability.ROLE_RETRY})
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        changed = copy.deepcopy(app)
+        for role in changed.roles:
+            role.retry_policy = {"ROLE": "REPLICA"}.get(role.retry_policy, role.retry_policy)  # type: ignore[assignment,call-overload]
+        return super()._submit_dryrun(changed, cfg, app_id=app_id)
+
+
+@caught_by("test_a_retry_that_succeeds_makes_the_app_succeed")
+class ForgetsToCountRestarts(Local):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for response in found.values():
+            if response:
+                response.num_restarts = 0
+        return found
+
+
+@caught_by("test_cancel_ends_the_retries")
+class SaysCancelledAndGoesOn(Local):
+    said: ClassVar[set[str]] = set()
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.said.add(app_id)
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            if response and app_id in self.said:
+                response.state = AppState.CANCELLED
+        return found

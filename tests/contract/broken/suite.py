@@ -5,19 +5,61 @@ Not collected with the other tests: `test_kit.py` runs single tests of it and lo
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contract import test_local, test_third_party
 from tests.contract.broken import defects
 
-_HEALTHY = {"local": test_local.TestLocal, "threads": test_third_party.TestThreads}
-_QUICK = {"timeout_s": 5, "many": 20}
+
+class _Quick:
+    many = 20
+
+    @pytest.fixture
+    def image(self, tmp_path):
+        directory = tmp_path / "image"
+        directory.mkdir()
+        yield str(directory)
+        defects.end_all(directory)
 
 
-def _contract(name: str, backend: str, **attributes: object) -> None:
-    globals()[f"Test{name}"] = type(f"Test{name}", (_HEALTHY[backend],), {**_QUICK, **attributes})
+class _Local(_Quick, test_local.TestLocal):
+    factory = f"{defects.__name__}:Local"
 
 
-for _backend in _HEALTHY:
-    _contract(f"Healthy{_backend.title()}", _backend)
+class _Threads(_Quick, test_third_party.TestThreads):
+    factory = f"{defects.__name__}:Threads"
+
+    @pytest.fixture
+    def engine(self, tmp_path):
+        return defects.WatchedEngine(tmp_path)
+
+
+class TestHealthyLocal(_Local):
+    pass
+
+
+class TestHealthyThreads(_Threads):
+    pass
+
+
+class TestFailsAsExpected(_Threads):
+    xfail = {"test_unknown_option_is_refused": "takes what it gets"}  # noqa: RUF012 - as authors write it
+    factory = "tests.contract.broken.refusals:TakesUnknownOptions"
+
+
+class TestPassesUnexpectedly(_Threads):
+    xfail = {"test_unknown_option_is_refused": "takes what it gets"}  # noqa: RUF012 - the same
+
+
 for _broken in defects.load_all():
-    _kind = "local" if issubclass(_broken, defects.LocalScheduler) else "threads"
-    _contract(_broken.__name__, _kind, factory=f"{_broken.__module__}:{_broken.__name__}")
+    _healthy = _Local if issubclass(_broken, defects.Local) else _Threads
+    globals()[f"Test{_broken.__name__}"] = type(
+        f"Test{_broken.__name__}",
+        (_healthy,),
+        {
+            "factory": f"{_broken.__module__}:{_broken.__name__}",
+            "capabilities": _broken.promised or _healthy.capabilities,
+            "timeout_s": 4,
+            "xfail": {},
+        },
+    )

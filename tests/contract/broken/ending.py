@@ -1,0 +1,287 @@
+"""Defects in how apps end, and in what is left of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import time
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse
+from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+from tests.contract.broken.defects import Local, Threads, caught_by
+from tests.contract.broken.running import ChangesReplicas, ChangesWhatIsTold
+from tests.support.threads_scheduler import _APP_ID, AppThread
+
+# ---- gang ----------------------------------------------------------------------------------------------------
+
+
+class _Loner(AppThread):
+    def _reason_to_end(self) -> tuple[str, str] | None:
+        end = super()._reason_to_end()
+        ended = all(process.returncode is not None for process in self.processes)
+        return end if ended or end is None or self._is_cancelled() else None
+
+
+@caught_by("test_a_failed_replica_ends_its_peers[obedient]", "test_a_failed_replica_ends_its_peers[deaf]")
+class LeavesThePeersAlone(Threads):
+    app_thread = _Loner
+
+
+@caught_by("test_a_failed_replica_ends_its_peers[obedient]")
+class SaysThatStoppedPeersFailed(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        if replica.state is AppState.CANCELLED:
+            replica.state = AppState.FAILED
+
+
+@caught_by("test_the_first_failed_replica_is_named")
+class NamesNobody(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        found.msg = "failed"
+
+
+@caught_by("test_an_app_succeeds_only_when_all_replicas_have")
+class SucceedsWithItsFirstReplica(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        if any(replica.state is AppState.SUCCEEDED for role in found.roles_statuses for replica in role.replicas):
+            found.state = AppState.SUCCEEDED
+
+
+class _Leaky(AppThread):
+    def _end_background(self, process: subprocess.Popen[bytes]) -> None:
+        pass
+
+
+@caught_by("test_what_a_replica_left_in_the_background_ends_with_it")
+class LeavesTheBackgroundAlone(Threads):
+    app_thread = _Leaky
+
+
+@caught_by("test_time_limit_ends_the_app")
+class IgnoresTheTimeLimit(Local):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        info.request = dataclasses.replace(info.request, time_limit_s=None)
+        return info
+
+
+# ---- cancel --------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_cancel_ends_a_running_app", "test_cancel_after_the_end_changes_nothing")
+class CancelsInWordsOnly(ChangesWhatIsTold):
+    """Its processes live on, and also what has ended is told as cancelled."""
+
+    def _cancel_existing(self, app_id: str) -> None:
+        (self._dir(app_id) / "said").touch()
+
+    def told(self, found: DescribeAppResponse) -> None:
+        if (self.root / found.app_id / "said").exists():
+            found.state = AppState.CANCELLED
+            for role in found.roles_statuses:
+                for replica in role.replicas:
+                    replica.state = AppState.CANCELLED
+
+
+@caught_by("test_cancel_ends_a_running_app", "test_cancel_right_after_schedule_ends_the_app")
+class TellsACancelAsAFailure(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        if found.state is AppState.CANCELLED:
+            found.state = AppState.FAILED
+
+
+@caught_by("test_cancel_before_schedule_does_nothing")
+class RemembersTheCancelOfUnknownApps(Threads):
+    remembered: ClassVar[set[str]] = set()
+
+    def cancel(self, app_id: str) -> None:
+        self.remembered.add(app_id)
+        super().cancel(app_id)
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        if app_id in self.remembered:
+            self._cancel_existing(app_id)
+        return app_id
+
+
+@caught_by("test_cancel_can_be_repeated")
+class CancelsOnceOnly(Threads):
+    def _cancel_existing(self, app_id: str) -> None:
+        (self._dir(app_id) / "cancel").touch(exist_ok=False)
+
+
+@caught_by("test_cancel_of_an_unknown_app_does_nothing")
+class RaisesAtTheCancelOfUnknownApps(Threads):
+    def cancel(self, app_id: str) -> None:
+        if not self.exists(app_id):
+            raise UnknownAppException(app_id)
+        super().cancel(app_id)
+
+
+@caught_by("test_cancel_returns_at_once")
+class CancelWaitsForTheEnd(Threads):
+    def cancel(self, app_id: str) -> None:
+        super().cancel(app_id)
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline and (found := self.describe(app_id)) and not is_terminal(found.state):
+            time.sleep(0.1)
+
+
+class _Killer(AppThread):
+    def _stop_all(self) -> None:
+        self.request["grace_s"] = -1
+        super()._stop_all()
+
+
+@caught_by("test_a_program_that_ignores_the_end_is_killed_after_its_grace", "test_a_cancelled_program_can_clean_up")
+class IgnoresTheGraceOption(Threads):
+    app_thread = _Killer
+
+
+# ---- delete and list -----------------------------------------------------------------------------------------
+
+
+@caught_by("test_delete_removes_an_ended_app")
+class DeleteLeavesTheRecord(Threads):
+    def _delete_existing(self, app_id: str) -> None:
+        self._cancel_existing(app_id)
+
+
+@caught_by("test_delete_removes_an_ended_app")
+class ListsDeletedApps(Threads):
+    deleted: ClassVar[set[str]] = set()
+
+    def _delete_existing(self, app_id: str) -> None:
+        self.deleted.add(app_id)
+        super()._delete_existing(app_id)
+
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        return [*super().list(cfg), *(ListAppResponse(app_id, AppState.UNKNOWN) for app_id in self.deleted)]
+
+
+@caught_by("test_delete_ends_a_live_app")
+class DeletesTheRecordOnly(Threads):
+    def _delete_existing(self, app_id: str) -> None:
+        # A copy stays for the thread, so that it does not fail.
+        app_dir = self._dir(app_id)
+        (app_dir / "request.json").unlink()
+
+
+@caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
+class RaisesAtTheDeleteOfUnknownApps(Threads):
+    def delete(self, app_id: str) -> None:
+        if not self.exists(app_id):
+            raise UnknownAppException(app_id)
+        super().delete(app_id)
+
+
+@caught_by("test_id_of_a_deleted_app_can_be_used_again")
+class RemembersTheEndOfDeletedApps(Threads):
+    ends: ClassVar[dict[str, Any]] = {}
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            if response and is_terminal(response.state):
+                found[app_id] = self.ends.setdefault(app_id, response)
+        return found
+
+
+@caught_by("test_list_shows_each_app_once")
+class ListsEachReplica(Threads):
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        rows = super().list(cfg)
+        found = self.describe_many([row.app_id for row in rows])
+        return [row for row in rows for role in found[row.app_id].roles_statuses for _ in role.replicas]  # type: ignore[union-attr]
+
+
+@caught_by("test_list_shows_each_app_once")
+class ListsLiveAppsOnly(Threads):
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        return [row for row in super().list(cfg) if not is_terminal(row.state)]
+
+
+# ---- state ---------------------------------------------------------------------------------------------------
+
+
+@caught_by(
+    "test_describe_of_an_unknown_app_is_none[contract-never-launched]",
+    "test_describe_many_tells_known_from_unknown_apps",
+    "test_describe_many_gives_each_app_its_own_answer",
+)
+class TellsUnknownAppsAsUnknown(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        return {app_id: found[app_id] or DescribeAppResponse(app_id, AppState.UNKNOWN) for app_id in found}
+
+
+@caught_by("test_describe_of_an_unknown_app_is_none[../../etc]")
+class RefusesOddIds(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        ids = [*app_ids]
+        if not all(_APP_ID.fullmatch(app_id) for app_id in ids):
+            raise InvalidAppError("no such id")
+        return super().describe_many(ids)
+
+
+@caught_by("test_describe_many_tells_known_from_unknown_apps", "test_describe_many_gives_each_app_its_own_answer")
+class OneUnknownAppHidesAll(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        return dict.fromkeys(found) if None in found.values() else found
+
+
+@caught_by("test_a_terminal_state_is_final[exit 0]", "test_a_terminal_state_is_final[exit 3]")
+class GoesBackFromTheEnd(ChangesWhatIsTold):
+    """As a scheduler that looks at a process list and at a record, one after the other."""
+
+    looks: ClassVar[int] = 0
+
+    def told(self, found: DescribeAppResponse) -> None:
+        if is_terminal(found.state):
+            GoesBackFromTheEnd.looks += 1
+            if self.looks % 10 == 9:
+                found.state = AppState.RUNNING
+
+
+@caught_by("test_a_terminal_state_is_final[exit 3]", "test_a_terminal_state_is_final[exec sleep 300]")
+class TellsEveryObserverAnotherEnd(ChangesWhatIsTold):
+    observers: ClassVar[int] = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        TellsEveryObserverAnotherEnd.observers += 1
+        self.end = [AppState.FAILED, AppState.CANCELLED][self.observers % 2]
+
+    def told(self, found: DescribeAppResponse) -> None:
+        if is_terminal(found.state):
+            found.state = self.end
+
+
+@caught_by("test_closing_a_scheduler_leaves_its_apps_alone")
+class CloseCancelsItsApps(Threads):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mine: list[str] = []
+
+    def schedule(self, dryrun_info: Any) -> str:
+        self.mine.append(super().schedule(dryrun_info))
+        return self.mine[-1]
+
+    def close(self) -> None:
+        for app_id in self.mine:
+            self.cancel(app_id)
+
+
+@caught_by("test_closing_a_scheduler_leaves_its_apps_alone")
+class ClosesOnceOnly(Threads):
+    closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            raise RuntimeError("closed already")
+        self.closed = True

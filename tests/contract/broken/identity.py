@@ -1,0 +1,125 @@
+"""Defects in ids, in adoption, and in what other processes can do."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import LogChunk
+from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.specs.roles import AppDef
+from tests.contract.broken.defects import Local, Threads, caught_by
+
+
+@caught_by("test_apps_without_an_id_get_different_ones")
+class DerivesTheIdFromTheName(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        return super()._submit_dryrun(app, cfg, app_id=app_id or f"{app.name}-1")
+
+
+@caught_by("test_id_that_the_engine_cannot_take_is_refused")
+class ChangesOddIds(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        valid = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in app_id or "")
+        return super()._submit_dryrun(app, cfg, app_id=valid[:100].strip("-") or None)
+
+
+@caught_by(
+    "test_schedule_twice_starts_once",
+    "test_racing_threads_start_one_app",
+    "test_racing_processes_start_one_app",
+    "test_schedule_after_the_end_runs_nothing_again",
+    "test_schedule_after_cancel_runs_nothing_again",
+)
+class EachScheduleStarts(Threads):
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        app_dir = self._dir(app_id)
+        with (app_dir / "calls").open("a") as calls:
+            calls.write("x")
+            calls.flush()
+            if calls.tell() > 1:
+                (app_dir / "cancel").unlink(missing_ok=True)
+                again = self.app_thread(app_dir.resolve(), dryrun_info.request, Path(os.devnull).open())  # noqa: SIM115 - closed by the thread
+                threading.Thread(target=again.run).start()
+        return app_id
+
+
+@caught_by("test_same_id_with_another_app_is_a_conflict")
+class AdoptsAnyApp(Threads):
+    def schedule(self, dryrun_info: Any) -> str:
+        try:
+            return super().schedule(dryrun_info)
+        except AppConflictError:
+            return str(dryrun_info.request["app_id"])
+
+
+@caught_by("test_same_id_with_another_app_is_a_conflict")
+class ComparesProgramsOnly(Threads):
+    def _submit_dryrun(self, app: AppDef, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(app, *args, **kwargs)
+        info.request["spec_hash"] = repr([(role.entrypoint, role.args) for role in app.roles])
+        return info
+
+
+@caught_by("test_same_id_with_another_option_is_a_conflict")
+class ComparesNoOptions(Local):
+    def _submit_dryrun(self, app: AppDef, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(app, *args, **kwargs)
+        info.request = dataclasses.replace(info.request, spec_hash=hashlib.sha256(repr(app).encode()).hexdigest())
+        return info
+
+
+@caught_by("test_what_the_launcher_injects_is_no_conflict")
+class ComparesWhatTheLauncherInjects(Threads):
+    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+        info = super()._submit_dryrun(*args, **kwargs)
+        info.request["spec_hash"] = hashlib.sha256(json.dumps(info.request["app"]).encode()).hexdigest()
+        return info
+
+
+@caught_by(
+    "test_another_process_sees_the_app",
+    "test_another_process_follows_the_app_to_its_end",
+    "test_another_process_cancels_the_app",
+)
+class KeepsItsAppsInMemory(Threads):
+    mine: ClassVar[set[str]] = set()
+
+    def schedule(self, dryrun_info: Any) -> str:
+        self.mine.add(dryrun_info.request["app_id"])
+        return super().schedule(dryrun_info)
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        return {app_id: found[app_id] if app_id in self.mine else None for app_id in found}
+
+
+@caught_by("test_an_app_outlives_the_process_that_launched_it")
+class EndsItsAppsWithItsProcess(Local):
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        script = f"while kill -0 {os.getpid()}; do sleep 0.1; done; touch '{self._dir(app_id)}/cancel'"
+        subprocess.Popen(
+            ["timeout", "10", "sh", "-c", script],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return app_id
+
+
+@caught_by("test_one_scheduler_serves_several_threads")
+class IsForOneThread(Threads):
+    def read_logs(self, app_id: str, *args: Any, **kwargs: Any) -> LogChunk:
+        self.app_id = app_id
+        time.sleep(0.01)
+        return super().read_logs(self.app_id, *args, **kwargs)

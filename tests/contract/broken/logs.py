@@ -1,0 +1,314 @@
+"""Defects in logs: lines that are lost, repeated, torn, mixed up, or late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import LogChunk, LogLine, Stream
+from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.states import is_terminal
+from tests.contract.broken.defects import Local, Threads, caught_by
+
+# ---- which lines ---------------------------------------------------------------------------------------------
+
+
+@caught_by("test_streams_are_kept_apart_and_combined")
+class IgnoresTheStream(Threads):
+    def read_logs(self, *args: Any, streams: Stream | None = None) -> LogChunk:
+        return super().read_logs(*args)
+
+
+@caught_by("test_streams_are_kept_apart_and_combined")
+class CallsEverythingStdout(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([replace(line, stream=Stream.STDOUT) for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_regex_keeps_the_lines_in_which_it_is_found")
+class MatchesFromTheStart(Threads):
+    def log_iter(self, *args: Any, regex: str | None = None, **kwargs: Any) -> Any:
+        return super().log_iter(*args, regex=regex and f"^{regex}", **kwargs)
+
+
+@caught_by("test_since_and_until_are_honoured_or_warned_about")
+class IgnoresTimesSilently(Threads):
+    def log_iter(self, *args: Any, since: Any = None, until: Any = None, **kwargs: Any) -> Any:
+        return super().log_iter(*args, **kwargs)
+
+
+@caught_by("test_lines_tell_when_they_were_written")
+class MakesUpTimes(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([replace(line, time=time.time()) for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_tail_follows_to_the_end")
+class TailEndsAtAPause(Threads):
+    def _lines(self, *args: Any, should_tail: bool, **kwargs: Any) -> Iterator[LogLine]:
+        found = [*super()._lines(*args, should_tail=False, **kwargs)]
+        deadline = time.monotonic() + 1
+        while should_tail and not found and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = [*super()._lines(*args, should_tail=False, **kwargs)]
+        yield from found
+
+
+@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+class UnknownReplicaWritesNothing(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        try:
+            return super().read_logs(*args, **kwargs)
+        except ValueError:
+            return LogChunk([], None)
+
+
+@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+class UnknownAppWritesNothing(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        try:
+            return super().read_logs(*args, **kwargs)
+        except UnknownAppException:
+            return LogChunk([], None)
+
+
+@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+class UnknownAppIsToldAtTheFirstLine(Threads):
+    def log_iter(self, *args: Any, **kwargs: Any) -> Any:
+        yield from super().log_iter(*args, **kwargs)
+
+
+# ---- when ----------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_a_read_does_not_wait")
+class WaitsForALine(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        deadline = time.monotonic() + 4
+        chunk = super().read_logs(*args, **kwargs)
+        while not chunk.lines and time.monotonic() < deadline:
+            time.sleep(0.1)
+            chunk = super().read_logs(*args, **kwargs)
+        return chunk
+
+
+@caught_by("test_an_unfinished_line_comes_whole_once_it_is_finished")
+class TearsAnUnfinishedLine(Threads):
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        return super()._read(path, at, True)
+
+
+@caught_by(
+    "test_an_unfinished_line_comes_whole_once_it_is_finished",
+    "test_streams_are_kept_apart_and_combined",
+    "test_logs_of_a_cancelled_app_are_kept",
+    "test_logs_are_readable_after_the_end_and_elsewhere",
+)
+class DropsAnUnfinishedLastLine(Threads):
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        return super()._read(path, at, False)
+
+
+@caught_by("test_logs_are_readable_after_the_end_and_elsewhere")
+class KeepsLogsInTheLauncher(Threads):
+    mine: ClassVar[set[str]] = set()
+
+    def schedule(self, dryrun_info: Any) -> str:
+        self.mine.add(dryrun_info.request["app_id"])
+        return super().schedule(dryrun_info)
+
+    def read_logs(self, app_id: str, *args: Any, **kwargs: Any) -> LogChunk:
+        return super().read_logs(app_id, *args, **kwargs) if app_id in self.mine else LogChunk([], None)
+
+
+@caught_by("test_logs_of_all_attempts_follow_each_other")
+class ShowsTheLastAttemptOnly(Local):
+    def read_logs(self, app_id: str, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(app_id, *args, **kwargs)
+        found = self.describe(app_id)
+        lines = [line for line in chunk.lines if found and line.attempt == found.num_restarts]
+        # An empty chunk would be the end.
+        return (
+            LogChunk(lines, chunk.cursor)
+            if lines or not chunk.lines
+            else self.read_logs(app_id, *args[:2], chunk.cursor)
+        )
+
+
+@caught_by("test_logs_of_all_attempts_follow_each_other")
+class NumbersNoAttempts(Local):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([replace(line, attempt=0) for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_logs_of_a_cancelled_app_are_kept")
+class CancelRemovesTheLogs(Threads):
+    def _cancel_existing(self, app_id: str) -> None:
+        super()._cancel_existing(app_id)
+        for path in self._dir(app_id).glob("*.std*"):
+            path.unlink()
+
+
+# ---- what ----------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_logs_of_roles_and_replicas_are_not_mixed_up")
+class ShowsReplica0ForAll(Threads):
+    def read_logs(self, app_id: str, role_name: str, k: int, *args: Any, **kwargs: Any) -> LogChunk:
+        return super().read_logs(app_id, role_name, 0, *args, **kwargs)
+
+
+@caught_by("test_logs_of_roles_and_replicas_are_not_mixed_up")
+class MixesUpRolesWithOneNameInFront(Threads):
+    def read_logs(self, app_id: str, role_name: str, *args: Any, **kwargs: Any) -> LogChunk:
+        return super().read_logs(app_id, role_name.partition("-")[0], *args, **kwargs)
+
+
+@caught_by("test_odd_output_is_complete")
+class SplitsLikePython(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        lines = [replace(line, text=part) for line in chunk.lines for part in line.text.splitlines(keepends=True)]
+        return LogChunk(lines, chunk.cursor)
+
+
+@caught_by("test_odd_output_is_complete")
+class StripsLines(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([replace(line, text=line.text.strip() + "\n") for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_a_line_of_1_mb_is_whole")
+class TearsLongLines(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        lines = [
+            replace(line, text=line.text[at : at + 65536])
+            for line in chunk.lines
+            for at in range(0, len(line.text), 65536)
+        ]
+        return LogChunk(lines, chunk.cursor)
+
+
+@caught_by("test_a_line_of_1_mb_is_whole")
+class CutsLongLines(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([replace(line, text=line.text[:65536]) for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_many_lines_on_both_streams_at_once")
+class LosesTheLastLineOfAFullChunk(Threads):
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        text, end = super()._read(path, at, ended)
+        return (text[: text.rindex("\n", 0, -1) + 1], end) if end - at > 200_000 else (text, end)
+
+
+@caught_by("test_a_read_is_bounded")
+class ReadsEverythingAtOnce(Threads):
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        lines = []
+        while (chunk := super().read_logs(app_id, role_name, k, cursor, **kwargs)).lines:
+            lines += chunk.lines
+            cursor = chunk.cursor
+        return LogChunk(lines, chunk.cursor)
+
+
+# ---- cursors -------------------------------------------------------------------------------------------------
+
+
+@caught_by(
+    "test_nothing_is_lost_or_repeated_at_200_cuts",
+    "test_a_cursor_is_good_in_another_process",
+    "test_a_follower_tells_each_line_once_and_the_end",
+    "test_a_follower_goes_on_where_another_was_cut",
+)
+class LosesALineOnResume(Threads):
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(app_id, role_name, k, cursor, **kwargs)
+        return LogChunk(chunk.lines[1:] if cursor and len(chunk.lines) > 1 else chunk.lines, chunk.cursor)
+
+
+@caught_by("test_nothing_is_lost_or_repeated_at_200_cuts", "test_a_follower_goes_on_where_another_was_cut")
+class RepeatsALineOnResume(Threads):
+    """As a cursor of whole seconds does."""
+
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(app_id, role_name, k, (cursor or {}).get("at"), **kwargs)
+        lines = chunk.lines
+        if cursor and lines and cursor["last"]:
+            lines = [LogLine(cursor["last"], Stream.STDOUT), *lines]
+        return LogChunk(lines, {"at": chunk.cursor, "last": lines[-1].text if lines else None})
+
+
+@caught_by("test_a_cursor_is_good_in_another_process")
+class KeepsCursorsInMemory(Threads):
+    cursors: ClassVar[list[Any]] = [None]
+
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        known = self.cursors[cursor] if cursor and cursor < len(self.cursors) else None
+        chunk = super().read_logs(app_id, role_name, k, known, **kwargs)
+        self.cursors.append(chunk.cursor)
+        return LogChunk(chunk.lines, len(self.cursors) - 1)
+
+
+@caught_by("test_a_clock_that_is_off_costs_no_line", "test_a_clock_that_steps_costs_no_line")
+class ComparesItsClockWithTheEngines(Threads):
+    """What a cursor does that is the time of the last read: skips lines when it is ahead."""
+
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(app_id, role_name, k, cursor, **kwargs)
+        return LogChunk(chunk.lines[1:] if cursor and self.clock_offset_s else chunk.lines, chunk.cursor)
+
+
+@caught_by("test_a_cursor_crosses_attempts")
+class LosesTheEndOfAnAttempt(Local):
+    """Keeps the text after the last line feed until the end, and that of a former attempt for ever."""
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([line for line in chunk.lines if line.text.endswith("\n")], chunk.cursor)
+
+
+@caught_by("test_a_cursor_at_the_end_stays_there")
+class ForgetsTheCursorAtTheEnd(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return chunk if chunk.lines else LogChunk([], None)
+
+
+# ---- following -----------------------------------------------------------------------------------------------
+
+
+@caught_by("test_two_followers_see_the_same")
+class TakesLinesFromOtherReaders(Threads):
+    taken: ClassVar[dict[Any, Any]] = {}
+
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(app_id, role_name, k, self.taken.get((app_id, role_name, k)), **kwargs)
+        self.taken[app_id, role_name, k] = chunk.cursor
+        return chunk
+
+
+@caught_by("test_a_follower_tells_each_line_once_and_the_end")
+class SaysNothingAfterTheEnd(Threads):
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        found = self.describe(app_id)
+        ended = found is not None and is_terminal(found.state)
+        return (
+            LogChunk([], cursor) if ended and not cursor else super().read_logs(app_id, role_name, k, cursor, **kwargs)
+        )
+
+
+@caught_by("test_a_stopped_log_source_does_not_delay_the_end")
+class LooksAtTheLogForTheState(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        self.flowing.wait(10)
+        return super().describe_many(app_ids)

@@ -1,0 +1,143 @@
+"""Defects that show when the engine is not reached, and costs that grow with the number of apps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, LogChunk
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.states import AppState
+from tests.contract.broken.defects import Threads, caught_by
+from tests.support.threads_scheduler import AppThread
+
+UNREACHABLE = "test_unreachable_is_an_error_and_never_an_answer"
+
+
+class _AnswersForItself(Threads):
+    """Base of schedulers that make up an answer when the engine gives none."""
+
+    def answer(self, app_id: str) -> DescribeAppResponse | None:
+        raise NotImplementedError
+
+    def describe_many(self, app_ids: Any) -> Any:
+        ids = [*app_ids]
+        try:
+            return super().describe_many(ids)
+        except SchedulerUnavailableError:
+            return {app_id: self.answer(app_id) for app_id in ids}
+
+
+@caught_by(f"{UNREACHABLE}[describe]", f"{UNREACHABLE}[describe_many]", f"{UNREACHABLE}[exists]")
+class SaysRunningWhenUnreachable(_AnswersForItself):
+    def answer(self, app_id: str) -> DescribeAppResponse:
+        return DescribeAppResponse(app_id, AppState.RUNNING)
+
+
+@caught_by(
+    f"{UNREACHABLE}[describe]",
+    f"{UNREACHABLE}[exists]",
+    f"{UNREACHABLE}[cancel]",
+    f"{UNREACHABLE}[delete]",
+)
+class SaysNoSuchAppWhenUnreachable(_AnswersForItself):
+    def answer(self, app_id: str) -> None:
+        return None
+
+
+@caught_by(f"{UNREACHABLE}[describe]", "test_a_follower_bridges_an_outage")
+class SaysFailedWhenUnreachable(_AnswersForItself):
+    def answer(self, app_id: str) -> DescribeAppResponse:
+        return DescribeAppResponse(app_id, AppState.FAILED)
+
+
+@caught_by(f"{UNREACHABLE}[describe]")
+class SaysUnknownWhenUnreachable(_AnswersForItself):
+    def answer(self, app_id: str) -> DescribeAppResponse:
+        return DescribeAppResponse(app_id, AppState.UNKNOWN)
+
+
+@caught_by(f"{UNREACHABLE}[list]", f"{UNREACHABLE}[read_logs]", f"{UNREACHABLE}[log_iter]")
+class SaysNothingWhenUnreachable(Threads):
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        try:
+            return super().list(cfg)
+        except SchedulerUnavailableError:
+            return []
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        try:
+            return super().read_logs(*args, **kwargs)
+        except SchedulerUnavailableError:
+            return LogChunk([], None)
+
+
+@caught_by(f"{UNREACHABLE}[describe]")
+class RaisesTheErrorOfTheSystemWhenUnreachable(Threads):
+    def _reached(self) -> Path:
+        next(self.root.iterdir())
+        return self.root
+
+
+@caught_by("test_an_app_that_could_not_be_launched_is_launched_by_the_same_call")
+class TakesAFailedLaunchForALaunch(Threads):
+    launched: ClassVar[set[str]] = set()
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = str(dryrun_info.request["app_id"])
+        if app_id in self.launched:
+            return app_id
+        self.launched.add(app_id)
+        return super().schedule(dryrun_info)
+
+
+class _Nervous(AppThread):
+    def _is_cancelled(self) -> bool:
+        return super()._is_cancelled() or not (self.dir.parents[1] / "root").exists()
+
+
+@caught_by("test_what_happened_meanwhile_is_told_afterwards", "test_a_follower_bridges_an_outage")
+class EndsItsAppsWhenUnreachable(Threads):
+    app_thread = _Nervous
+
+
+@caught_by("test_a_follower_bridges_an_outage", f"{UNREACHABLE}[describe]")
+class NeverConnectsAgain(Threads):
+    lost = False
+
+    def _reached(self) -> Path:
+        if self.lost:
+            raise SchedulerUnavailableError("the connection is lost")
+        try:
+            return super()._reached()
+        except SchedulerUnavailableError:
+            self.lost = True
+            raise
+
+
+# ---- costs ---------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_many_apps_cost_what_one_costs")
+class AsksOncePerApp(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        return {app_id: super(AsksOncePerApp, self).describe_many([app_id])[app_id] for app_id in app_ids}
+
+
+@caught_by("test_many_apps_cost_what_one_costs")
+class ListsOnePage(Threads):
+    def list(self, cfg: Any = None) -> list[ListAppResponse]:
+        return super().list(cfg)[:10]
+
+
+@caught_by("test_describe_many_of_nothing_is_nothing")
+class TakesNoneForAll(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        return super().describe_many([*app_ids] or ["all"])
+
+
+@caught_by("test_describe_many_gives_each_app_its_own_answer")
+class GivesEachAppTheFirstAnswer(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        return dict.fromkeys(found, next(iter(found.values()), None))

@@ -1,0 +1,93 @@
+"""Wishes that are dropped, and options that are not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.runopts import runopts
+from tests.contract.broken.defects import Threads, caught_by
+
+
+@caught_by(
+    "test_mount_is_accepted_or_refused[bind]",
+    "test_mount_is_accepted_or_refused[volume]",
+    "test_mount_is_accepted_or_refused[device]",
+    "test_gpu_that_cannot_be_had_is_refused",
+    "test_device_that_nobody_knows_is_refused",
+    "test_replicas_agree_on_ports",
+    "test_policy_that_is_not_offered_is_refused[RetryPolicy.REPLICA]",
+    "test_policy_that_is_not_offered_is_refused[RetryPolicy.APPLICATION]",
+    "test_policy_that_is_not_offered_is_refused[RetryPolicy.ROLE]",
+)
+class DropsWishes(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        pass
+
+
+@caught_by("test_mount_is_accepted_or_refused[bind]", "test_gpu_that_cannot_be_had_is_refused")
+class RefusesWithoutAReason(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        try:
+            super()._refuse_unsupported(role)
+        except UnsupportedError:
+            raise UnsupportedError("not supported") from None
+
+
+@caught_by("test_any_policy_is_accepted_without_retries")
+class RefusesPoliciesOfNoRetries(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        super()._refuse_unsupported(role)
+        if role.retry_policy is not RetryPolicy.APPLICATION:
+            raise UnsupportedError(f"role {role.name!r}: retry_policy is not offered by 'threads'; leave it out")
+
+
+@caught_by("test_bound_directory_is_there_and_read_only", "test_device_of_the_host_is_passed")
+class PromisesMounts(DropsWishes):
+    capabilities = promised = frozenset({*Threads.capabilities, Capability.BIND_MOUNT, Capability.DEVICE_MOUNT})
+
+
+@caught_by("test_workspace_is_refused_where_it_cannot_be_mirrored")
+class DropsWorkspaces(Threads):
+    def submit(self, app: AppDef, cfg: Any, workspace: Any = None) -> str:
+        return super().submit(app, cfg)
+
+
+class _TakesUnknown(runopts):
+    def resolve(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+        return super().resolve(cfg)
+
+
+@caught_by("test_unknown_option_is_refused")
+class TakesUnknownOptions(Threads):
+    opts: type[runopts] = _TakesUnknown
+
+    def _run_opts(self) -> runopts:
+        opts = self.opts()
+        opts.add("grace_s", type_=float, default=2.0, help="seconds")
+        return opts
+
+
+class _TakesAnything(runopts):
+    def resolve(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+        return {**super().resolve({}), **self.registered(cfg, strict=strict)}
+
+
+@caught_by("test_wrong_value_of_an_option_is_refused")
+class TakesAnyValue(TakesUnknownOptions):
+    opts = _TakesAnything
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        known = cfg if isinstance(cfg["grace_s"], float) else {"grace_s": 1.0}
+        return super()._submit_dryrun(app, known, app_id=app_id)
+
+
+@caught_by("test_every_declared_default_is_accepted")
+class RefusesItsOwnDefault(Threads):
+    def submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        if cfg.get("grace_s") == self.run_opts().get("grace_s").default:  # type: ignore[union-attr]
+            raise InvalidAppError("grace_s must be given as an int")
+        return super().submit_dryrun(app, cfg, app_id=app_id)
