@@ -33,6 +33,7 @@ __all__ = ["Follower"]
 
 TICK_S = 0.2
 _SILENCE_S = 30.0
+_UNKNOWN_S = 15.0
 _CLOSE_S = 0.5
 _GAPS_AT_END = 5
 
@@ -105,6 +106,7 @@ class Follower:
         )
         self._response: DescribeAppResponse | None = None
         self._missing = False
+        self._unknown_since: float | None = None
         self._down_since: float | None = None
         self._down_told = False
         self._closed = False
@@ -125,7 +127,8 @@ class Follower:
 
         Raises:
             SchedulerUnavailableError: an outage took longer than `unavailable_for_s`.
-            UnknownOutcomeError: the app was seen or launched before, and the scheduler does not know it any more.
+            UnknownOutcomeError: the app was seen or launched before, and the scheduler does not know it any more, or
+                has said UNKNOWN for 15 s.
             UnknownAppException: the scheduler does not know the app and never did.
             Exception: what else the scheduler raises when it is asked for the state.
         """
@@ -203,6 +206,7 @@ class Follower:
             return
         self._missing = False
         yield from self._compare(answer)
+        yield from self._judge_unknown(answer)
 
     def _compare(self, answer: DescribeAppResponse) -> Iterator[Event]:
         before, self._response = self._response, answer
@@ -229,6 +233,18 @@ class Follower:
                 f"{self._name!r} was launched, and the scheduler does not know it any more: how it ended is unknown"
             )
         raise UnknownAppException(self._name)
+
+    def _judge_unknown(self, answer: DescribeAppResponse) -> Iterator[Event]:
+        """Bear a state that says nothing for a while; a scheduler that lost track of the app does not find it again."""
+        if answer.state != AppState.UNKNOWN:
+            self._unknown_since = None
+            return
+        now = time.monotonic()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        if now - self._unknown_since >= min(_UNKNOWN_S, self._unavailable_for_s):
+            yield from self._flush()
+            raise UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
 
     def _judge_outage(self) -> Iterator[Event]:
         if self._ended():

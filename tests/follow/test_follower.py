@@ -212,6 +212,23 @@ def test_an_app_that_vanishes_has_an_unknown_outcome(engine, follow, app_id):
     assert texts(events) == ["last words\n"]
 
 
+def test_a_state_that_stays_unknown_is_an_unknown_outcome(engine, follow, app_id):
+    """A scheduler that lost track of the app says so; its task must not wait for ever."""
+    engine.state(app_id, AppState.UNKNOWN, "lost: removed from outside")
+
+    with pytest.raises(UnknownOutcomeError, match="removed from outside"):
+        collect(follow(unavailable_for_s=0.3))
+
+
+def test_a_state_that_is_unknown_for_a_moment_is_borne(engine, follow, app_id):
+    engine.state(app_id, AppState.UNKNOWN)
+    follower = follow()
+    until(follower, lambda event: isinstance(event, StateChanged))
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    assert states(collect(follower))[-1] == "SUCCEEDED"
+
+
 def test_an_app_that_was_never_there_is_unknown(follow):
     with pytest.raises(UnknownAppException, match="no-such-app"):
         collect(follow(app_id="no-such-app"))
