@@ -87,11 +87,12 @@ _ROUNDS = 6
 _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _LOOK_AGAIN_S = 1.0
-_KEPT_APPS = 2000
+_KEPT_APPS = 5000
+_CLOCK_S = 60
 _LONGEST_REPLY = 64 * 1024
 _KILLED = {137, 143, 255}
 """Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
-_DOWN_NS = 3600 * 1_000_000_000
+_DOWN_NS = 900 * 1_000_000_000
 """How long an engine may have been down until its start is not held for the reason of an end any more."""
 
 T = TypeVar("T")
@@ -131,6 +132,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._stopped_at: dict[str, float] = {}
         self._requests: dict[str, DockerRequest] = {}
         self._apps: dict[str, tuple[App, float]] = {}
+        self._boundaries: dict[str, int] = {}
         self._notes: dict[str, str] = {}
         self._replies: dict[str, str] = {}
 
@@ -317,7 +319,10 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def _look(self, ids: builtins.list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request."""
         began = time.monotonic()
-        rows, now = self.engine.containers(app_id=ids[0] if len(ids) == 1 else None)
+        if len(ids) == 1:
+            rows, now = self.engine.containers(app_id=ids[0])
+        else:
+            rows, now = self._list_since(self._boundary(ids))
         apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
         if len(self._apps) > _KEPT_APPS:
             self._apps.clear()
@@ -327,6 +332,26 @@ class DockerScheduler(Scheduler[DockerOpts]):
             else:
                 self._apps.pop(app_id, None)
         return apps, now
+
+    def _list_since(self, boundary: str | None) -> tuple[builtins.list[dict[str, Any]], float]:
+        try:
+            rows, now = self.engine.containers(since=boundary)
+        except NotFoundError:
+            rows, now = self.engine.containers()
+            boundary = None
+        kept = {boundary: self._boundaries[boundary]} if boundary else {}
+        self._boundaries = kept | {row["Id"]: row["Created"] for row in rows if row["Labels"][Label.KIND] == Kind.APP}
+        return rows, now
+
+    def _boundary(self, ids: Iterable[str]) -> str | None:
+        """Return a record older than all these apps: what ended before need not be listed each time. None: list all."""
+        known = [self._apps.get(app_id) for app_id in ids]
+        created = [found[0].record.created for found in known if found and found[0].record]
+        if len(created) < len(known):
+            return None
+        # Lists are ordered by the engine's clock, which may be set back a little.
+        oldest = min(created) - _CLOCK_S
+        return max(((at, record) for record, at in self._boundaries.items() if at < oldest), default=(0, None))[1]
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
         if app.record is None:
