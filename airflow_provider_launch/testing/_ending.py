@@ -216,6 +216,27 @@ class EndingTests(ContractBase):
 
         assert apps.scheduler.describe(app_id) is None
 
+    def test_observers_meet_a_deletion_without_an_error(self, apps: Apps) -> None:
+        """Somebody cleans up while others look: the app is there, and from then on it is not."""
+        app_id = apps.start(apps.sh("true", num_replicas=3))
+        apps.end(app_id)
+
+        def watch(_: int) -> list[bool]:
+            scheduler = apps.another()
+            seen = [True]
+            deadline = time.monotonic() + apps.timeout_s
+            while seen[-5:].count(False) < 5 and time.monotonic() < deadline:
+                seen.append(scheduler.describe(app_id) is not None)
+            return seen
+
+        with ThreadPoolExecutor(6) as pool:
+            watched = [pool.submit(watch, number) for number in range(6)]
+            time.sleep(0.3)
+            apps.scheduler.delete(app_id)
+            histories = [future.result() for future in watched]
+
+        assert all(not history[-1] and sorted(history, reverse=True) == history for history in histories)
+
     def test_id_of_a_deleted_app_can_be_used_again(self, apps: Apps) -> None:
         """Also for another app: nothing of the old one may shine through."""
         app_id = apps.start(apps.sh("echo old; exit 3", num_replicas=2))

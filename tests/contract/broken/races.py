@@ -1,16 +1,16 @@
-"""Defects that show when a process of the launcher is killed: what it held stays held."""
+"""Defects that show when another process dies, or acts in the same moment."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from tests.contract.broken.defects import Local, caught_by
+from tests.contract.broken.defects import Local, Threads, caught_by
 
 
 class HoldsALockFile(Local):
@@ -51,3 +51,16 @@ class LocksWhatItLooksAt(HoldsALockFile):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         with self._held(app_id, 0.05):
             return super().describe(app_id)
+
+
+@caught_by("test_observers_meet_a_deletion_without_an_error")
+class LooksTwice(Threads):
+    """Takes what it found first for granted when it looks for more."""
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = super().describe_many(app_ids)
+        time.sleep(0.05)
+        for app_id, now in super().describe_many(found).items():
+            if found[app_id] is not None and now is None:
+                raise SchedulerUnavailableError(f"{app_id!r} was deleted meanwhile")
+        return found
