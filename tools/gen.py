@@ -22,7 +22,7 @@ An unknown name is refused, with the closest known one."""
 # Backend -> prefix of its two classes in schedulers/<backend>/options.py
 BACKENDS = {"local": "Local", "docker": "Docker"}
 
-DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "docker.md", "core.md", "plugins.md"]
+DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "docker.md", "core.md", "plugins.md", "testing.md"]
 
 
 def options_page() -> str:

@@ -22,6 +22,11 @@ HEALTHY = sorted(
         if scheduler.promised is None
     }
 )
+# What a broken scheduler leaves is no failure of the test that noticed it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 UNUSED = ("cacheprovider", "terminal", "capture", "logging", "junitxml", "timeout", "xdist", "faulthandler")
 
 
@@ -45,7 +50,14 @@ def run_test(scheduler: str, test: str, tmp_path: Path) -> Recorder:
     """Run one test of the contract, with all its parameters, for one scheduler of the suite."""
     recorder = Recorder()
     plugins: list[Any] = [f"-pno:{name}" for name in UNUSED]
-    options = ["--noconftest", "-c", "/dev/null", f"--rootdir={SUITE.parents[3]}", f"--basetemp={tmp_path / 'inner'}"]
+    options = [
+        "-Wignore",
+        "--noconftest",
+        "-c",
+        "/dev/null",
+        f"--rootdir={SUITE.parents[3]}",
+        f"--basetemp={tmp_path / 'inner'}",
+    ]
     pytest.main(
         [*plugins, *options, "--import-mode=importlib", f"{SUITE}::Test{scheduler}::{test}"], plugins=[recorder]
     )

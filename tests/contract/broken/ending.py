@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse
 from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
+from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -62,8 +63,8 @@ class LeavesTheBackgroundAlone(Threads):
 
 @caught_by("test_time_limit_ends_the_app")
 class IgnoresTheTimeLimit(Local):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request = dataclasses.replace(info.request, time_limit_s=None)
         return info
 

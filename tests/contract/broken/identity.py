@@ -63,24 +63,24 @@ class AdoptsAnyApp(Threads):
 
 @caught_by("test_same_id_with_another_app_is_a_conflict")
 class ComparesProgramsOnly(Threads):
-    def _submit_dryrun(self, app: AppDef, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(app, *args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request["spec_hash"] = repr([(role.entrypoint, role.args) for role in app.roles])
         return info
 
 
 @caught_by("test_same_id_with_another_option_is_a_conflict")
 class ComparesNoOptions(Local):
-    def _submit_dryrun(self, app: AppDef, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(app, *args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request = dataclasses.replace(info.request, spec_hash=hashlib.sha256(repr(app).encode()).hexdigest())
         return info
 
 
 @caught_by("test_what_the_launcher_injects_is_no_conflict")
 class ComparesWhatTheLauncherInjects(Threads):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request["spec_hash"] = hashlib.sha256(json.dumps(info.request["app"]).encode()).hexdigest()
         return info
 

@@ -19,9 +19,9 @@ from tests.contract.broken.defects import Threads, caught_by
     "test_gpu_that_cannot_be_had_is_refused",
     "test_device_that_nobody_knows_is_refused",
     "test_replicas_agree_on_ports",
-    "test_policy_that_is_not_offered_is_refused[RetryPolicy.REPLICA]",
-    "test_policy_that_is_not_offered_is_refused[RetryPolicy.APPLICATION]",
-    "test_policy_that_is_not_offered_is_refused[RetryPolicy.ROLE]",
+    "test_policy_that_is_not_offered_is_refused[REPLICA]",
+    "test_policy_that_is_not_offered_is_refused[APPLICATION]",
+    "test_policy_that_is_not_offered_is_refused[ROLE]",
 )
 class DropsWishes(Threads):
     def _refuse_unsupported(self, role: Role) -> None:

@@ -281,16 +281,16 @@ def with_env(request: Any, env: Callable[[int], dict[str, str]]) -> None:
 
 @caught_by("test_every_replica_reaches_rank_0")
 class TellsNobodyWhereRank0Is(Local):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         with_env(info.request, lambda _: {"TORCHX_RANK0_HOST": ""})
         return info
 
 
 @caught_by("test_replicas_agree_on_ports")
 class EachReplicaChoosesItsPort(Local):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         with_env(info.request, lambda number: {"LAUNCH_PORT_HEAD_RPC": str(20000 + number)})
         return info
 
@@ -359,23 +359,23 @@ class PutsTheTimeIntoTheRequest(ChangesTheReplica):
 
 @caught_by("test_dry_run_starts_nothing")
 class SchedulesAtDryRun(Threads):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         self.schedule(info)
         return info
 
 
 @caught_by("test_dry_run_needs_no_engine")
 class NeedsTheEngineForADryRun(Threads):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
         self._reached()
-        return super()._submit_dryrun(*args, **kwargs)
+        return super()._submit_dryrun(app, cfg, app_id=app_id)
 
 
 @caught_by("test_dry_run_hides_secrets")
 class ShowsSecrets(Threads):
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        return AppDryRunInfo(super()._submit_dryrun(*args, **kwargs).request, json.dumps)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        return AppDryRunInfo(super()._submit_dryrun(app, cfg, app_id=app_id).request, json.dumps)
 
 
 # ---- retries -------------------------------------------------------------------------------------------------
@@ -387,8 +387,8 @@ class ChangesRoles(Local):
     def changed(self, role: Any) -> Any:
         raise NotImplementedError
 
-    def _submit_dryrun(self, *args: Any, **kwargs: Any) -> Any:
-        info = super()._submit_dryrun(*args, **kwargs)
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request.roles = [self.changed(role) for role in info.request.roles]
         return info
 
@@ -396,8 +396,8 @@ class ChangesRoles(Local):
 @caught_by(
     "test_replica_retries_restart_that_replica_exactly_so_often[1]",
     "test_application_retries_restart_all_roles_exactly_so_often[1]",
-    "test_retries_are_exact_with_many_observers[RetryPolicy.REPLICA]",
-    "test_retries_are_exact_with_many_observers[RetryPolicy.APPLICATION]",
+    "test_retries_are_exact_with_many_observers[REPLICA]",
+    "test_retries_are_exact_with_many_observers[APPLICATION]",
 )
 class RetriesOnceTooOften(ChangesRoles):
     def changed(self, role: Any) -> Any:
