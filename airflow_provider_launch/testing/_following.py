@@ -100,6 +100,9 @@ class FollowTests(ContractBase):
             pytest.skip("the logs of the engine cannot be stalled")
         app_id = apps.start(apps.sh("echo 1; sleep 1; echo 2"))
         with stall:
+            began = time.monotonic()
+            apps.another().describe(app_id)
+            asked = time.monotonic() - began
             with _follower(apps, app_id, log_drain_s=_DRAIN_S) as follower:
                 events = []
                 for event in follower:
@@ -110,6 +113,7 @@ class FollowTests(ContractBase):
 
         assert isinstance(events[-1], Ended)
         assert events[-1].response.state is AppState.SUCCEEDED
+        assert asked < _DRAIN_S + 2
         assert waited < _DRAIN_S + 2
         assert [event for event in events if isinstance(event, LogGap)]
         with _follower(apps, app_id, cursors=events[-1].cursors) as follower:
