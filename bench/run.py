@@ -1,23 +1,46 @@
 """Measure what the package promises about speed, side by side with its peers: `make bench ARGS="imports logs"`.
 
-Each measure runs in a process of its own, with byte code and a home of its own, and prints rows as JSON.
+Each measure runs in a process of its own, with byte code and a home of its own, and prints rows as JSON. The rows are
+kept in `.build/bench`, and `docs/benchmarks.md` is written from the last ones of each measure.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
-MEASURES = Path(__file__).resolve().parent / "measures"
-NAMES = ["imports", "dryrun", "latency", "idle", "logs", "task"]
+ROOT = Path(__file__).resolve().parents[1]
+MEASURES = ROOT / "bench" / "measures"
+KEPT = ROOT / ".build" / "bench"
+PAGE = ROOT / "docs" / "benchmarks.md"
+SECTIONS = {
+    "Imports": ["imports"],
+    "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
+    "Docker": ["docker_true", "docker_lines", "docker_idle"],
+}
+NAMES = [name for names in SECTIONS.values() for name in names]
+PACKAGES = ["apache-airflow", "apache-airflow-task-sdk", "apache-airflow-providers-docker", "docker"]
+HEAD = """# Benchmarks
+
+Written by `make bench`, which measures on your machine and says which limits it keeps. Some measures alone:
+`make bench ARGS="imports docker_true"`. It takes about half an hour; Docker is left out where no engine answers.
+
+Ours and the peer run in turn on the same machine and the same engine. Figures are medians, with their range in the
+note; a ratio is the median over pairs, because a busy machine is as busy for both. A limit is what we promise.
+"""
 
 
-def measure(name: str) -> list[dict[str, object]]:
-    """Run one measure and return its rows."""
+def measure(name: str) -> dict[str, Any]:
+    """Run one measure and return when, where and what."""
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="launch-bench-") as home:
         env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -28,14 +51,43 @@ def measure(name: str) -> list[dict[str, object]]:
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow/airflow.db",
             "LAUNCH_HOME": f"{home}/launch",
             "BENCH_HOME": home,
+            "PYTHONPATH": str(ROOT),  # the engines of the tests
         }
         Path(home, "airflow", "dags").mkdir(parents=True)
         command = [sys.executable, str(MEASURES / f"{name}.py")]
-        done = subprocess.run(command, env=env, cwd=home, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
+        done = subprocess.run(command, env=env, cwd=home, stdout=subprocess.PIPE, text=True, timeout=3600, check=False)
     rows = [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("ROW ")]
     if done.returncode or not rows:
         rows.append({"what": f"{name}: FAILED, exit code {done.returncode}", "ours": None})
-    return rows
+    return {"name": name, "day": time.strftime("%Y-%m-%d"), "load": load, "host": host(), "rows": rows}
+
+
+def host() -> str:
+    """What the figures depend on, in one line."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            cpu = line.partition(": ")[2]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if installed(name))
+    system = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{cpu}, {system}, {engine()}{versions}"
+
+
+def installed(name: str) -> bool:
+    return any(found.metadata["Name"] == name for found in importlib.metadata.distributions(name=name))
+
+
+def engine() -> str:
+    """The version of the Docker engine that answers, if one does."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        import docker
+        from tests.engines.docker.engine import find
+
+        found, _ = find()
+        return f"Docker engine {docker.DockerClient(found).version()['Version']}, " if found else ""
+    except ImportError:
+        return ""
 
 
 def shown(value: object, unit: object) -> str:
@@ -43,20 +95,47 @@ def shown(value: object, unit: object) -> str:
     return "" if value is None else f"{value:.4g} {unit or ''}".strip()
 
 
+def is_over(row: dict[str, Any]) -> bool:
+    ours, limit = row.get("ours"), row.get("limit")
+    if ours is None:
+        return not row.get("skipped")
+    return limit is not None and ours > limit
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    note = ("**over the limit**; " if is_over(row) else "") + str(row.get("note", ""))
+    return [str(row["what"]), *(shown(row.get(key), row.get("unit")) for key in ("ours", "limit", "peer")), note]
+
+
+def page() -> str:
+    """The page, from the last rows of each measure."""
+    text = HEAD
+    for section, names in SECTIONS.items():
+        text += f"\n## {section}\n"
+        for name in names:
+            file = KEPT / f"{name}.json"
+            if not file.exists():
+                continue
+            found = json.loads(file.read_text())
+            table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
+            text += f"\n`{name}`, {found['day']}, load {found['load']:.1f} at its start, on: {found['host']}.\n\n"
+            text += "".join(f"| {' | '.join(line)} |\n" for line in table)
+    return text
+
+
 def main() -> int:
-    """Print one table; the exit code says whether every limit was kept."""
-    rows = [row for name in (sys.argv[1:] or NAMES) for row in measure(name)]
+    """Print one table and write the page; the exit code says whether every limit was kept."""
+    rows = []
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[1:] or NAMES:
+        found = measure(name)
+        (KEPT / f"{name}.json").write_text(json.dumps(found))
+        rows += found["rows"]
+    PAGE.write_text(page(), encoding="utf-8")
     width = max(len(str(row["what"])) for row in rows)
-    print(f"{'what':{width}}  {'measured':>12}  {'limit':>12}  {'peer':>12}  note")
-    broken = 0
-    for row in rows:
-        ours, limit = row.get("ours"), row.get("limit")
-        over = ours is None or (limit is not None and ours > limit)
-        broken += over
-        cells = [shown(row.get(key), row.get("unit")) for key in ("ours", "limit", "peer")]
-        note = ("OVER THE LIMIT " if over else "") + str(row.get("note", ""))
-        print(f"{row['what']:{width}}  {cells[0]:>12}  {cells[1]:>12}  {cells[2]:>12}  {note}")
-    return 1 if broken else 0
+    for line in (["what", "measured", "limit", "peer", "note"], *map(cells, rows)):
+        print(f"{line[0]:{width}}  {line[1]:>12}  {line[2]:>12}  {line[3]:>12}  {line[4]}")
+    return 1 if any(map(is_over, rows)) else 0
 
 
 if __name__ == "__main__":

@@ -19,3 +19,8 @@ def row(
         "ROW " + json.dumps({"what": what, "ours": ours, "unit": unit, "limit": limit, "peer": peer, "note": note}),
         flush=True,
     )
+
+
+def skip(what: str, why: str) -> None:
+    """Print one line that says why something cannot be measured here."""
+    print("ROW " + json.dumps({"what": what, "ours": None, "skipped": True, "note": f"skipped: {why}"}), flush=True)

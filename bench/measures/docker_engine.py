@@ -1,0 +1,41 @@
+"""The Docker engine of the measures: the one that the tests find, with their image of a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from rows import skip
+
+LABEL = "launch-bench"
+IMAGE = os.environ.get("BENCH_IMAGE", "")
+HOST = os.environ.get("DOCKER_HOST", "")
+
+
+def use(what: str) -> None:
+    """Find the engine and its image; where none answers, say so and end the measure."""
+    global HOST, IMAGE  # noqa: PLW0603 - found once
+    from docker import DockerClient
+    from tests.engines.docker import engine, images
+
+    host, why = engine.find()
+    if host is None:
+        skip(what, why)
+        sys.exit(0)
+    HOST = host
+    with contextlib.closing(DockerClient(HOST)) as client:
+        IMAGE = images.busybox(client)
+    # For the processes of the tasks too.
+    os.environ.update(DOCKER_HOST=HOST, BENCH_IMAGE=IMAGE)
+
+
+def remove(*labels: str) -> None:
+    """Remove all containers that have one of the labels."""
+    # Not above: what a task imports is part of what is measured.
+    from docker import DockerClient
+
+    with contextlib.closing(DockerClient(HOST)) as client:
+        for label in labels:
+            for found in client.api.containers(all=True, filters={"label": label}):
+                client.api.remove_container(found["Id"], v=True, force=True)

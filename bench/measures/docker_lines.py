@@ -1,0 +1,61 @@
+"""A hundred thousand lines, and a million, from a container into the task log; peer: the Docker provider's operator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import docker_engine
+from rows import row
+from task_pairs import Cost, docker_run, median, ratio, span, task
+
+PAIRS = 5
+FEW, MANY = 100_000, 1_000_000
+SCRIPT = (
+    'awk "BEGIN {{ for (n = 0; n < {lines}; n++)'
+    ' print \\"step \\" n \\": loss 0.12345, accuracy 0.98, of usual length\\" }}"'
+)
+LINE = re.compile(rb"step (\d+): loss 0\.12345, accuracy 0\.98, of usual length\"")
+
+
+def wrong(log: Path, lines: int) -> int:
+    """Return how many of the lines are missing, more than once there, or out of order; the log is removed."""
+    expected = bad = 0
+    with log.open("rb") as records:
+        for record in records:
+            if found := LINE.search(record):
+                bad += int(found[1]) != expected
+                expected = int(found[1]) + 1
+    log.unlink()
+    return bad + max(0, lines - expected)
+
+
+docker_engine.use("lines from Docker")
+few: dict[str, list[Cost]] = {"ours": [], "peer": []}
+many: dict[str, Cost] = {}
+faults = dict.fromkeys(few, 0)
+cli: list[Cost] = []
+for number in range(PAIRS):
+    for side in ("ours", "peer") if number % 2 else ("peer", "ours"):
+        costs, log = task(side, 1, SCRIPT.format(lines=FEW))
+        few[side] += costs
+        faults[side] += wrong(log, FEW)
+    if cost := docker_run(SCRIPT.format(lines=FEW)):
+        cli.append(cost)
+for side in few:
+    (many[side],), log = task(side, 1, SCRIPT.format(lines=MANY))
+    faults[side] += wrong(log, MANY)
+
+ours, peer = few["ours"], few["peer"]
+note = f"ours {span(ours)}, peer {span(peer)}, `docker run` into nowhere {span(cli)}"
+row("100 000 lines", median(ours), peer=median(peer), note=note)
+worth, pairs = ratio(ours, peer)
+row("100 000 lines: ours / peer", worth, "x", limit=1, note=pairs)
+worth, pairs = ratio(ours, peer, "cpu")
+row("100 000 lines: CPU", median(ours, "cpu"), peer=median(peer, "cpu"), note=f"ours / peer {worth:.2f}, {pairs}")
+row("1 000 000 lines", many["ours"]["wall"], peer=many["peer"]["wall"], note="one run each")
+row("1 000 000 lines: CPU", many["ours"]["cpu"], peer=many["peer"]["cpu"])
+row("1 000 000 lines: peak memory of the task", many["ours"]["peak"], "MB", peer=many["peer"]["peak"])
+grown = {side: many[side]["peak"] - median(few[side], "peak") for side in few}
+row("peak memory: growth from 100 000 lines", grown["ours"], "MB", limit=10, peer=grown["peer"])
+row("lines lost, repeated or out of order", faults["ours"], "", limit=0, peer=faults["peer"], note="in all these runs")

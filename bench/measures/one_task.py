@@ -1,0 +1,101 @@
+"""One task in a process of its own, as a worker runs it: `one_task.py {ours,peer} ROUNDS SCRIPT`; prints its costs.
+
+Before the clock starts the process has what each task process has: Airflow's SDK and task runner. What the operator
+needs beside that is imported in the first round, and is there in the later ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import docker_engine
+from airflow.sdk import DAG
+from airflow.sdk.api.datamodels._generated import TaskInstance
+from airflow.sdk.execution_time import task_runner  # noqa: F401 - each task process has it
+from airflow.sdk.execution_time.supervisor import run_task_in_process
+from airflow.sdk.log import configure_logging
+
+
+def ours(task_id: str, script: str) -> Any:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef, Role
+
+    role = Role("r", docker_engine.IMAGE, entrypoint="sh", args=["-c", script])
+    # A million lines are more than the engine keeps by default.
+    cfg = {"log_max_mb": 1000}
+    return LaunchAppOperator(task_id=task_id, app=AppDef("bench", [role]), launch_conn_id="bench", cfg=cfg)
+
+
+def peer(task_id: str, script: str) -> Any:
+    from airflow.providers.docker.operators.docker import DockerOperator
+
+    # Without the folder that it mounts by default, which would cost it more.
+    return DockerOperator(
+        task_id=task_id,
+        image=docker_engine.IMAGE,
+        command=["sh", "-c", script],
+        docker_url=docker_engine.HOST,
+        mount_tmp_dir=False,
+        labels={docker_engine.LABEL: str(os.getpid())},
+    )
+
+
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def api() -> Any:
+    # Imported late: it imports our operator, which belongs into our first round.
+    from tests.airflow.support import FakeExecutionApi
+
+    return FakeExecutionApi()
+
+
+def run(task: Any, answers: Any) -> str:
+    where = {"dag_id": "bench", "run_id": "bench", "task_id": task.task_id, "map_index": -1}
+    instance = TaskInstance(id=uuid.uuid4(), try_number=1, dag_version_id=uuid.uuid4(), **where)
+    # What the task runner itself prints is no part of the task's log.
+    with contextlib.redirect_stdout(sys.stderr):
+        result = run_task_in_process(instance, task, client=answers.client())
+    return str(getattr(result.state, "value", result.state))
+
+
+def main() -> None:
+    side, rounds, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    make = {"ours": ours, "peer": peer}[side]
+    os.environ["AIRFLOW_CONN_BENCH"] = json.dumps({"conn_type": "launch_docker", "extra": {"host": docker_engine.HOST}})
+    with DAG("warm", schedule=None):
+        pass  # imports time tables
+    path = Path(os.environ["BENCH_HOME"], f"{os.getpid()}.log")
+    apps: list[str] = []
+    with path.open("wb") as sink:
+        configure_logging(json_output=True, output=sink, sending_to_supervisor=True)
+        for number in range(rounds):
+            task_id = f"t{os.getpid()}-{number}"
+            start = clocks()
+            with DAG("bench", schedule=None):
+                task = make(task_id, script)
+            made = clocks()
+            answers = api()
+            begin = clocks()
+            state = run(task, answers)
+            end = clocks()
+            wall, cpu = (made[kind] - start[kind] + end[kind] - begin[kind] for kind in (0, 1))
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print("COST " + json.dumps({"wall": wall, "cpu": cpu, "peak": peak, "state": state}), flush=True)
+            if handle := answers.xcoms.get((task_id, "handle")):
+                apps.append(str(handle).strip('"').rpartition("/")[2])
+    print(f"LOG {path}", flush=True)
+    docker_engine.remove(f"{docker_engine.LABEL}={os.getpid()}", *(f"launch.io/app-id={app_id}" for app_id in apps))
+
+
+if __name__ == "__main__":
+    main()
