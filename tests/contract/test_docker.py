@@ -54,6 +54,7 @@ class ProxiedEngine(Engine):
 @pytest.mark.filterwarnings(
     r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1,:pytest.PytestUnraisableExceptionWarning"
 )
+@pytest.mark.timeout(600)  # 200 containers take minutes on a busy machine
 @pytest.mark.engine("docker")
 class TestDocker(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.docker.scheduler:create_scheduler"
