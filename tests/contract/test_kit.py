@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_launch.testing import SchedulerContract
 from tests.contract.broken import defects
 
+ROOT = Path(__file__).resolve().parents[2]
 SUITE = Path(__file__).with_name("broken") / "suite.py"
 DEFECTS = defects.load_all()
 PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
@@ -46,21 +47,13 @@ class Recorder:
         )
 
 
-def run_test(scheduler: str, test: str, tmp_path: Path) -> Recorder:
-    """Run one test of the contract, with all its parameters, for one scheduler of the suite."""
+def run_test(scheduler: str, test: str, tmp_path: Path, module: Path = SUITE) -> Recorder:
+    """Run one test of the contract, with all its parameters or one of them, for one scheduler."""
     recorder = Recorder()
-    plugins: list[Any] = [f"-pno:{name}" for name in UNUSED]
-    options = [
-        "-Wignore",
-        "--noconftest",
-        "-c",
-        "/dev/null",
-        f"--rootdir={SUITE.parents[3]}",
-        f"--basetemp={tmp_path / 'inner'}",
-    ]
-    pytest.main(
-        [*plugins, *options, "--import-mode=importlib", f"{SUITE}::Test{scheduler}::{test}"], plugins=[recorder]
-    )
+    plugins = [f"-pno:{name}" for name in UNUSED]
+    options = ["-Wignore", "--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'inner'}"]
+    node = f"{module}::Test{scheduler}::{test}"
+    pytest.main([*plugins, *options, "--import-mode=importlib", node], plugins=[recorder])
     assert recorder.reports, f"no test {test}"
     return recorder
 
@@ -139,3 +132,14 @@ def test_expected_failure_must_name_a_test_of_the_contract():
 
         class TestMine(SchedulerContract):
             xfail = {"test_one_rol": "because"}  # noqa: RUF012 - the same
+
+
+@pytest.mark.parametrize("name", ["MyScheduler", "MyWatchedScheduler"])
+def test_contract_of_the_page_for_authors_passes(tmp_path, name):
+    """The page says that it can be run as it is."""
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    module = tmp_path / "test_page.py"
+    module.write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)))
+    found = run_test(name, "test_one_role_runs_to_its_end", tmp_path, module)
+
+    assert [report.outcome for report in found.reports] == ["passed"], found.texts()

@@ -126,7 +126,7 @@ class KeepsLogsInTheLauncher(Threads):
         return super().read_logs(app_id, *args, **kwargs) if app_id in self.mine else LogChunk([], None)
 
 
-@caught_by("test_logs_of_all_attempts_follow_each_other")
+@caught_by("test_logs_of_all_attempts_follow_each_other[REPLICA]")
 class ShowsTheLastAttemptOnly(Local):
     def read_logs(self, app_id: str, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(app_id, *args, **kwargs)
@@ -140,7 +140,7 @@ class ShowsTheLastAttemptOnly(Local):
         )
 
 
-@caught_by("test_logs_of_all_attempts_follow_each_other")
+@caught_by("test_logs_of_all_attempts_follow_each_other[REPLICA]")
 class NumbersNoAttempts(Local):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)

@@ -101,7 +101,7 @@ class EndsItsAppsWhenUnreachable(Threads):
     app_thread = _Nervous
 
 
-@caught_by("test_a_follower_bridges_an_outage", f"{UNREACHABLE}[describe]")
+@caught_by(f"{UNREACHABLE}[describe]")
 class NeverConnectsAgain(Threads):
     lost = False
 
