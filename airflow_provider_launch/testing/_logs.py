@@ -254,6 +254,15 @@ class LogTests(ContractBase):
             assert all(found == number for number, found in enumerate(numbers, 1))
         assert len(lines) == 2 * _LINES
 
+    def test_a_rare_stream_is_found_in_a_large_log(self, apps: Apps) -> None:
+        """One error after hours of progress: megabytes of the other stream are not the end of this one."""
+        self.needs(Capability.STREAMS)
+        progress = "head -c 2000000 /dev/zero | tr '\\0' x | fold -w 99; echo"
+        app_id = apps.start(apps.sh(f"echo first >&2; {progress}; echo second >&2; {progress}; echo third >&2"))
+        apps.end(app_id)
+
+        assert apps.lines(app_id, streams=Stream.STDERR) == ["first\n", "second\n", "third\n"]
+
     def test_a_read_is_bounded(self, apps: Apps) -> None:
         """The memory of a reader must not grow with the log."""
         # About 20 MB.

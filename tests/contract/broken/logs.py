@@ -211,6 +211,15 @@ class LosesTheLastLineOfAFullChunk(Threads):
         return (text[: text.rindex("\n", 0, -1) + 1], end) if end - at > 200_000 else (text, end)
 
 
+@caught_by("test_a_rare_stream_is_found_in_a_large_log")
+class TakesLinesOfTheOtherStreamForTheEnd(Threads):
+    def read_logs(self, *args: Any, streams: Stream | None = None, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        if streams is Stream.STDERR and any(line.stream is Stream.STDOUT for line in chunk.lines):
+            return LogChunk([], chunk.cursor)
+        return chunk
+
+
 @caught_by("test_a_read_is_bounded")
 class ReadsEverythingAtOnce(Threads):
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
