@@ -118,7 +118,6 @@ def test_the_files_of_the_connection_are_used(connect) -> None:
     assert is_fine, text
 
 
-@pytest.mark.xfail(reason="requests takes the variable's bundle instead of the session's")
 def test_the_environment_does_not_replace_the_authority(connect, files, monkeypatch) -> None:
     """Workers behind a company's proxy have such a variable."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", files["stranger"]["cert"])

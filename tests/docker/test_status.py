@@ -24,7 +24,8 @@ class Engine:
         plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s}
         self.rows: list[dict[str, Any]] = []
         self.details: dict[str, Detail] = {}
-        self.add(Kind.APP, "created", created=100, labels={Label.PLAN: json.dumps(plan)})
+        self.plan = json.dumps(plan)
+        self.add(Kind.APP, "created", created=100, labels={})
 
     def add(
         self,
@@ -48,7 +49,7 @@ class Engine:
                 "State": state,
                 "Status": status,
                 "Created": int(created),
-                "Labels": {Label.APP_ID: "app", Label.KIND: kind, **labels},
+                "Labels": {Label.APP_ID: "app", Label.KIND: kind, Label.PLAN: self.plan, **labels},
             }
         )
         started = int(created * S) if state != "created" else 0
@@ -68,8 +69,7 @@ class Engine:
 
     def judge(self, now: float = NOW, *, submitted: bool = False) -> Verdict:
         app = self.app()
-        assert app.record is not None
-        return judge(app, Plan.of(app.record), self.details, now, submitted=submitted)
+        return judge(app, Plan.of(app), self.details, now, submitted=submitted)
 
 
 def one(policy: str = "REPLICA", retries: int = 0, replicas: int = 1, **how: Any) -> Engine:
@@ -263,3 +263,19 @@ def test_a_late_look_does_not_fail_what_had_succeeded() -> None:
     engine.replica("main", 0, "exited", 0, finished=120)
 
     assert engine.judge(now=10_000).state is AppState.SUCCEEDED
+
+
+def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restarted() -> None:
+    engine = one(retries=1, replicas=2)
+    engine.replica("main", 0, "running")
+    engine.replica("main", 1, "exited", 0, finished=150)
+    engine.rows.pop(0)
+    assert engine.judge().state is AppState.RUNNING
+
+    engine.rows[0].update(State="exited", Status="Exited (0) now")
+    assert engine.judge().state is AppState.SUCCEEDED
+
+    engine.rows[0].update(Status="Exited (1) now")
+    verdict = engine.judge()
+    assert (verdict.state, verdict.settled) == (AppState.FAILED, True)
+    assert "the record of the app was removed" in verdict.msg

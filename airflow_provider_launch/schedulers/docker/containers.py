@@ -106,9 +106,9 @@ class Plan:
     time_limit_s: float | None
 
     @classmethod
-    def of(cls, record: Container) -> Plan:
-        """Return the plan in the labels of the record."""
-        document = json.loads(record.labels[Label.PLAN])
+    def of(cls, app: App) -> Plan:
+        """Return the plan of the app, which each of its containers carries."""
+        document = json.loads(app.bearer.labels[Label.PLAN])
         roles = document["roles"]
         return cls(
             replicas={name: count for name, count, _, _ in roles},
@@ -130,6 +130,11 @@ class App:
     """Replicas of which a container was made void."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
+
+    @property
+    def bearer(self) -> Container:
+        """The record; if somebody has removed it, the oldest container of a replica."""
+        return self.record or min(self.replicas(), key=lambda c: c.created)
 
     def replicas(self) -> list[Container]:
         """Return all containers of replicas but void ones."""

@@ -336,8 +336,9 @@ class Engine:
 
     def _connect(self) -> APIClient:
         try:
-            from docker import APIClient, tls
+            from docker import tls
             from docker.errors import DockerException, TLSParameterError
+            from docker.utils import parse_host
         except ImportError as error:
             raise MissingDependencyError(
                 "the scheduler 'docker' needs the package docker; install airflow-provider-launch[docker]"
@@ -345,12 +346,21 @@ class Engine:
         known = self._connection
         if self.url.startswith("ssh://"):
             _require_ssh()
+        if bool(known.tls_cert) != bool(known.tls_key):
+            raise InvalidAppError("tls_cert and tls_key of the connection belong together; give both or none")
+        try:
+            parse_host(self.url)
+        except DockerException as error:
+            raise InvalidAppError(
+                f"host {self.url!r} of the connection is no address of a Docker engine ({error}); "
+                f"write unix:///path, tcp://host:port or ssh://user@host"
+            ) from error
         try:
             config: Any = False
             if known.tls_ca or known.tls_cert:
                 pair = (known.tls_cert, known.tls_key) if known.tls_cert and known.tls_key else None
                 config = tls.TLSConfig(client_cert=pair, ca_cert=known.tls_ca, verify=known.tls_verify)
-            return APIClient(base_url=self.url, version="auto", tls=config, timeout=math.ceil(known.timeout_s))
+            return _client(self.url, config, math.ceil(known.timeout_s))
         except TLSParameterError as error:
             raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
         except (DockerException, OSError) as error:
@@ -358,7 +368,7 @@ class Engine:
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
         return SchedulerUnavailableError(
-            f"the Docker engine at {self.url} does not answer: {_first_line(error)}; "
+            f"the Docker engine at {self.url} does not answer: {_root(error)}; "
             f"whoever runs it must see that it is up and that this host may use it"
         )
 
@@ -381,11 +391,12 @@ class Engine:
         return SchedulerRejectedError(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
 
     def _pull_refused(self, image: str, text: str) -> SchedulerRejectedError:
-        user = self._connection.registry_username
-        who = f"as {user!r}" if user else "without credentials (the connection has no registry_username)"
+        from docker.utils import parse_repository_tag
+
+        login = self._registry_auth(parse_repository_tag(image)[0])
+        who = f"as {self._connection.registry_username!r}" if login else "without credentials"
         return SchedulerRejectedError(
-            f"image {image!r} cannot be pulled {who}: {text}; "
-            f"check its name, the connection's registry options, and that the engine's host reaches the registry"
+            f"image {image!r} cannot be pulled {who}: {text}; check its name, and the connection's registry options"
         )
 
     def _registry_auth(self, repository: str) -> dict[str, str]:
@@ -395,15 +406,15 @@ class Engine:
         if not known.registry_username:
             return {}
         server, _ = resolve_repository_name(repository)
-        wanted = known.registry or "docker.io"
+        wanted = (known.registry or "docker.io").partition("://")[2] or known.registry or "docker.io"
+        wanted = wanted.rstrip("/")
         # The password of one registry is not shown to another.
         if server not in {wanted, f"index.{wanted}"}:
             return {}
-        address = _DOCKER_HUB if server in {"docker.io", "index.docker.io"} else server
         login = {
             "username": known.registry_username,
             "password": known.registry_password or "",
-            "serveraddress": address,
+            "serveraddress": _DOCKER_HUB if server in {"docker.io", "index.docker.io"} else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
 
@@ -457,6 +468,19 @@ class _Stream(io.RawIOBase):
         return data[:cut]
 
 
+def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
+    from docker import APIClient
+
+    class Client(APIClient):
+        """Takes the connection's word on TLS; requests would let `REQUESTS_CA_BUNDLE` overrule it."""
+
+        def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+            chosen = self.verify if verify is None else verify
+            return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
+
+    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+
+
 def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
     # Read as it comes, so that a large file is not loaded.
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -484,8 +508,13 @@ def _message(response: Response) -> str:
     return " ".join(str(text).split())[:1000]
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:500]
+def _root(error: BaseException) -> str:
+    """Return what is at the bottom of an error: the layers above repeat it with names of their own."""
+    lowest = error
+    while (below := lowest.__cause__ or lowest.__context__) is not None:
+        lowest = below
+    text = getattr(lowest, "strerror", None) or str(lowest) or type(lowest).__name__
+    return str(text).splitlines()[0][:300]
 
 
 def _loads(line: bytes) -> dict[str, Any]:

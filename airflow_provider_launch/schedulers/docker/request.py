@@ -179,15 +179,7 @@ def request_in(record: Mapping[str, Any]) -> DockerRequest:
 
 def record_body(request: DockerRequest) -> dict[str, Any]:
     """Return the body of the container that is the record of the app. It is never started."""
-    plan = {
-        "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
-        "time_limit_s": request.time_limit_s,
-    }
-    labels = {
-        **_labels(request, Kind.APP),
-        Label.APP_NAME: request.name,
-        Label.PLAN: json.dumps(plan, separators=(",", ":")),
-    }
+    labels = {**_labels(request, Kind.APP), Label.APP_NAME: request.name}
     if request.gpus:
         labels[Label.GPUS] = ",".join(device for devices in request.gpus.values() for device in devices)
     return _inert_body(request.roles[0].body["Image"], labels, [f"{REQUEST_ENV}={json.dumps(request.to_json())}"])
@@ -260,11 +252,17 @@ def format_request(request: DockerRequest) -> str:
 
 
 def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
+    plan = {
+        "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
+        "time_limit_s": request.time_limit_s,
+    }
     return {
         Label.MANAGED: "true",
         Label.KIND: kind,
         Label.APP_ID: request.app_id,
         Label.SPEC_HASH: request.spec_hash,
+        # On each container: a prune takes the record, which never runs, and must not take the outcome with it.
+        Label.PLAN: json.dumps(plan, separators=(",", ":")),
     }
 
 

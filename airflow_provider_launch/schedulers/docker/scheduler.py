@@ -57,7 +57,6 @@ from airflow_provider_launch.schedulers.docker.status import (
     EndMark,
     Verdict,
     judge,
-    orphan_response,
     response_from,
     to_inspect,
 )
@@ -157,9 +156,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
         return AppDryRunInfo(request, format_request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
-        request = dryrun_info.request
-        if self._claim(request):
-            mine: set[str] = set()
+        mine: set[str] = set()
+        request = self._claim(dryrun_info.request)
+        if request is not None:
             try:
                 self._prepare(request)
                 self._create_all(request, self._first_attempts(request), mine)
@@ -167,13 +166,12 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 if not isinstance(error, SchedulerUnavailableError):
                     self._take_back(request, mine)
                 raise
-        else:
-            mine = set()
-        self._work(request.app_id, submitted=True, mine=mine)
-        return request.app_id
+        app_id = dryrun_info.request.app_id
+        self._work(app_id, submitted=True, mine=mine)
+        return app_id
 
-    def _claim(self, request: DockerRequest) -> bool:
-        """Create the record of the app; False: it exists, and is of the same app."""
+    def _claim(self, request: DockerRequest) -> DockerRequest | None:
+        """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
         if any(role.gpu for role in request.roles):
             request = self._lease_gpus(request)
         try:
@@ -190,9 +188,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
                     f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
                     f"Choose another id, or delete that app first"
                 ) from None
-            return False
+            return None
         self._remember(request)
-        return True
+        return request
 
     def _prepare(self, request: DockerRequest) -> None:
         """See that images and the network are there."""
@@ -256,9 +254,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
             labels = self.engine.inspect(name)["Config"]["Labels"] or {}
         except NotFoundError:
             return  # renamed or removed in this moment; the next look shows it
-        if labels.get(Label.APP_ID) != request.app_id:
+        if (labels.get(Label.APP_ID), labels.get(Label.SPEC_HASH)) != (request.app_id, request.spec_hash):
             raise AppConflictError(
-                f"the engine has a container {name!r} that does not belong to app {request.app_id!r}; "
+                f"the engine has a container {name!r} that does not belong to this app {request.app_id!r}; "
                 f"remove it, or choose another app id"
             )
 
@@ -287,7 +285,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             given = app.record.labels.get(Label.GPUS) if app.record else None
             if app.record is None or not given or app.app_id == request.app_id:
                 continue
-            if not is_terminal(judge(app, Plan.of(app.record), self._details, 0).state):
+            if not is_terminal(judge(app, Plan.of(app), self._details, 0).state):
                 taken |= set(given.split(","))
         free = [device for device in self.connection.gpus or [] if device not in taken]
         wanted = [
@@ -354,8 +352,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
         return max(((at, record) for record, at in self._boundaries.items() if at < oldest), default=(0, None))[1]
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
-        if app.record is None:
-            return orphan_response(app)
         verdict = self._judge(app, now)
         if not verdict.settled:
             app, verdict = self._work(app.app_id) or (app, verdict)
@@ -367,10 +363,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
         return response
 
     def _judge(self, app: App, now: float, *, submitted: bool = False) -> Verdict:
-        assert app.record is not None
         for container in to_inspect(app):
             self._inspect(container)
-        return judge(app, Plan.of(app.record), self._details, now, submitted=submitted)
+        return judge(app, Plan.of(app), self._details, now, submitted=submitted)
 
     def _inspect(self, container: Container) -> None:
         """Learn the detail of a container; again while it was never started, which may change."""
@@ -414,7 +409,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             for _ in range(_ROUNDS):
                 apps, now = self._look([app_id])
                 app = apps.get(app_id)
-                if app is None or app.record is None:
+                if app is None:
                     self._give_back(created, keep=())
                     return found
                 verdict = self._judge(app, now, submitted=submitted)
@@ -494,10 +489,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
         _each(lambda container: self.engine.stop(container.id), due)
 
     def _set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
-        assert app.record is not None
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
         try:
-            self.engine.create(mark_name(app.app_id, mark), mark_body(app.record.image_id, app.app_id, mark, **labels))
+            self.engine.create(mark_name(app.app_id, mark), mark_body(app.bearer.image_id, app.app_id, mark, **labels))
         except TakenError:
             return  # somebody else decided first
 
@@ -545,7 +539,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def describe_native(self, app_id: str) -> AppDryRunInfo[DockerRequest] | None:
         apps, _ = self._look([app_id])
         app = apps.get(app_id)
-        if app is None or app.record is None:
+        if app is None or (app.record is None and app_id not in self._requests):
             return None
         return AppDryRunInfo(self._request(app), format_request)
 
@@ -553,16 +547,15 @@ class DockerScheduler(Scheduler[DockerOpts]):
         rows, now = self.engine.containers()
         found = []
         for app_id, app in sorted(apps_in(rows).items()):
-            if app.record is None:
-                if app.replicas():
-                    found.append(ListAppResponse(app_id, orphan_response(app).state))
+            if not app.replicas() and app.record is None:
                 continue
             with self._mutex:
                 if app.marks:
                     for container in to_inspect(app):
                         self._inspect(container)
-                verdict = judge(app, Plan.of(app.record), self._details, now)
-            found.append(ListAppResponse(app_id, verdict.state, name=app.record.labels.get(Label.APP_NAME, "")))
+                verdict = judge(app, Plan.of(app), self._details, now)
+            name = app.record.labels.get(Label.APP_NAME, "") if app.record else ""
+            found.append(ListAppResponse(app_id, verdict.state, name=name))
         return found
 
     def result(self, app_id: str) -> JsonValue:
@@ -570,9 +563,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         app = apps.get(app_id)
         if app is None:
             raise UnknownAppException(app_id)
-        if app.record is None:
-            return None
-        attempts = app.attempts.get((next(iter(Plan.of(app.record).replicas)), 0))
+        attempts = app.attempts.get((next(iter(Plan.of(app).replicas)), 0))
         if not attempts:
             return None
         found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
@@ -584,9 +575,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         with self._mutex:
             apps, now = self._look([app_id])
             app = apps.get(app_id)
-            if app is None or app.record is None:
-                if app is not None:
-                    self._stop([c for c in app.replicas() if c.live])
+            if app is None:
                 return
             if is_terminal(self._judge(app, now).state):
                 return
@@ -691,16 +680,13 @@ def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
 
 
 def _check(app: App, role_name: str, k: int) -> None:
-    if app.record is not None:
-        counts = Plan.of(app.record).replicas
-        check_replica([Role(name, "", num_replicas=count) for name, count in counts.items()], role_name, k)
+    counts = Plan.of(app).replicas
+    check_replica([Role(name, "", num_replicas=count) for name, count in counts.items()], role_name, k)
 
 
 def _is_only(app: App, role_name: str) -> bool:
     """Tell whether a replica of this role has one attempt, whatever happens."""
-    if app.record is None:
-        return True
-    policies = Plan.of(app.record).policies
+    policies = Plan.of(app).policies
     restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
     return not restarts and not policies[role_name].max_retries
 

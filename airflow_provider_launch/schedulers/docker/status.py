@@ -32,7 +32,6 @@ __all__ = [
     "Verdict",
     "end_mark",
     "judge",
-    "orphan_response",
     "response_from",
     "to_inspect",
 ]
@@ -98,7 +97,7 @@ def to_inspect(app: App) -> list[Container]:
 
 
 def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Verdict:
-    """Return the verdict on an app whose record exists.
+    """Return the verdict on an app.
 
     Args:
         app: its containers.
@@ -107,7 +106,13 @@ def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, su
         now: epoch seconds by the engine's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    return _Judge(app, plan, details, now, submitted=submitted).verdict()
+    verdict = _Judge(app, plan, details, now, submitted=submitted).verdict()
+    if not verdict.create or app.record is not None:
+        return verdict
+    # What the containers were made from is gone.
+    why = f"{verdict.msg}; not possible: the record of the app was removed from outside"
+    live = any(c.live for c in app.replicas())
+    return Verdict(AppState.RUNNING if live else AppState.FAILED, why, verdict.phases)
 
 
 class _Judge:
@@ -202,10 +207,10 @@ class _Judge:
         return decision
 
     def _late(self, phases: Mapping[tuple[str, int], Phase | None]) -> bool:
-        limit, record = self.plan.time_limit_s, self.app.record
-        if limit is None or record is None:
+        limit = self.plan.time_limit_s
+        if limit is None:
             return False
-        return self.now - record.created > limit and any(phase is not None for phase in phases.values())
+        return self.now - self.app.bearer.created > limit and any(phase is not None for phase in phases.values())
 
     def _decisive_moment(self, decision: Decision) -> int | None:
         moments = [self.marked_at] if self.marked_at is not None else []
@@ -351,16 +356,6 @@ def response_from(
         metadata=dict(app_def.metadata) if app_def else {},
         roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
         roles=app_def.roles if app_def else [],
-    )
-
-
-def orphan_response(app: App) -> DescribeAppResponse:
-    """Return the answer for containers whose record was removed from outside."""
-    live = any(c.live for c in app.replicas())
-    return DescribeAppResponse(
-        app.app_id,
-        AppState.RUNNING if live else AppState.UNKNOWN,
-        msg="lost: the record of the app was removed from outside, so nothing of it is started again",
     )
 
 
