@@ -7,19 +7,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.events import (
-    Ended,
-    Event,
-    LogGap,
-    Reached,
-    StateChanged,
-    Tick,
-    Unreachable,
-)
+from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.poller import Answer, Poller
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException, UnknownOutcomeError
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.follow.state_watch import Learned, StateWatch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -32,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Follower"]
 
 TICK_S = 0.2
-_SILENCE_S = 30.0
-_UNKNOWN_S = 15.0
 _CLOSE_S = 0.5
 _GAPS_AT_END = 5
 
@@ -84,8 +73,7 @@ class Follower:
         if logs_from not in ("start", "now"):
             raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
         self._app_id = app_id
-        self._name = app_handle or app_id
-        self._unavailable_for_s = unavailable_for_s
+        self._watch = StateWatch(app_handle or app_id, unavailable_for_s=unavailable_for_s, scheduled=scheduled)
         self._log_roles = None if log_roles is None else frozenset(log_roles)
         self._logs = logs
         self._cursors: dict[str, JsonValue] = dict(cursors or {})
@@ -104,11 +92,6 @@ class Follower:
             streams=streams,
             from_now=logs_from == "now",
         )
-        self._response: DescribeAppResponse | None = None
-        self._missing = False
-        self._unknown_since: float | None = None
-        self._down_since: float | None = None
-        self._down_told = False
         self._closed = False
         self._events: Generator[Event, None, None] | None = None
 
@@ -120,7 +103,7 @@ class Follower:
     @property
     def response(self) -> DescribeAppResponse | None:
         """The last description of the app, None if there was none yet."""
-        return self._response
+        return self._watch.response
 
     def __iter__(self) -> Iterator[Event]:
         """Yield events until `Ended`; at least one each 0.2 s.
@@ -168,7 +151,7 @@ class Follower:
                 # The status path comes first: a flood of lines never hides the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
-                yield from self._judge_outage()
+                yield from self._tell(self._watch.silence(self._poller.asking_since))
                 yield from self._tell_log()
                 if self._drained():
                     yield from self._end()
@@ -187,86 +170,28 @@ class Follower:
                 self._changed.wait(left)
 
     def _learn(self, answer: Answer) -> Iterator[Event]:
-        if self._ended():
+        if self._watch.has_ended():
             return
-        if isinstance(answer, SchedulerUnavailableError):
-            if self._down_since is None:
-                self._down_since = time.monotonic()
-            yield from self._tell_outage(answer)
-            return
-        if self._down_since is not None:
-            if self._down_told:
-                yield Reached(time.monotonic() - self._down_since)
-            self._down_since, self._down_told = None, False
-        if isinstance(answer, Exception):
-            yield from self._flush()
-            raise answer
-        if answer is None:
-            yield from self._gone()
-            return
-        self._missing = False
-        yield from self._compare(answer)
-        yield from self._judge_unknown(answer)
-
-    def _compare(self, answer: DescribeAppResponse) -> Iterator[Event]:
-        before, self._response = self._response, answer
-        changed = before is None or before.state != answer.state
-        self._want_of(answer, existing=before is None and not self._scheduled)
-        if changed:
-            self._reader.hurry()
-        if is_terminal(answer.state):
+        first = self._watch.response is None
+        learned = self._watch.learn(answer)
+        if (response := self._watch.response) is not None:
+            self._want_of(response, existing=first and not self._scheduled)
+            if any(isinstance(event, StateChanged) for event in learned.events):
+                self._reader.hurry()
+        if self._watch.has_ended():
             # Before the yield: the rest of the log is read while the consumer tells the end.
             self._poller.unsubscribe(self._app_id, self._hear)
             self._reader.finish()
-        another_reason = answer.state == AppState.PENDING and before is not None and before.msg != answer.msg
-        if changed or another_reason:
-            yield StateChanged(None if before is None else before.state, answer.state, answer)
+        yield from self._tell(learned)
 
-    def _gone(self) -> Iterator[Event]:
-        # Asked twice: an engine may show an app a moment late, or not for a moment.
-        if not self._missing:
-            self._missing = True
-            return
-        yield from self._flush()
-        if self._scheduled or self._response is not None:
-            raise UnknownOutcomeError(
-                f"{self._name!r} was launched, and the scheduler does not know it any more: how it ended is unknown"
-            )
-        raise UnknownAppException(self._name)
-
-    def _judge_unknown(self, answer: DescribeAppResponse) -> Iterator[Event]:
-        """Bear a state that says nothing for a while; a scheduler that lost track of the app does not find it again."""
-        if answer.state != AppState.UNKNOWN:
-            self._unknown_since = None
-            return
-        now = time.monotonic()
-        if self._unknown_since is None:
-            self._unknown_since = now
-        if now - self._unknown_since >= min(_UNKNOWN_S, self._unavailable_for_s):
-            yield from self._flush()
-            raise UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
-
-    def _judge_outage(self) -> Iterator[Event]:
-        if self._ended():
-            return
-        asking_since = self._poller.asking_since
-        now = time.monotonic()
-        silent = asking_since is not None and now - asking_since > min(_SILENCE_S, self._unavailable_for_s)
-        if silent and self._down_since is None:
-            self._down_since = asking_since
-        if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
-            seconds = now - self._down_since
-            error = SchedulerUnavailableError(f"the state of {self._name!r} has been unknown for {seconds:.0f} s")
-            yield from self._tell_outage(error)
-
-    def _tell_outage(self, error: SchedulerUnavailableError) -> Iterator[Event]:
-        since_s = time.monotonic() - (self._down_since or time.monotonic())
-        if not self._down_told:
-            self._down_told = True
-            yield Unreachable(since_s, error)
-        if since_s >= self._unavailable_for_s:
-            yield from self._flush()
-            raise error
+    def _tell(self, learned: Learned) -> Iterator[Event]:
+        yield from learned.events
+        if learned.error is not None:
+            # What was read is handed out first.
+            self._reader.stop()
+            while self._reader:
+                yield from self._tell_log()
+            raise learned.error
 
     # ---- logs ------------------------------------------------------------------------------------------------
 
@@ -294,25 +219,17 @@ class Follower:
         if item.event is not None:
             yield item.event
 
-    def _flush(self) -> Iterator[Event]:
-        """Hand out what was read before an error is raised."""
-        self._reader.stop()
-        while self._reader:
-            yield from self._tell_log()
-
-    def _ended(self) -> bool:
-        return self._response is not None and is_terminal(self._response.state)
-
     def _drained(self) -> bool:
-        if not self._ended() or self._reader:
+        if not self._watch.has_ended() or self._reader:
             return False
         return self._reader.done() or time.monotonic() - self._reader.progress > self._log_drain_s
 
     def _end(self) -> Iterator[Event]:
-        assert self._response is not None
+        response = self._watch.response
+        assert response is not None
         rest = self._reader.incomplete()
         for role, k, error in rest[:_GAPS_AT_END]:
             yield LogGap(role, k, f"the end of the log may be missing: {error or 'the log source did not answer'}")
         if len(rest) > _GAPS_AT_END:
             yield LogGap(None, None, f"the end of the logs of {len(rest) - _GAPS_AT_END} more replicas may be missing")
-        yield Ended(self._response, self.cursors)
+        yield Ended(response, self.cursors)

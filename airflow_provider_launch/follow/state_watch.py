@@ -1,0 +1,131 @@
+"""What the answers of a scheduler mean for whoever waits for an app: changes, outages, its end, or no end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.follow.events import Event, Reached, StateChanged, Unreachable
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException, UnknownOutcomeError
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.follow.poller import Answer
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
+
+__all__ = ["Learned", "StateWatch"]
+
+_SILENCE_S = 30.0
+_UNKNOWN_S = 15.0
+
+
+@dataclass
+class Learned:
+    """What an answer brought."""
+
+    events: list[Event] = field(default_factory=list)
+    error: Exception | None = None
+    """Why the watch is over without an end of the app; told after the events."""
+
+
+class StateWatch:
+    """Judges one answer after the other. Not thread-safe; asks nothing itself.
+
+    Args:
+        name: what the app is called in errors.
+        unavailable_for_s: how long an outage is borne before it is an error.
+        scheduled: the caller has launched the app, so an unknown app is one that vanished.
+    """
+
+    def __init__(self, name: str, *, unavailable_for_s: float, scheduled: bool) -> None:
+        self.response: DescribeAppResponse | None = None
+        """The last description of the app."""
+        self._name = name
+        self._unavailable_for_s = unavailable_for_s
+        self._scheduled = scheduled
+        self._missing = False
+        self._unknown_since: float | None = None
+        self._down_since: float | None = None
+        self._down_told = False
+
+    def has_ended(self) -> bool:
+        """Whether the app was seen in a final state."""
+        return self.response is not None and is_terminal(self.response.state)
+
+    def learn(self, answer: Answer) -> Learned:
+        """Judge the next answer; after the end there is nothing to learn."""
+        learned = Learned()
+        if self.has_ended():
+            return learned
+        if isinstance(answer, SchedulerUnavailableError):
+            if self._down_since is None:
+                self._down_since = time.monotonic()
+            self._outage(learned, answer)
+            return learned
+        if self._down_since is not None:
+            if self._down_told:
+                learned.events.append(Reached(time.monotonic() - self._down_since))
+            self._down_since, self._down_told = None, False
+        if isinstance(answer, Exception):
+            learned.error = answer
+        elif answer is None:
+            learned.error = self._gone()
+        else:
+            self._missing = False
+            self._compare(learned, answer)
+        return learned
+
+    def silence(self, asking_since: float | None) -> Learned:
+        """Judge that there is no answer.
+
+        Args:
+            asking_since: since when (monotonic clock) the scheduler owes one; None: no request is under way.
+        """
+        learned = Learned()
+        if self.has_ended():
+            return learned
+        now = time.monotonic()
+        silent = asking_since is not None and now - asking_since > min(_SILENCE_S, self._unavailable_for_s)
+        if silent and self._down_since is None:
+            self._down_since = asking_since
+        if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
+            seconds = now - self._down_since
+            error = SchedulerUnavailableError(f"the state of {self._name!r} has been unknown for {seconds:.0f} s")
+            self._outage(learned, error)
+        return learned
+
+    def _compare(self, learned: Learned, answer: DescribeAppResponse) -> None:
+        before, self.response = self.response, answer
+        changed = before is None or before.state != answer.state
+        another_reason = answer.state == AppState.PENDING and before is not None and before.msg != answer.msg
+        if changed or another_reason:
+            learned.events.append(StateChanged(None if before is None else before.state, answer.state, answer))
+        if answer.state != AppState.UNKNOWN:
+            self._unknown_since = None
+            return
+        # Borne for a while only: a scheduler that lost track of the app does not find it again.
+        now = time.monotonic()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        if now - self._unknown_since >= min(_UNKNOWN_S, self._unavailable_for_s):
+            learned.error = UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
+
+    def _gone(self) -> Exception | None:
+        # Asked twice: an engine may show an app a moment late, or not for a moment.
+        if not self._missing:
+            self._missing = True
+            return None
+        if self._scheduled or self.response is not None:
+            return UnknownOutcomeError(
+                f"{self._name!r} was launched, and the scheduler does not know it any more: how it ended is unknown"
+            )
+        return UnknownAppException(self._name)
+
+    def _outage(self, learned: Learned, error: SchedulerUnavailableError) -> None:
+        since_s = time.monotonic() - (self._down_since or time.monotonic())
+        if not self._down_told:
+            self._down_told = True
+            learned.events.append(Unreachable(since_s, error))
+        if since_s >= self._unavailable_for_s:
+            learned.error = error
