@@ -41,7 +41,7 @@ _CREATION_S = 5.0
 _PULL = "the pull"
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
-# The engine answers 500 to these, and they do not pass by themselves.
+# The engine answers 404 or 500 to these, and they do not pass by themselves.
 _LASTING = (
     ("address pool", "remove unused networks, or use the network 'launch'"),
     ("port is already allocated", "choose another port"),
@@ -375,13 +375,13 @@ class Engine:
     def _refused(self, response: Response, what: str) -> LaunchError:
         text = _message(response)
         code = response.status_code
+        for words, cure in _LASTING:
+            if words in text:
+                return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
         if code == _NOT_FOUND:
             return NotFoundError(text)
         if code == _CONFLICT:
             return TakenError(text)
-        for words, cure in _LASTING:
-            if words in text:
-                return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
         if code == _SERVER_ERROR and what == _PULL:
             return _RegistryError(text)
         if code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start")):
@@ -396,7 +396,8 @@ class Engine:
         login = self._registry_auth(parse_repository_tag(image)[0])
         who = f"as {self._connection.registry_username!r}" if login else "without credentials"
         return SchedulerRejectedError(
-            f"image {image!r} cannot be pulled {who}: {text}; check its name, and the connection's registry options"
+            f"image {image!r} cannot be pulled {who}: {text}; "
+            f"check its name, the connection's registry options, and that the engine's host reaches the registry"
         )
 
     def _registry_auth(self, repository: str) -> dict[str, str]:
