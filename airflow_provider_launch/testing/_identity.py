@@ -207,6 +207,7 @@ class IdentityTests(ContractBase):
     def test_a_launcher_killed_while_it_schedules_is_made_up_for(self, apps: Apps, make_process: MakeProcess) -> None:
         """Wherever it was: the next one goes on, and nothing is started twice."""
         self.needs(Capability.ADOPT)
+        self._needs_apps_that_outlive_their_launcher()
         role = apps.sh("echo run; sleep 0.5", num_replicas=2)
         processes = [make_process() for _ in MOMENTS_S]
         for process, delay_s in zip(processes, MOMENTS_S, strict=True):
@@ -220,6 +221,7 @@ class IdentityTests(ContractBase):
 
     def test_what_a_killed_launcher_left_can_be_cancelled(self, apps: Apps, make_process: MakeProcess) -> None:
         """The task is cancelled in the moment in which its worker dies; half an app must not go on either."""
+        self._needs_apps_that_outlive_their_launcher()
         role = apps.sh("exec sleep 300", num_replicas=2)
         processes = [make_process() for _ in MOMENTS_S]
         for process, delay_s in zip(processes, MOMENTS_S, strict=True):
@@ -252,6 +254,10 @@ class IdentityTests(ContractBase):
         assert seen == [(number % 4, [f"{number % 4}\n"], True) for number in range(40)]
 
     # ---- helpers ---------------------------------------------------------------------------------------------
+
+    def _needs_apps_that_outlive_their_launcher(self) -> None:
+        if "test_an_app_outlives_the_process_that_launched_it" in self.xfail:
+            pytest.skip("apps do not outlive their launcher here")
 
     @staticmethod
     def _schedule_and_die(process: OtherProcess, role: Role, apps: Apps, app_id: str, delay_s: float) -> None:

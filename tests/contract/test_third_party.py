@@ -15,7 +15,6 @@ class TestThreads(SchedulerContract):
     timeout_s = 30
     xfail = {  # noqa: RUF012 - as authors write it
         "test_an_app_outlives_the_process_that_launched_it": "the threads that run the app are in that process",
-        "test_a_launcher_killed_while_it_schedules_is_made_up_for": "the same: the app is lost with its launcher",
     }
 
     @pytest.fixture

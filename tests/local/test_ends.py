@@ -16,11 +16,11 @@ from tests.support.local import Apps, processes_below, sh, until
 
 TREE = """
 trap '' TERM
-setsid sh -c "trap '' TERM; sleep 300" &
-nohup sh -c 'sh -c "sleep 301 & sleep 302" &' >/dev/null 2>&1 &
-env -i setsid sh -c 'trap "" TERM; sleep 303' &
+setsid sh -c "trap '' TERM; sleep 86300" &
+nohup sh -c 'sh -c "sleep 86301 & sleep 86302" &' >/dev/null 2>&1 &
+env -i setsid sh -c 'trap "" TERM; sleep 86303' &
 echo up
-sleep 304
+sleep 86304
 """
 
 
@@ -32,7 +32,7 @@ def test_cancel_kills_the_whole_tree(apps: Apps) -> None:
     found = apps.end(app_id)
 
     assert found.state is AppState.CANCELLED
-    assert not [n for n in (300, 301, 302, 303, 304) if _sleeps(n)]
+    assert not [n for n in (86300, 86301, 86302, 86303, 86304) if _sleeps(n)]
     apps.scheduler.cancel(app_id)
     assert apps.end(app_id).state is AppState.CANCELLED
 
