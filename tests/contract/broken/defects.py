@@ -50,6 +50,8 @@ class Local(LocalScheduler):
 
     promised: ClassVar[frozenset[Capability] | None] = None
     """Capabilities that the contract expects, where they are not those of the healthy scheduler."""
+    timeout_s: ClassVar[float] = 30
+    """How long the contract waits. Short where waiting in vain is how the defect is noticed."""
 
     def __init__(self, session_name: str, *, root: str, **_: Any) -> None:
         super().__init__(session_name, LocalConnection(root=root))
@@ -59,6 +61,7 @@ class Threads(ThreadsScheduler):
     """Base of the other defects: counts how often the root is asked, and its log files can be stalled."""
 
     promised: ClassVar[frozenset[Capability] | None] = None
+    timeout_s: ClassVar[float] = 30
     asked: ClassVar[int] = 0
     flowing: ClassVar[threading.Event] = threading.Event()
     clock_offset_s: ClassVar[float] = 0.0

@@ -28,6 +28,7 @@ class _Loner(AppThread):
 
 @caught_by("test_a_failed_replica_ends_its_peers[obedient]", "test_a_failed_replica_ends_its_peers[deaf]")
 class LeavesThePeersAlone(Threads):
+    timeout_s = 4
     app_thread = _Loner
 
 
@@ -58,11 +59,14 @@ class _Leaky(AppThread):
 
 @caught_by("test_what_a_replica_left_in_the_background_ends_with_it")
 class LeavesTheBackgroundAlone(Threads):
+    timeout_s = 4
     app_thread = _Leaky
 
 
 @caught_by("test_time_limit_ends_the_app")
 class IgnoresTheTimeLimit(Local):
+    timeout_s = 4
+
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
         info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request = dataclasses.replace(info.request, time_limit_s=None)
@@ -75,6 +79,8 @@ class IgnoresTheTimeLimit(Local):
 @caught_by("test_cancel_ends_a_running_app", "test_cancel_after_the_end_changes_nothing")
 class CancelsInWordsOnly(ChangesWhatIsTold):
     """Its processes live on, and also what has ended is told as cancelled."""
+
+    timeout_s = 4
 
     def _cancel_existing(self, app_id: str) -> None:
         (self._dir(app_id) / "said").touch()
@@ -148,6 +154,8 @@ class IgnoresTheGraceOption(Threads):
 
 @caught_by("test_delete_removes_an_ended_app")
 class DeleteLeavesTheRecord(Threads):
+    timeout_s = 4
+
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)
 
@@ -166,6 +174,8 @@ class ListsDeletedApps(Threads):
 
 @caught_by("test_delete_ends_a_live_app")
 class DeletesTheRecordOnly(Threads):
+    timeout_s = 4
+
     def _delete_existing(self, app_id: str) -> None:
         # A copy stays for the thread, so that it does not fail.
         app_dir = self._dir(app_id)

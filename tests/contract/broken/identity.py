@@ -39,6 +39,8 @@ class ChangesOddIds(Threads):
     "test_schedule_after_cancel_runs_nothing_again",
 )
 class EachScheduleStarts(Threads):
+    timeout_s = 4
+
     def schedule(self, dryrun_info: Any) -> str:
         app_id = super().schedule(dryrun_info)
         app_dir = self._dir(app_id)
@@ -91,6 +93,7 @@ class ComparesWhatTheLauncherInjects(Threads):
     "test_another_process_cancels_the_app",
 )
 class KeepsItsAppsInMemory(Threads):
+    timeout_s = 4
     mine: ClassVar[set[str]] = set()
 
     def schedule(self, dryrun_info: Any) -> str:

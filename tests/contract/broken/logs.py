@@ -319,5 +319,5 @@ class SaysNothingAfterTheEnd(Threads):
 @caught_by("test_a_stopped_log_source_does_not_delay_the_end")
 class LooksAtTheLogForTheState(Threads):
     def describe_many(self, app_ids: Any) -> Any:
-        self.flowing.wait(10)
+        self.flowing.wait(5)
         return super().describe_many(app_ids)

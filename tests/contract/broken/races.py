@@ -16,6 +16,8 @@ from tests.contract.broken.defects import Local, Threads, caught_by
 class HoldsALockFile(Local):
     """The lock is a file, and a file does not go away with the process that made it."""
 
+    timeout_s = 4
+
     @contextlib.contextmanager
     def _held(self, app_id: str, work_s: float) -> Iterator[None]:
         lock = Path(self.root, "locks", app_id)

@@ -281,6 +281,8 @@ def with_env(request: Any, env: Callable[[int], dict[str, str]]) -> None:
 
 @caught_by("test_every_replica_reaches_rank_0")
 class TellsNobodyWhereRank0Is(Local):
+    timeout_s = 4
+
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
         info = super()._submit_dryrun(app, cfg, app_id=app_id)
         with_env(info.request, lambda _: {"TORCHX_RANK0_HOST": ""})

@@ -59,7 +59,7 @@ for _broken in defects.load_all():
         {
             "factory": f"{_broken.__module__}:{_broken.__name__}",
             "capabilities": _broken.promised or _healthy.capabilities,
-            "timeout_s": 4,
+            "timeout_s": _broken.timeout_s,
             "xfail": {},
         },
     )
