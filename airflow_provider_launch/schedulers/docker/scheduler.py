@@ -651,15 +651,19 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 break
             if state.get("done"):
                 continue
-            chunk = self._logs.read(container.id, state, complete=not container.live)
-            state = {"at": at, **chunk.cursor}
-            lines = [
-                dataclasses.replace(line, attempt=number) if number else line
-                for line in chunk.lines
-                if streams in {None, Stream.COMBINED, line.stream}
-            ]
+            while True:
+                chunk = self._logs.read(container.id, state, complete=not container.live)
+                state = {"at": at, **chunk.cursor}
+                lines = [
+                    dataclasses.replace(line, attempt=number) if number else line
+                    for line in chunk.lines
+                    if streams in {None, Stream.COMBINED, line.stream}
+                ]
+                # No lines would mean that there are none; megabytes of the other stream may stand before the next.
+                if lines or chunk.at_end:
+                    break
             certain = container.live and not chunk.partial and _is_only(app, role_name)
-            if lines or not chunk.at_end or container.live:
+            if lines or container.live:
                 break
         return LogChunk(lines, state or None), certain
 
