@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,11 @@ from airflow_provider_launch.follow.events import LogGap, LogLines
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Scheduler, Stream
 
-__all__ = ["LogItem", "LogReader", "replica_key"]
+__all__ = ["LogItem", "LogReader", "place_after", "replica_key"]
 
 _QUEUE_LINES = 4096
 _QUEUE_CHARS = 2 * 1024 * 1024
@@ -25,11 +26,24 @@ _IDLE_S = 1.0
 _RETRY_MAX_S = 5.0
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
+_FROM, _SKIP = "launch_from", "launch_skip"
 
 
 def replica_key(role: str, replica: int) -> str:
     """Return the name of a replica among the cursors."""
     return f"{role}/{replica}"
+
+
+def place_after(cursor: JsonValue, lines: int) -> JsonValue:
+    """Return the place so many lines after a cursor of the scheduler, which knows only the ends of its chunks."""
+    return {_FROM: cursor, _SKIP: lines} if lines else cursor
+
+
+def _cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
+    if isinstance(place, Mapping) and set(place) == {_FROM, _SKIP}:
+        skip = place[_SKIP]
+        return place[_FROM], skip if isinstance(skip, int) else 0
+    return place, 0
 
 
 @dataclass
@@ -48,6 +62,8 @@ class _Replica:
     k: int
     cursor: JsonValue
     skipping: bool
+    drop: int = 0
+    """Lines after the cursor that were told before."""
     due: float = 0.0
     quiet_since: float = field(default_factory=time.monotonic)
     failures: int = 0
@@ -57,7 +73,7 @@ class _Replica:
 
 
 class LogReader:
-    """One thread that reads the replicas in turn into a bounded queue.
+    """One thread that reads the replicas in turn into a bounded queue; without one, somebody calls `step`.
 
     `changed` is the condition on which the consumer waits; it guards everything here. The thread stops reading
     while the queue is full, so memory does not grow with the log.
@@ -72,6 +88,7 @@ class LogReader:
         cursors: Mapping[str, JsonValue],
         streams: Stream | None,
         from_now: bool,
+        own_thread: bool = True,
     ) -> None:
         self._scheduler = scheduler
         self._app_id = app_id
@@ -79,6 +96,7 @@ class LogReader:
         self._cursors = cursors
         self._streams = streams
         self._from_now = from_now
+        self._own_thread = own_thread
         # An engine that is looked at every 10 s is not asked for logs every 0.1 s.
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
         self._idle_s = max(_IDLE_S, self._busy_s * 5)
@@ -104,10 +122,10 @@ class LogReader:
             for role, k in replicas:
                 key = replica_key(role, k)
                 if key not in self._replicas:
-                    cursor = self._cursors.get(key)
-                    skipping = self._from_now and existing and cursor is None
-                    self._replicas[key] = _Replica(role, k, cursor, skipping)
-            if self._replicas and self._thread is None:
+                    cursor, told = _cursor_in(self._cursors.get(key))
+                    skipping = self._from_now and existing and cursor is None and not told
+                    self._replicas[key] = _Replica(role, k, cursor, skipping, told)
+            if self._replicas and self._thread is None and self._own_thread:
                 name = f"launch-logs-{self._scheduler.backend}-{self._app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
@@ -177,15 +195,34 @@ class LogReader:
 
     def _run(self) -> None:
         while (picked := self._next()) is not None:
-            replica, finishing = picked
-            try:
-                chunk = self._scheduler.read_logs(
-                    self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
-                )
-            except Exception as error:  # noqa: BLE001 - the log path never changes the outcome
-                self._failed(replica, error, finishing=finishing)
-            else:
-                self._took(replica, chunk, finishing=finishing)
+            self._read(*picked)
+
+    def _read(self, replica: _Replica, finishing: bool) -> None:
+        try:
+            chunk = self._scheduler.read_logs(
+                self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
+            )
+        except Exception as error:  # noqa: BLE001 - the log path never changes the outcome
+            self._failed(replica, error, finishing=finishing)
+        else:
+            self._took(replica, chunk, finishing=finishing)
+
+    def due_in(self) -> float | None:
+        """Return the seconds until a replica is to be read; None: not before something changes."""
+        with self._changed:
+            waiting = [replica.due for replica in self._replicas.values() if not replica.complete]
+            if self._stopped or self._full() or not waiting:
+                return None
+            return min(waiting) - time.monotonic()
+
+    def step(self) -> None:
+        """Read the replica that is due first. Not to be called by two threads at once."""
+        with self._changed:
+            waiting = [replica for replica in self._replicas.values() if not replica.complete]
+            if self._stopped or not waiting:
+                return
+            picked = min(waiting, key=lambda item: item.due), self._finishing
+        self._read(*picked)
 
     def _next(self) -> tuple[_Replica, bool] | None:
         """Wait for room and for a replica that is due; None: stop."""
@@ -212,7 +249,8 @@ class LogReader:
             self._outage_told = False
             moved = chunk.cursor != replica.cursor
             replica.cursor = chunk.cursor
-            lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines
+            lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
+            replica.drop = max(0, replica.drop - len(chunk.lines))
             if chunk.lines:
                 replica.quiet_since = replica.due = now
                 self.progress = now
@@ -239,7 +277,8 @@ class LogReader:
     def _push(self, replica: _Replica, lines: list[LogLine]) -> None:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         size = sum(len(line.text) for line in lines)
-        self._items.append(LogItem(event, replica_key(replica.role, replica.k), replica.cursor, size))
+        place = place_after(replica.cursor, replica.drop)
+        self._items.append(LogItem(event, replica_key(replica.role, replica.k), place, size))
         self._lines += len(lines)
         self._chars += size
         self._changed.notify_all()

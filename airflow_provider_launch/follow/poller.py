@@ -47,6 +47,8 @@ class Poller:
     def __init__(self, scheduler: Scheduler[Any], interval_s: float | None = None) -> None:
         self._scheduler = scheduler
         self.interval_s = max(0.01, scheduler.poll_interval_s if interval_s is None else interval_s)
+        """Seconds between two rounds, if no subscriber wants fewer."""
+        self._wishes: dict[Callable[[Answer], None], float] = {}
         self._changed = threading.Condition()
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
@@ -58,9 +60,17 @@ class Poller:
         """Since when (monotonic clock) the scheduler owes an answer; None: no request is under way."""
         return self._asking_since
 
-    def subscribe(self, app_id: str, inbox: Callable[[Answer], None]) -> None:
-        """Give `inbox` each answer about the app from now on; the first is asked for at once."""
+    def subscribe(self, app_id: str, inbox: Callable[[Answer], None], interval_s: float | None = None) -> None:
+        """Give `inbox` each answer about the app from now on; the first is asked for at once.
+
+        Args:
+            app_id: the app.
+            inbox: takes the answers.
+            interval_s: at least so often; all subscribers share the rounds of the most impatient one.
+        """
         with self._changed:
+            if interval_s is not None:
+                self._wishes[inbox] = max(0.01, interval_s)
             self._inboxes.setdefault(app_id, []).append(inbox)
             self._fresh.add(app_id)
             if self._thread is None:
@@ -75,6 +85,7 @@ class Poller:
             inboxes = self._inboxes.get(app_id, [])
             if inbox in inboxes:
                 inboxes.remove(inbox)
+            self._wishes.pop(inbox, None)
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
@@ -86,8 +97,13 @@ class Poller:
         if thread is not None and not self._inboxes and thread is not threading.current_thread():
             thread.join(timeout_s)
 
+    def _interval(self) -> float:
+        with self._changed:
+            wanted = [self._wishes.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
+        return min(wanted, default=self.interval_s)
+
     def _run(self) -> None:
-        pause = self.interval_s
+        pause = self._interval()
         next_round = time.monotonic()
         while True:
             with self._changed:
@@ -105,7 +121,7 @@ class Poller:
             self._asking_since = None
             if full_round:
                 down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values())
-                pause = min(max(pause * 2, 0.5), max(self.interval_s, _BACKOFF_MAX_S)) if down else self.interval_s
+                pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()
                 next_round = time.monotonic() + pause
             with self._changed:
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
