@@ -512,9 +512,11 @@ def _message(response: Response) -> str:
 def _root(error: BaseException) -> str:
     """Return what is at the bottom of an error: the layers above repeat it with names of their own."""
     lowest = error
-    while (below := lowest.__cause__ or lowest.__context__) is not None:
+    # What the engine itself has said stands above the error of its HTTP status.
+    while not getattr(lowest, "explanation", None) and (below := lowest.__cause__ or lowest.__context__) is not None:
         lowest = below
-    text = getattr(lowest, "strerror", None) or str(lowest) or type(lowest).__name__
+    said = getattr(lowest, "explanation", None) or getattr(lowest, "strerror", None)
+    text = said or str(lowest) or type(lowest).__name__
     return str(text).splitlines()[0][:300]
 
 
