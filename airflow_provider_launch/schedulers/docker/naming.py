@@ -67,14 +67,18 @@ def role_slugs(names: Sequence[str]) -> list[str]:
         InvalidAppError: two roles would have the same containers.
     """
     found: dict[str, str] = {}
+    slugs = []
     for number, name in enumerate(names):
         key = slug(name)[:60] or f"role{number}"
-        if key in found:
+        # Host names know neither case nor `_` and `.`.
+        host = _host_part(key)
+        if host in found:
             raise InvalidAppError(
-                f"roles {found[key]!r} and {name!r} would both name their containers {key!r} on 'docker'; rename one"
+                f"roles {found[host]!r} and {name!r} would both name their containers {host!r} on 'docker'; rename one"
             )
-        found[key] = name
-    return list(found)
+        found[host] = name
+        slugs.append(key)
+    return slugs
 
 
 def container_name(app_id: str, role_slug: str, replica: int, app_attempt: int, attempt: int) -> str:
@@ -92,5 +96,9 @@ def mark_name(app_id: str, mark: str) -> str:
 
 def alias(app_id: str, role_slug: str, replica: int) -> str:
     """Return the host name of a replica within its network, the same in all its attempts."""
-    name = f"{app_id}-{role_slug}-{replica}".replace("_", "-").replace(".", "-").lower()
+    name = _host_part(f"{app_id}-{role_slug}-{replica}")
     return name if len(name) <= _ALIAS_LENGTH else make_stable(name, "", _ALIAS_LENGTH)
+
+
+def _host_part(text: str) -> str:
+    return text.replace("_", "-").replace(".", "-").lower()

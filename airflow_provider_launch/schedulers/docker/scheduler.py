@@ -86,6 +86,7 @@ _ROUNDS = 6
 _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _LOOK_AGAIN_S = 1.0
+_CLAIM_S, _CLAIM_PAUSE_S = 3.0, 0.05
 _KEPT_APPS = 5000
 _CLOCK_S = 60
 _LONGEST_REPLY = 64 * 1024
@@ -174,23 +175,37 @@ class DockerScheduler(Scheduler[DockerOpts]):
         """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
         if any(role.gpu for role in request.roles):
             request = self._lease_gpus(request)
-        try:
-            self._create(request, request.app_id, record_body(request))
-        except TakenError:
-            labels = self._inspected(request.app_id)["Config"]["Labels"] or {}
-            if labels.get(Label.APP_ID) != request.app_id:
-                raise AppConflictError(
-                    f"the engine has a container {request.app_id!r} that is no app of the launcher; nothing was "
-                    f"started. Remove it, or choose another id"
-                ) from None
-            if labels.get(Label.SPEC_HASH) != request.spec_hash:
-                raise AppConflictError(
-                    f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
-                    f"Choose another id, or delete that app first"
-                ) from None
-            return None
-        self._remember(request)
-        return request
+        deadline = time.monotonic() + _CLAIM_S
+        while True:
+            try:
+                self._create(request, request.app_id, record_body(request))
+            except TakenError as error:
+                try:
+                    labels = self.engine.inspect(request.app_id)["Config"]["Labels"] or {}
+                except NotFoundError:
+                    # The engine takes the name before it shows the container, or the app is being deleted.
+                    if time.monotonic() < deadline:
+                        time.sleep(_CLAIM_PAUSE_S)
+                        continue
+                    raise SchedulerUnavailableError(
+                        f"the name of app {request.app_id!r} is taken by a container that cannot be seen: {error}"
+                    ) from error
+                self._refuse_other(request, labels)
+                return None
+            self._remember(request)
+            return request
+
+    def _refuse_other(self, request: DockerRequest, labels: Mapping[str, str]) -> None:
+        if labels.get(Label.APP_ID) != request.app_id:
+            raise AppConflictError(
+                f"the engine has a container {request.app_id!r} that is no app of the launcher; nothing was "
+                f"started. Remove it, or choose another id"
+            )
+        if labels.get(Label.SPEC_HASH) != request.spec_hash:
+            raise AppConflictError(
+                f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
+                f"Choose another id, or delete that app first"
+            )
 
     def _prepare(self, request: DockerRequest) -> None:
         """See that images and the network are there."""
@@ -270,14 +285,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
             pass
         self._forget(request.app_id)
 
-    def _inspected(self, name: str) -> dict[str, Any]:
-        try:
-            return self.engine.inspect(name)
-        except NotFoundError as error:
-            raise SchedulerUnavailableError(
-                f"app {name!r} was deleted while it was submitted; submit it again"
-            ) from error
-
     def _lease_gpus(self, request: DockerRequest) -> DockerRequest:
         rows, _ = self.engine.containers()
         taken: set[str] = set()
@@ -309,7 +316,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             return {}
         with self._mutex:
             apps, now = self._look(ids)
-            if len(ids) == 1 and ids[0] in apps and apps[ids[0]].record is not None:
+            if len(ids) == 1 and ids[0] in apps:
                 # Roles and metadata cost an inspection, once; the states of many are told without them.
                 self._request(apps[ids[0]])
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
@@ -431,8 +438,10 @@ class DockerScheduler(Scheduler[DockerOpts]):
             self._stop(verdict.stop)
             return False
         if verdict.create:
-            self._create_all(self._request(app), verdict.create, mine)
-            return True
+            request = self._request(app)
+            if request is not None:
+                self._create_all(request, verdict.create, mine)
+            return request is not None
         startable = [c for c in verdict.start if c.id in mine]
         _each(self._start, startable)
         mine -= {c.id for c in startable}
@@ -497,11 +506,14 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
-    def _request(self, app: App) -> DockerRequest:
+    def _request(self, app: App) -> DockerRequest | None:
+        """Return what the app was made from; None: its record was removed."""
         known = self._requests.get(app.app_id)
-        if known is None:
-            assert app.record is not None
-            known = request_in(self._inspected(app.record.id))
+        if known is None and app.record is not None:
+            try:
+                known = request_in(self.engine.inspect(app.record.id))
+            except NotFoundError:
+                return None
             self._remember(known)
         return known
 
@@ -539,9 +551,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def describe_native(self, app_id: str) -> AppDryRunInfo[DockerRequest] | None:
         apps, _ = self._look([app_id])
         app = apps.get(app_id)
-        if app is None or (app.record is None and app_id not in self._requests):
-            return None
-        return AppDryRunInfo(self._request(app), format_request)
+        request = self._request(app) if app else None
+        return AppDryRunInfo(request, format_request) if request else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one engine
         rows, now = self.engine.containers()
