@@ -54,6 +54,9 @@ class LogItem:
     key: str | None = None
     cursor: JsonValue = None
     size: int = 0
+    start: JsonValue = None
+    """Cursor from which the lines were read; the first `start_skip` after it are not among them."""
+    start_skip: int = 0
 
 
 @dataclass
@@ -164,6 +167,10 @@ class LogReader:
                 self._changed.notify_all()
             return item
 
+    def held_chars(self) -> int:
+        """Return how much text is queued."""
+        return self._chars
+
     def __bool__(self) -> bool:
         return bool(self._items)
 
@@ -247,7 +254,8 @@ class LogReader:
             replica.failures = 0
             replica.last_error = ""
             self._outage_told = False
-            moved = chunk.cursor != replica.cursor
+            start = replica.cursor
+            moved = chunk.cursor != start
             replica.cursor = chunk.cursor
             lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
             replica.drop = max(0, replica.drop - len(chunk.lines))
@@ -261,7 +269,7 @@ class LogReader:
                 quiet = now - replica.quiet_since
                 replica.due = now + min(max(self._busy_s, quiet / 10), self._idle_s)
             if lines or moved or replica.complete:
-                self._push(replica, lines)
+                self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
     def _skip(self, replica: _Replica, lines: list[LogLine], now: float) -> list[LogLine]:
         """Drop what was written before the follower came; a writer that never pauses is not skipped for ever."""
@@ -274,11 +282,11 @@ class LogReader:
                 return lines[number:]
         return []
 
-    def _push(self, replica: _Replica, lines: list[LogLine]) -> None:
+    def _push(self, replica: _Replica, lines: list[LogLine], start: JsonValue, start_skip: int) -> None:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         size = sum(len(line.text) for line in lines)
         place = place_after(replica.cursor, replica.drop)
-        self._items.append(LogItem(event, replica_key(replica.role, replica.k), place, size))
+        self._items.append(LogItem(event, replica_key(replica.role, replica.k), place, size, start, start_skip))
         self._lines += len(lines)
         self._chars += size
         self._changed.notify_all()
