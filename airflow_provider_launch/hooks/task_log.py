@@ -31,15 +31,19 @@ class TaskLog:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
         last_state: the state that was told before, which is not told again.
+        on_url: takes the page of the app in its scheduler's user interface, each time another is named.
     """
 
-    def __init__(self, log: Any, name: str, *, last_state: str = "") -> None:
+    def __init__(
+        self, log: Any, name: str, *, last_state: str = "", on_url: Callable[[str], object] | None = None
+    ) -> None:
         self._log = log
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
         self._out: Callable[[str], object] = log.info
         self._err: Callable[[str], object] = log.warning
         self._name = name
         self._url: str | None = None
+        self._on_url = on_url
         self._tails: dict[str, deque[str]] = {}
         self._attempts: dict[str, int] = {}
         self.last_state = last_state
@@ -80,6 +84,8 @@ class TaskLog:
         if url and url != self._url:
             self._url = url
             self._log.info("app %s: see %s", self._name, url)
+            if self._on_url is not None:
+                self._on_url(url)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         tail = self._tails.setdefault(key, deque(maxlen=_TAIL_LINES))

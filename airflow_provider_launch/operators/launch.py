@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, XComArg
 
+from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
 from airflow_provider_launch.operators.templates import has_template, is_plain_object, rendered_copy, with_final_newline
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class LaunchAppOperator(BaseOperator):
     template_fields_renderers = {"cfg": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is known only after the dry run.
     overwrite_rtif_after_execution = True
+    operator_extra_links = (SchedulerLink(), RequestLink())
     ui_color = "#d9ecf2"
 
     def __init__(
@@ -93,6 +95,7 @@ class LaunchAppOperator(BaseOperator):
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = deferrable
         self.request: str | None = None
+        self.ui_url: str | None = None
         self._killed = False
         self._killer: Killer | None = None
         with _final_errors():

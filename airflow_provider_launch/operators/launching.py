@@ -14,9 +14,11 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.lineage import with_parent_run
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
+from airflow_provider_launch.links.launch import show_request, show_ui
 from airflow_provider_launch.operators.attempt import Memory, Next, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, Stream, spec_hash
 from airflow_provider_launch.specs.errors import (
@@ -58,6 +60,7 @@ class Launching:
     def __init__(self, operator: LaunchAppOperator, app: AppDef) -> None:
         self._op = operator
         self._app = app
+        self._ti: Any = None
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
         self._memory = Memory(None)
@@ -99,6 +102,8 @@ class Launching:
 
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         self._check()
+        self._ti = context["ti"]
+        self._app = with_parent_run(self._app, self._ti, self._log.warning)
         handle, response = self._obtain(context, cfg)
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
@@ -195,6 +200,7 @@ class Launching:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
         handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
         self._op.request = f"taken up from an earlier try: {handle}"
+        show_request(self._op, self._ti)
         self._hold(dataclasses.replace(record, state="scheduled", handle=handle))
         self._memory.save(self._current)
         return handle, response
@@ -250,7 +256,7 @@ class Launching:
     def _follow(self, handle: str) -> dict[str, Any]:
         op = self._op
         app_id = parse_app_handle(handle).app_id
-        task_log = TaskLog(self._log, app_id)
+        task_log = TaskLog(self._log, app_id, on_url=lambda url: show_ui(op, self._ti, url))
         with Follower(
             self._scheduler,
             app_id,
@@ -354,6 +360,7 @@ class Launching:
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = str(info)
         self._op.request = text
+        show_request(self._op, self._ti)
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
         self._log.info("request to scheduler %s:\n%s", self._backend, shown)

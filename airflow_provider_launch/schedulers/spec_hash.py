@@ -11,7 +11,11 @@ from typing import Any
 
 from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["spec_hash"]
+__all__ = ["LINEAGE_PARENT", "LINEAGE_ROOT_PARENT", "spec_hash"]
+
+LINEAGE_PARENT = "OPENLINEAGE_PARENT_ID"
+LINEAGE_ROOT_PARENT = "OPENLINEAGE_ROOT_PARENT_ID"
+"""Variables by which OpenLineage's integrations find the run of which theirs is a part; other ones in each try."""
 
 
 def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
@@ -25,7 +29,14 @@ def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-INJECTED = ("TORCHX_JOB_ID", "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", "TORCHX_TRACKERS")
+INJECTED = (
+    "TORCHX_JOB_ID",
+    "TORCHX_INTERNAL_SESSION_ID",
+    "TORCHX_PARENT_RUN_ID",
+    "TORCHX_TRACKERS",
+    LINEAGE_PARENT,
+    LINEAGE_ROOT_PARENT,
+)
 
 
 def _plain(value: object) -> object:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 
+from airflow_provider_launch.links.launch import SchedulerLink
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -43,6 +45,7 @@ class AppStatusSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("handle", "launch_conn_id")
+    operator_extra_links = (SchedulerLink(),)
     ui_color = "#d9ecf2"
 
     def __init__(
@@ -67,6 +70,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
+        self.ui_url: str | None = None
         self._killed = False
         self._killer: Killer | None = None
         self._check_arguments()

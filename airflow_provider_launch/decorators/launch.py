@@ -1,0 +1,103 @@
+"""`@task.launch`: a function that returns an app becomes the task that launches it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, cast, overload
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import Task
+
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["launch_task"]
+
+P = ParamSpec("P")
+
+
+class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
+    """Calls the function when it runs, and launches what it returns."""
+
+    custom_operator_name = "@task.launch"
+    # Without `app`: Airflow would call the function while it renders, where no time-out and no kill is handled.
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(name for name in LaunchAppOperator.template_fields if name != "app"),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **LaunchAppOperator.template_fields_renderers,
+    }
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.specs.errors import InvalidAppError
+
+        with final_errors():
+            if "app" in kwargs:
+                raise InvalidAppError("@task.launch: the function returns the app; leave `app` out")
+            if inspect.iscoroutinefunction(python_callable):
+                raise InvalidAppError(
+                    f"@task.launch: {python_callable.__name__!r} is async; write `def`, the app is launched for you"
+                )
+        super().__init__(python_callable=python_callable, app=python_callable, **kwargs)
+
+    def execute(self, context: Context) -> Any:
+        """Launch the app that the function returns; as `LaunchAppOperator.execute`."""
+        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.specs.errors import InvalidAppError
+        from airflow_provider_launch.specs.roles import AppDef
+
+        arguments = self.determine_kwargs({**context, **self.op_kwargs})
+        app = self.python_callable(*self.op_args, **arguments)
+        if not isinstance(app, (AppDef, Mapping)):
+            with final_errors():
+                raise InvalidAppError(
+                    f"@task.launch: {self.python_callable.__name__!r} must return an AppDef or a dict, "
+                    f"not {type(app).__name__}"
+                )
+        self.app = app
+        return super().execute(context)
+
+
+@overload
+def launch_task(
+    python_callable: Callable[P, AppDef | Mapping[str, Any]],
+) -> Task[P, AppDef | Mapping[str, Any]]: ...
+
+
+@overload
+def launch_task(
+    python_callable: None = None, *, multiple_outputs: bool = False, **kwargs: Any
+) -> Callable[[Callable[P, AppDef | Mapping[str, Any]]], Task[P, AppDef | Mapping[str, Any]]]: ...
+
+
+def launch_task(
+    python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool | None = False, **kwargs: Any
+) -> Any:
+    """Return the decorator `@task.launch`.
+
+    The function is called on the worker, each try anew; it gets its arguments rendered and may ask for parts of the
+    context by name. It returns an `AppDef`, or a dict of the same form, which is taken as it is: no templates.
+
+    Args:
+        python_callable: the function, for `@task.launch` without brackets.
+        multiple_outputs: True pushes each part of the task's result (`handle`, `state`, ...) under a key of its own.
+            Never guessed from the function's annotation, which tells the type of the app and not of the result.
+        kwargs: those of `LaunchAppOperator` but `app`, and those of every task.
+
+    Raises:
+        InvalidAppError: when the task is made: `app` is given, or the function is async.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=bool(multiple_outputs),
+        decorated_operator_class=cast("Any", _LaunchDecoratedOperator),
+        **kwargs,
+    )

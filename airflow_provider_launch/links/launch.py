@@ -1,0 +1,77 @@
+"""Links on the page of a task: the app in its scheduler's user interface, and the request that was sent."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink, conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+__all__ = ["RequestLink", "SchedulerLink", "show_request", "show_ui"]
+
+
+class SchedulerLink(BaseOperatorLink):
+    """The app in the user interface of its scheduler; there as soon as the scheduler names a page, if it has one."""
+
+    name = "Scheduler UI"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which Airflow's server looks for the URL."""
+        return "launch_link_scheduler"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
+        """Return the page that was named last; empty text shows no link."""
+        return getattr(operator, "ui_url", None) or ""
+
+
+class RequestLink(BaseOperatorLink):
+    """The request to the scheduler, which stands among the task's rendered templates."""
+
+    name = "Launch request"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which Airflow's server looks for the URL."""
+        return "launch_link_request"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
+        """Return the page of the rendered templates of this task instance."""
+        base = conf.get("api", "base_url", fallback="") or "http://localhost:8080/"
+        index = ti_key.map_index
+        mapped = "" if index in (None, -1) else f"/mapped/{index}"
+        dag, run, task = (quote(text, safe="") for text in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
+        return f"{base.rstrip('/')}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/rendered_templates"
+
+
+def show_ui(operator: Any, ti: Any, url: str | None) -> None:
+    """Let the link to the scheduler appear now: Airflow itself asks for links only when a worker is done."""
+    if not url or url == getattr(operator, "ui_url", None):
+        return
+    operator.ui_url = url
+    # A link that is missing must not change how the task ends.
+    with contextlib.suppress(Exception):
+        ti.xcom_push(SchedulerLink().xcom_key, url)
+
+
+def show_request(operator: Any, ti: Any) -> None:
+    """Let the link to the request appear now, and the request on the page to which it leads."""
+    with contextlib.suppress(Exception):
+        _send_rendered_fields(operator)
+    with contextlib.suppress(Exception):
+        ti.xcom_push(RequestLink().xcom_key, RequestLink().get_link(operator, ti_key=ti))
+
+
+def _send_rendered_fields(operator: Any) -> None:
+    """Store the rendered fields as they are now; Airflow does so before the task begins and when it has ended."""
+    # Not public: without these the request is on the page when the worker is done.
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import SetRenderedFields
+
+    fields = task_runner._serialize_rendered_fields(operator)  # noqa: SLF001 - see above
+    task_runner.SUPERVISOR_COMMS.send(SetRenderedFields(rendered_fields=fields))
