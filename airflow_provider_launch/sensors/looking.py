@@ -16,6 +16,7 @@ from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
+from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.sensors.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
@@ -86,7 +87,7 @@ class Look:
     def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         if self._sensor.mode == "reschedule":
             return self._glance(context)
-        log = TaskLog(self._sensor.log, self._app_id)
+        log = self._task_log(context)
         with self._follower({}, self._sensor.follow_interval_s) as follower:
             return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
 
@@ -98,7 +99,7 @@ class Look:
         memory: dict[str, Any] = {"scope": scope}
         if isinstance(stored, dict) and stored.get("scope") == scope:
             memory = dict(stored)
-        log = TaskLog(self._sensor.log, self._app_id, last_state=str(memory.get("state", "")))
+        log = self._task_log(context, str(memory.get("state", "")))
         response: DescribeAppResponse | None = None
         with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1) as follower:
             moment = _Moment()
@@ -124,6 +125,15 @@ class Look:
         if store is not None and response is None:
             store.set(KEY, memory)
         return response, log
+
+    def _task_log(self, context: Context, last_state: str = "") -> TaskLog:
+        sensor = self._sensor
+        return TaskLog(
+            sensor.log,
+            self._app_id,
+            last_state=last_state,
+            on_url=lambda url: show_ui(sensor, context["ti"], url),
+        )
 
     def _bear_outage(self, memory: dict[str, Any], event: Unreachable) -> None:
         since = memory.setdefault("unreachable_since", time.time())
