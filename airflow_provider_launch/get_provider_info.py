@@ -32,6 +32,17 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "task-decorators": [
+            {
+                "name": "launch",
+                "class-name": "airflow_provider_launch.decorators.launch.launch_task",
+                "path": "airflow_provider_launch.decorators.launch.launch_task",
+            }
+        ],
+        "extra-links": [
+            "airflow_provider_launch.links.launch.SchedulerLink",
+            "airflow_provider_launch.links.launch.RequestLink",
+        ],
         "connection-types": [
             {
                 "connection-type": "launch_local",

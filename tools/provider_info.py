@@ -28,11 +28,15 @@ def provider_info() -> dict[str, Any]:
         "operators": _modules("operators.launch"),
         "sensors": _modules("sensors.launch"),
         "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker"),
+        # Airflow reads `class-name`, its schema and its pages say `path`.
+        "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
+        "extra-links": [f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink")],
         "connection-types": [_local_type(), _docker_type(), _plugin_type()],
         "config": _CONFIG,
     }
 
 
+_DECORATOR = f"{_PACKAGE}.decorators.launch.launch_task"
 _DOCS = "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs"
 
 

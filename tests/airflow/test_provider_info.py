@@ -14,8 +14,10 @@ import pytest
 
 from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.sensors.launch import AppStatusSensor
 
 INFO = get_provider_info()
 TYPES = {item["connection-type"]: item for item in INFO["connection-types"]}
@@ -41,7 +43,18 @@ def test_the_package_name_is_canonical() -> None:
 
 def test_every_decorator_has_a_class_name() -> None:
     """Without one, every DAG that uses `@task.<name>` breaks (T3)."""
-    assert all("class-name" in item for item in INFO.get("task-decorators", []))
+    assert INFO["task-decorators"]
+    for item in INFO["task-decorators"]:
+        assert callable(load(item["class-name"]))
+        # The key of Airflow's schema, for the day when it is read.
+        assert item["path"] == item["class-name"]
+
+
+def test_every_link_of_a_task_is_listed() -> None:
+    """Airflow takes only listed ones out of a serialised DAG."""
+    used = {type(link) for cls in (LaunchAppOperator, AppStatusSensor) for link in cls.operator_extra_links}
+
+    assert used == {load(path) for path in INFO["extra-links"]}
 
 
 def test_plugins_are_not_declared_here() -> None:

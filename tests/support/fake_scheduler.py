@@ -56,6 +56,7 @@ class _App:
     exit_codes: dict[tuple[str, int], int] = field(default_factory=dict)
     lines: dict[tuple[str, int], list[LogLine]] = field(default_factory=dict)
     result: Any = None
+    ui_url: str | None = None
 
 
 class FakeEngine:
@@ -191,6 +192,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
             state=app.state,
             num_restarts=app.num_restarts,
             msg=app.msg,
+            ui_url=app.ui_url,
             roles_statuses=statuses,
             roles=copy.deepcopy(app.request.app.roles),
         )

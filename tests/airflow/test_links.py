@@ -1,0 +1,115 @@
+"""The links of a task: there while it runs, and still there when it has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from airflow.sdk import conf
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import SetRenderedFields
+
+from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.sensors.launch import AppStatusSensor
+from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.specs.states import AppState
+from tests.airflow.support import a_dag, launch, run_task, sh
+
+UI, REQUEST = SchedulerLink().xcom_key, RequestLink().xcom_key
+PAGE = "https://cluster.example/apps/1"
+
+
+@pytest.fixture
+def seen(engine, api):
+    """Lets the app name its page and end once the link is there; tells what was there while it ran."""
+    found = {}
+
+    def drive() -> None:
+        deadline = time.monotonic() + 30
+        while not engine.apps and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (app_id,) = engine.apps
+        engine.apps[app_id].ui_url = PAGE
+        engine.state(app_id, AppState.RUNNING)
+        while PAGE not in [*api.xcoms.values()] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found.update(api.xcoms, rendered=dict(api.rendered))
+        engine.state(app_id, AppState.SUCCEEDED)
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    yield found
+    thread.join(30)
+
+
+def test_both_links_appear_while_the_app_runs(api, seen) -> None:
+    """Airflow itself asks for links when a worker is done (T11), which may be days later."""
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster"), api)
+
+    assert ran.state == "success"
+    assert seen["t", UI] == PAGE
+    assert seen["t", REQUEST].endswith("/dags/test_dag/runs/test_run/tasks/t/rendered_templates")
+    assert (api.xcoms["t", UI], api.xcoms["t", REQUEST]) == (PAGE, seen["t", REQUEST])
+
+
+def test_the_request_stands_where_its_link_leads_while_the_app_runs(api, seen) -> None:
+    run_task(launch(sh("true"), launch_conn_id="cluster"), api)
+
+    assert '"app_id": "test-dag-t-' in seen["rendered"]["request"]
+
+
+def test_a_sensor_links_to_the_scheduler_too(api, seen) -> None:
+    run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
+    with a_dag():
+        sensor = AppStatusSensor(task_id="s", handle=api.xcoms["t", "handle"])
+
+    assert run_task(sensor, api).state == "success"
+    assert seen["s", UI] == api.xcoms["s", UI] == PAGE
+
+
+def test_without_a_page_there_is_no_link(engine, api) -> None:
+    """Empty text: the server answers null for it, and the user interface shows nothing."""
+    run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
+
+    assert api.xcoms["t", UI] == ""
+
+
+def test_a_mapped_task_links_to_its_own_page(engine, api) -> None:
+    apps = [AppDef("a", [sh("true")])] * 2
+    with a_dag():
+        task = LaunchAppOperator.partial(task_id="t", launch_conn_id="cluster", wait=False).expand(app=apps)
+    run_task(task, api, map_index=1)
+
+    assert api.xcoms["t", REQUEST, 1].endswith("/tasks/t/mapped/1/rendered_templates")
+
+
+def test_odd_ids_stay_one_part_of_the_path(monkeypatch) -> None:
+    class Key:
+        dag_id, run_id, task_id, map_index = "d", "manual__2026-01-01T00:00:00+00:00 a/b?c#d", "g.t", -1
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/sub/")
+    url = RequestLink().get_link(None, ti_key=Key)
+
+    assert conf.get("api", "base_url") == "https://airflow.example/sub/"
+    assert url == (
+        "https://airflow.example/sub/dags/d/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00%20a%2Fb%3Fc%23d"
+        "/tasks/g.t/rendered_templates"
+    )
+
+
+def test_a_store_that_refuses_links_changes_no_outcome(engine, api) -> None:
+    def refuse(method, parts, body):
+        if method == "POST" and parts[-1] in (UI, REQUEST):
+            raise OSError("no links today")
+
+    api.on_call = refuse
+
+    assert run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api).state == "success"
+
+
+def test_the_private_parts_of_airflow_are_still_there() -> None:
+    """Without them the request appears when the task has ended; this notices the change."""
+    assert callable(task_runner._serialize_rendered_fields)
+    assert SetRenderedFields(rendered_fields={"request": "text"})
