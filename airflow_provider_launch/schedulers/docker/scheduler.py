@@ -7,6 +7,7 @@ app; `status.judge` says how they keep out of each other's way.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import os
 import socket
@@ -85,6 +86,9 @@ _ROUNDS = 6
 """Steps of one look at an app; what is left is for the next look."""
 _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
+_TAKEN = ".by-"
+_IN_FLIGHT_S = 1.0
+"""How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
 _LOOK_AGAIN_S = 1.0
 _CLAIM_S, _CLAIM_PAUSE_S = 3.0, 0.05
 _KEPT_APPS = 5000
@@ -445,8 +449,13 @@ class DockerScheduler(Scheduler[DockerOpts]):
         startable = [c for c in verdict.start if c.id in mine]
         _each(self._start, startable)
         mine -= {c.id for c in startable}
-        others = [c for c in verdict.start if c not in startable and (submitted or self._overdue(c))]
-        _each(self._take_over, others)
+        # Of two submitters one takes over: each would only undo what the other has begun.
+        others = [
+            c
+            for c in verdict.start
+            if c not in startable and ((submitted and _TAKEN not in c.name) or self._overdue(c))
+        ]
+        self._take_over(others)
         return bool(startable or others)
 
     def _give_back(self, mine: set[str], keep: Iterable[str]) -> None:
@@ -466,16 +475,26 @@ class DockerScheduler(Scheduler[DockerOpts]):
             self._looked.pop(container.id, None)
             self._details.pop(container.id, None)
 
-    def _take_over(self, container: Container) -> None:
-        """Start what another one has created; its own start, if it still comes, then fails."""
-        name = f"{container.name.partition('.by-')[0]}.by-{uuid.uuid4().hex[:8]}"
-        try:
-            self.engine.rename(container.name, name)
-            document = self.engine.inspect(container.id)
-            if document["State"]["Status"] == "created" and not document["State"].get("Error"):
-                self._start(dataclasses.replace(container, name=name))
-        except (NotFoundError, TakenError):
-            return  # somebody else was faster
+    def _take_over(self, containers: builtins.list[Container]) -> None:
+        """Start what others have created; their own start, if it still comes, then fails."""
+        taken: builtins.list[Container] = []
+
+        def rename(container: Container) -> None:
+            name = f"{container.name.partition(_TAKEN)[0]}{_TAKEN}{uuid.uuid4().hex[:8]}"
+            with contextlib.suppress(NotFoundError, TakenError):  # somebody else was faster
+                self.engine.rename(container.name, name)
+                taken.append(dataclasses.replace(container, name=name))
+
+        def start(container: Container) -> None:
+            with contextlib.suppress(NotFoundError):
+                state = self.engine.inspect(container.id)["State"]
+                if state["Status"] == "created" and not state.get("Error"):
+                    self._start(container)
+
+        _each(rename, containers)
+        if taken:
+            time.sleep(_IN_FLIGHT_S)
+        _each(start, taken)
 
     def _overdue(self, container: Container) -> bool:
         moment = time.monotonic()
