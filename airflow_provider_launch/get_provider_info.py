@@ -322,6 +322,29 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "30",
                     },
+                    "trigger_log_bytes_per_s": {
+                        "description": "Bytes of log lines that one "
+                        "triggerer process writes in a "
+                        "second, shared fairly by all "
+                        "apps that it follows. What is "
+                        "not shown when an app ends is "
+                        "written by the worker.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "262144",
+                    },
+                    "trigger_logs_last": {
+                        "description": "Whether the log that a triggerer "
+                        "wrote can still be read when its "
+                        "task has ended. False makes the "
+                        "worker write the whole log at the "
+                        "end.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
                 },
             }
         },

@@ -19,6 +19,12 @@ Extras of a connection are the options of both tables of its scheduler; null mea
 `cfg` of the operator takes those of the second table, and wins.
 An unknown name is refused, with the closest known one."""
 
+MADE_OF_CONFIG = "<!-- Made by `make gen` from tools/provider_info.py; edit that. -->"
+CONFIGURATION = """\
+Section `[launch]` of Airflow's configuration holds for a whole deployment: `AIRFLOW__LAUNCH__REPLACE_WAIT_S=120`, or
+the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` shows what is used.
+A worker reads it when a task runs, a triggerer when it starts; all of them should have the same."""
+
 # Backend -> prefix of its two classes in schedulers/<backend>/options.py
 BACKENDS = {"local": "Local", "docker": "Docker"}
 
@@ -79,17 +85,31 @@ def demo_text() -> str:
 
 def provider_info_module() -> str:
     """Return the module from which Airflow learns of the provider."""
+    text: str = _neighbour("provider_info").provider_info_module()
+    return text
+
+
+def configuration_page() -> str:
+    """Return the reference page of section `[launch]` of Airflow's configuration."""
+    rows = [
+        f"| `{name}` | {option['type']} | {option['default']} | {option['description']} |"
+        for name, option in _neighbour("provider_info").config_options().items()
+    ]
+    table = "\n".join(["| Option | Type | Default | Meaning |", "|---|---|---|---|", *rows])
+    return f"{MADE_OF_CONFIG}\n\n# Configuration\n\n{CONFIGURATION}\n\n{table}\n"
+
+
+def _neighbour(name: str) -> Any:
     sys.path.insert(0, str(CHECKOUT / "tools"))
     try:
-        module = importlib.import_module("provider_info")
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-    text: str = module.provider_info_module()
-    return text
 
 
 GENERATED: dict[str, Callable[[], str]] = {
     "airflow_provider_launch/get_provider_info.py": provider_info_module,
+    "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
     "example_dags/launch_wordcount.md": demo_text,
 }

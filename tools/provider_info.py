@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.docker.options import DockerConnection, 
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
-__all__ = ["provider_info", "provider_info_module"]
+__all__ = ["config_options", "provider_info", "provider_info_module"]
 
 _PACKAGE = "airflow_provider_launch"
 _NAME = "Launch"
@@ -144,9 +144,31 @@ _CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "30",
             },
+            "trigger_log_bytes_per_s": {
+                "description": "Bytes of log lines that one triggerer process writes in a second, shared fairly by "
+                "all apps that it follows. What is not shown when an app ends is written by the worker.",
+                "version_added": "0.1.0",
+                "type": "float",
+                "example": None,
+                "default": "262144",
+            },
+            "trigger_logs_last": {
+                "description": "Whether the log that a triggerer wrote can still be read when its task has ended. "
+                "False makes the worker write the whole log at the end.",
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": None,
+                "default": "True",
+            },
         },
     }
 }
+
+
+def config_options() -> dict[str, dict[str, Any]]:
+    """Return the options of section `[launch]` by name, as Airflow knows them."""
+    options: dict[str, dict[str, Any]] = _CONFIG["launch"]["options"]
+    return options
 
 
 def provider_info_module() -> str:
