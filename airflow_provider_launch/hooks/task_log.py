@@ -31,11 +31,18 @@ class TaskLog:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
         last_state: the state that was told before, which is not told again.
+        tails: last lines of replicas, told before.
         on_url: takes the page of the app in its scheduler's user interface, each time another is named.
     """
 
     def __init__(
-        self, log: Any, name: str, *, last_state: str = "", on_url: Callable[[str], object] | None = None
+        self,
+        log: Any,
+        name: str,
+        *,
+        last_state: str = "",
+        tails: Mapping[str, Sequence[str]] | None = None,
+        on_url: Callable[[str], object] | None = None,
     ) -> None:
         self._log = log
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
@@ -44,7 +51,7 @@ class TaskLog:
         self._name = name
         self._url: str | None = None
         self._on_url = on_url
-        self._tails: dict[str, deque[str]] = {}
+        self._tails = {key: deque(tail, maxlen=_TAIL_LINES) for key, tail in (tails or {}).items()}
         self._attempts: dict[str, int] = {}
         self.last_state = last_state
 

@@ -51,7 +51,8 @@ class LaunchAppOperator(BaseOperator):
         unavailable_for_s: how long a scheduler out of reach is borne.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
-        deferrable: not yet possible; True is refused.
+        deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
+            default_deferrable` says.
     """
 
     template_fields: Sequence[str] = ("app", "cfg", "launch_conn_id", "request")
@@ -76,7 +77,7 @@ class LaunchAppOperator(BaseOperator):
         unavailable_for_s: float = 600,
         time_limit_s: float | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,7 +94,7 @@ class LaunchAppOperator(BaseOperator):
         self.unavailable_for_s = unavailable_for_s
         self.time_limit_s = time_limit_s
         self.skip_on_exit_code = skip_on_exit_code
-        self.deferrable = deferrable
+        self.deferrable = _default_deferrable() if deferrable is None else deferrable
         self.request: str | None = None
         self.ui_url: str | None = None
         self._killed = False
@@ -104,10 +105,8 @@ class LaunchAppOperator(BaseOperator):
                 _as_app(app)
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+        from airflow_provider_launch.specs.errors import InvalidAppError
 
-        if self.deferrable:
-            raise UnsupportedError("deferrable=True is not possible yet; leave it out, the task then waits on a worker")
         for name, value, allowed in (
             ("logs_from", self.logs_from, ("start", "now")),
             ("on_kill", self.kill_policy, ("cancel", "leave")),
@@ -157,6 +156,16 @@ class LaunchAppOperator(BaseOperator):
         with _final_errors():
             return self._launching(_as_app(self.app)).run(context)
 
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Finish a deferred task: what the trigger did not show, and the outcome, as `execute` would.
+
+        Raises:
+            AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
+            Exception: those of `execute`.
+        """
+        with _final_errors():
+            return self._launching(_as_app(self.app)).resume(context, event)
+
     def _launching(self, app: AppDef) -> Launching:
         # Runner and follower are not needed to parse a DAG.
         from airflow_provider_launch.operators.launching import Launching
@@ -182,6 +191,12 @@ class LaunchAppOperator(BaseOperator):
         if exit_code is None or wanted is None:
             return False
         return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
+
+
+def _default_deferrable() -> bool:
+    from airflow.sdk import conf
+
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def _as_app(value: Any) -> AppDef:

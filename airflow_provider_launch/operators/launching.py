@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.lineage import with_parent_run
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
 __all__ = ["Launching"]
 
@@ -83,24 +85,45 @@ class Launching:
             self._hook.close()
 
     def run(self, context: Context) -> dict[str, Any]:
-        """Return what XCom gets; raise whatever is not a success."""
+        """Return what XCom gets; raise whatever is not a success, or `TaskDeferred`."""
+        return self._guarded(lambda cfg: self._run(context, cfg))
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the trigger has stopped: tell the rest of the log, and return what XCom gets.
+
+        Args:
+            context: of the task.
+            event: what `AppStatusTrigger` says.
+        """
+        return self._guarded(lambda cfg: self._resumed(context, cfg, event))
+
+    def _guarded(self, work: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         op = self._op
         # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
         cfg = self._cfg()
         may_cancel = op.kill_policy == "cancel"
         killer = op._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         try:
-            return self._run(context, cfg)
+            value = work(cfg)
+        except TaskDeferred:
+            # The killer stays: a kill may come before Airflow has noted the deferral.
+            self._hook.close()
+            raise
         except BaseException as error:
             # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
             if isinstance(error, AppKilledError) or not isinstance(error, Exception):
                 self._cancel_killed()
+            self._close(killer)
             raise
-        finally:
-            killer.close()
-            self._hook.close()
+        self._close(killer)
+        return value
+
+    def _close(self, killer: Killer) -> None:
+        killer.close()
+        self._hook.close()
 
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
+        began = time.time()
         self._check()
         self._ti = context["ti"]
         self._app = with_parent_run(self._app, self._ti, self._log.warning)
@@ -110,8 +133,38 @@ class Launching:
         self._check()
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
+        if self._op.deferrable and (response is None or not is_terminal(response.state)):
+            self._op.defer(trigger=self._trigger(handle, began), method_name="resume")
+        return self._conclude(handle, Handover())
+
+    def _resumed(self, context: Context, cfg: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+        self._ti = context["ti"]
+        self._memory = Memory(context.get("task_state_store"))
+        handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
+        if not handle:
+            raise LaunchError(f"the trigger did not find the app: {text}")
+        app_id = parse_app_handle(handle).app_id
+        record = self._memory.load()
+        if record is None or record.app_id != app_id:
+            digest, identity = spec_hash(self._app, cfg), self._hook.options.identity
+            record = Record(0, app_id, digest, identity, 0, "scheduled", handle)
+        self._hold(record)
+        # Else the field would lose what the first part of the task has shown.
+        self._op.request = str(self._hook.runner.dryrun(self._app, self._backend, cfg, app_id=app_id))
+        self._check()
+        if why == "deadline":
+            # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
+            raise AirflowTaskTimeout(text)
+        if why == "unreachable":
+            raise SchedulerUnavailableError(text)
+        if why == "error":
+            self._log.warning("the trigger has given up (%s); following %s here", text, handle)
+        lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
+        return self._conclude(handle, Handover.from_json(event) if lasts else Handover())
+
+    def _conclude(self, handle: str, handover: Handover) -> dict[str, Any]:
         try:
-            value = self._follow(handle)
+            value = self._follow(handle, handover)
         except (SchedulerUnavailableError, AppKilledError):
             # The app may be running: the next try looks for it.
             raise
@@ -122,6 +175,26 @@ class Launching:
         # result; a clear is told by its number.
         self._check()
         return value
+
+    def _trigger(self, handle: str, began: float) -> AppStatusTrigger:
+        # Only deferrable tasks need it, and only when they defer.
+        from airflow_provider_launch.triggers.launch import AppStatusTrigger
+
+        op = self._op
+        limit = op.execution_timeout
+        return AppStatusTrigger(
+            handle,
+            launch_conn_id=op.launch_conn_id,
+            poll_interval_s=op.poll_interval_s,
+            unavailable_for_s=op.unavailable_for_s,
+            streams=None if op.streams is None else Stream(op.streams).value,
+            log_roles=None if op.log_roles is None else list(op.log_roles),
+            logs_from=op.logs_from,
+            deadline=None if limit is None else began + limit.total_seconds(),
+            cancels_at_deadline=op.kill_policy == "cancel",
+            kill_policy=op.kill_policy,
+            scheduled=True,
+        )
 
     # ---- launch or take up -----------------------------------------------------------------------------------
 
@@ -253,10 +326,16 @@ class Launching:
 
     # ---- follow ----------------------------------------------------------------------------------------------
 
-    def _follow(self, handle: str) -> dict[str, Any]:
+    def _follow(self, handle: str, handover: Handover) -> dict[str, Any]:
         op = self._op
         app_id = parse_app_handle(handle).app_id
-        task_log = TaskLog(self._log, app_id, on_url=lambda url: show_ui(op, self._ti, url))
+        task_log = TaskLog(
+            self._log,
+            app_id,
+            last_state=handover.state,
+            tails=handover.tails,
+            on_url=lambda url: show_ui(op, self._ti, url),
+        )
         with Follower(
             self._scheduler,
             app_id,
@@ -266,6 +345,7 @@ class Launching:
             log_roles=op.log_roles,
             logs=op.log_roles is None or len(op.log_roles) > 0,
             streams=None if op.streams is None else Stream(op.streams),
+            cursors=handover.places,
             logs_from=op.logs_from,
             log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
             scheduled=True,

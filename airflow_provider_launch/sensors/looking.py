@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
+from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
@@ -18,7 +19,6 @@ from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
-from airflow_provider_launch.sensors.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import AppState

@@ -5,20 +5,28 @@ The imports are not public API of Airflow; this is the only place that has them.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import structlog
+from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG, TriggerRunner
 from airflow.sdk import DAG
+from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.api.datamodels._generated import TaskInstance
+from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor, run_task_in_process
+from airflow.sdk.serde import deserialize, serialize
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 
 START = "2026-01-01T00:00:00Z"
+USER_ACTION = _USER_ACTION_CANCEL_MSG
 UNSET = ["end_date", "logical_date", "data_interval_start", "data_interval_end", "partition_key"]
 RUN = {
     "dag_id": "test_dag",
@@ -39,6 +47,7 @@ class FakeExecutionApi:
     def __init__(self, retries: int = 0) -> None:
         self.tries = {"max_tries": retries, "should_retry": retries > 0}
         self.clear_number = 0
+        self.resume: dict[str, Any] = {}
         self.store: dict[str, Any] = {}
         self.xcoms: dict[Any, Any] = {}
         self.rendered: dict[str, Any] = {}
@@ -58,7 +67,7 @@ class FakeExecutionApi:
         match request.method, *parts:
             case "PATCH", "task-instances", _, "run":
                 run = {**RUN, "clear_number": self.clear_number}
-                return httpx.Response(200, json={"dag_run": run, **self.tries})
+                return httpx.Response(200, json={"dag_run": run, **self.tries, **self.resume})
             case "PUT", "task-instances", _, "rtif":
                 self.rendered = body
             case "GET", "store", "ti", _, key if key in self.store:
@@ -103,6 +112,59 @@ def run_task(task: Any, api: FakeExecutionApi, try_number: int = 1, map_index: i
     """One try on a worker."""
     where = {"dag_id": "test_dag", "run_id": "test_run", "task_id": task.task_id, "map_index": map_index}
     instance = TaskInstance(id=uuid.uuid4(), try_number=try_number, dag_version_id=uuid.uuid4(), **where)
+    with logged() as entries:
+        return Ran(run_task_in_process(instance, task, client=api.client()), entries)
+
+
+def run_to_end(task: Any, api: FakeExecutionApi, **where: Any) -> tuple[Ran, list[dict[str, Any]]]:
+    """All phases of one try: a deferral is rebuilt from its message, run to its event in Airflow's own runner of
+    triggers, and resumed. Returns how it ended, with the log of all phases, and the events."""
+    api.resume = {}
+    log: list[dict[str, Any]] = []
+    events = []
+    while isinstance((ran := run_task(task, api, **where)).msg, DeferTask):
+        log += ran.log
+        trigger = import_string(ran.msg.classpath)(**deserialize(ran.msg.trigger_kwargs))
+        with logged() as entries:
+            (event,) = run_trigger(trigger)
+        log += entries
+        events.append(event.payload)
+        next_kwargs = {**deserialize(ran.msg.next_kwargs), "event": json.loads(json.dumps(event.payload))}
+        api.resume = {"next_method": ran.msg.next_method, "next_kwargs": serialize(next_kwargs)}
+    ran.log = log + ran.log
+    return ran, events
+
+
+def run_trigger(
+    trigger: Any,
+    cancel_after: float | None = None,
+    message: str | None = None,
+    timeout_after: Any = None,
+    map_index: int = -1,
+) -> list[Any]:
+    """Run a trigger and return its events. `message=USER_ACTION` is a user's kill, None a triggerer that stops."""
+    ids = {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), "dag_id": "d", "run_id": "r", "task_id": "t"}
+    trigger.trigger_id = 1
+    if cancel_after is not None:
+        trigger.task_instance = TaskInstance(**ids, try_number=1, map_index=map_index)
+
+    async def drive() -> list[Any]:
+        runner = TriggerRunner()
+        task = asyncio.create_task(runner.run_trigger(1, trigger, timeout_after))
+        runner.triggers[1] = {"task": task, "is_watcher": False, "name": "test", "events": 0}
+        if cancel_after is not None:
+            await asyncio.sleep(cancel_after)
+            task.cancel(message)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return [entry.event for entry in runner.events]
+
+    return asyncio.run(drive())
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[dict[str, Any]]]:
+    """Collect what is logged meanwhile."""
     entries: list[dict[str, Any]] = []
 
     def keep(_logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +174,7 @@ def run_task(task: Any, api: FakeExecutionApi, try_number: int = 1, map_index: i
     before = structlog.get_config()
     structlog.configure(processors=[keep], cache_logger_on_first_use=False)
     try:
-        return Ran(run_task_in_process(instance, task, client=api.client()), entries)
+        yield entries
     finally:
         structlog.configure(**before)
 

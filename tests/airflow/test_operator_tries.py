@@ -231,7 +231,6 @@ def test_what_is_wrong_for_good_is_not_tried_again(engine, make_api, kwargs, mes
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"deferrable": True}, "deferrable"),
         ({"on_kill": "stop"}, "on_kill"),
         ({"logs_from": "end"}, "logs_from"),
         ({"streams": "stdoutt"}, "streams"),

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from airflow_provider_launch.sensors.cursors import pack, unpack
+from airflow_provider_launch.hooks.cursors import pack, unpack
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState

@@ -1,0 +1,1 @@
+"""Airflow triggers: following apps without a worker."""

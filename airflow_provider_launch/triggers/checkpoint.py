@@ -1,0 +1,71 @@
+"""Where the log of a deferred task has got to, kept in an XCom: the only store that a trigger can reach."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch.triggers.pipe import comms_bytes_unread
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import JsonValue
+
+__all__ = ["Checkpoint"]
+
+_LAST_WORDS_S = 8.0
+_STEP_S = 0.02
+
+
+class Checkpoint:
+    """The places of one try of one task.
+
+    Args:
+        task_instance: as the triggerer gives it; None (in `dag.test()`): nothing is kept.
+    """
+
+    def __init__(self, task_instance: Any) -> None:
+        self._where: dict[str, Any] | None = None
+        if task_instance is not None:
+            names = ("dag_id", "task_id", "run_id", "map_index")
+            self._where = {name: getattr(task_instance, name) for name in names}
+            # A key for each try: after a clear the old trigger and the new try overlap for a moment.
+            self._where["key"] = f"launch_cursor_{task_instance.try_number}"
+        self._saved = ""
+
+    async def load(self) -> dict[str, JsonValue]:
+        """Return what an earlier trigger of this try has kept; empty: nothing."""
+        if self._where is None:
+            return {}
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        # Lines shown twice are better than a task that fails for want of a cursor.
+        with contextlib.suppress(Exception):
+            self._saved = str(await BaseXCom.aget_one(**self._where) or "")
+        return unpack(self._saved)
+
+    async def save(self, places: Mapping[str, JsonValue]) -> None:
+        """Keep the places; a failure only means that lines may be shown twice after a crash."""
+        packed = pack(places)
+        if self._where is None or packed == self._saved or len(packed) > MAX_PACKED:
+            return
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        with contextlib.suppress(Exception):
+            await BaseXCom.aset(value=packed, **self._where)
+            self._saved = packed
+
+    async def save_at_last(self, places: Mapping[str, JsonValue]) -> None:
+        """Keep the places while the triggerer goes down: answers do not come any more, requests still count."""
+        saving = asyncio.ensure_future(self.save(places))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LAST_WORDS_S
+        while loop.time() < deadline:
+            # The second cancellation is the same end; what is being sent is worth the moment.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(_STEP_S)
+            if saving.done() or not comms_bytes_unread():
+                break
+        saving.cancel()

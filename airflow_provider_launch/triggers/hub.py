@@ -1,0 +1,92 @@
+"""What the triggers of one process share: a scheduler and a poller for each connection, and the log pump."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.follow.poller import Poller
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.triggers.pump import LogPump
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.hooks.extras import LaunchOptions
+    from airflow_provider_launch.schedulers.api import Scheduler
+
+__all__ = ["Hub", "Shared", "hub"]
+
+_BYTES_PER_S = 256 * 1024
+
+
+@dataclass
+class Shared:
+    """What all triggers of one connection use."""
+
+    hook: LaunchHook
+    poller: Poller
+    users: int = 0
+
+    @property
+    def options(self) -> LaunchOptions:
+        """What the connection says."""
+        return self.hook.options
+
+    @property
+    def scheduler(self) -> Scheduler[Any]:
+        """Its scheduler."""
+        return self.hook.scheduler
+
+
+class Hub:
+    """Connections in use. Called from helper threads: reading a connection asks Airflow.
+
+    Args:
+        log_bytes_per_s: what the log pump may write for all triggers together.
+    """
+
+    def __init__(self, log_bytes_per_s: float) -> None:
+        self.pump = LogPump(log_bytes_per_s)
+        self._shared: dict[tuple[str, str], Shared] = {}
+        self._mutex = threading.Lock()
+
+    def join(self, conn_id: str) -> Shared:
+        """Return what the triggers of a connection share; each `join` needs its `leave`.
+
+        The connection is read each time: two that were changed in between do not share a scheduler.
+        """
+        hook = LaunchHook.for_connection(conn_id)
+        options = hook.options
+        key = (conn_id, repr((options.backend, sorted(options.params.items(), key=str))))
+        with self._mutex:
+            shared = self._shared.get(key)
+            if shared is None:
+                shared = self._shared[key] = Shared(hook, Poller(hook.scheduler))
+            shared.users += 1
+            return shared
+
+    def leave(self, shared: Shared) -> None:
+        """Go; the last one closes the scheduler."""
+        with self._mutex:
+            shared.users -= 1
+            if shared.users:
+                return
+            self._shared = {key: kept for key, kept in self._shared.items() if kept is not shared}
+        shared.poller.join(0.5)
+        shared.hook.close()
+
+
+_hub: Hub | None = None
+_making = threading.Lock()
+
+
+def hub() -> Hub:
+    """Return the hub of this process."""
+    global _hub  # noqa: PLW0603 - one for a process is the point
+    with _making:
+        if _hub is None:
+            from airflow.sdk import conf
+
+            rate = conf.getfloat("launch", "trigger_log_bytes_per_s", fallback=float(_BYTES_PER_S))
+            _hub = Hub(max(rate, 1024.0))
+        return _hub

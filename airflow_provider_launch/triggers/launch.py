@@ -1,0 +1,337 @@
+"""`AppStatusTrigger`: follows an app in the triggerer, for the operator and the sensor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_launch.hooks.handover import Handover
+from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    SchedulerUnavailableError,
+)
+from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.triggers.pipe import log_bytes_unread
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.follow.poller import Answer
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from airflow_provider_launch.triggers.hub import Shared
+
+__all__ = ["AppStatusTrigger"]
+
+_LOOK_S = 5.0
+"""How often silence and the deadline are looked at; all else wakes the trigger."""
+_DRAIN_S = 2.0
+_STEP_S = 0.02
+_STATE_KEY = "*"
+"""Beside the places of `role/replica`: the state that was told last."""
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+
+
+class AppStatusTrigger(BaseTrigger):
+    """Shows states and log lines of an app until it has ended, then fires once.
+
+    All triggers of a process share one status request per connection and interval, and one log pump. The worker that
+    goes on asks the scheduler itself how the app ended, and writes the lines which were not shown here.
+
+    The event is plain JSON: `{handle, why, text}` and a `Handover`. `why` is "ended", "deadline", "unreachable" or
+    "error", which the worker then meets itself.
+
+    Args:
+        handle: `backend://connection/app_id`, or `[task id, XCom key]` of where it stands.
+        launch_conn_id: the connection. None: the one that the handle names.
+        poll_interval_s: seconds between two looks at the state. None: what suits the scheduler.
+        unavailable_for_s: how long a scheduler out of reach is borne.
+        streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
+        log_roles: whose lines are shown. None: all roles; empty: no lines.
+        logs_from: "start", or "now": without what was written before; replicas with a place go on from there.
+        deadline: epoch seconds after which the app is cancelled. None: never.
+        cancels_at_deadline: whether that happens, or the app is left alone.
+        kill_policy: "cancel", or "leave": what happens to the app when a user ends the task.
+        scheduled: the task has launched the app, so an unknown app is one that vanished.
+        handover: what an earlier follower of the task leaves.
+    """
+
+    def __init__(
+        self,
+        handle: str | Sequence[str],
+        *,
+        launch_conn_id: str | None = None,
+        poll_interval_s: float | None = None,
+        unavailable_for_s: float = 600.0,
+        streams: str | None = None,
+        log_roles: Sequence[str] | None = None,
+        logs_from: str = "start",
+        deadline: float | None = None,
+        cancels_at_deadline: bool = True,
+        kill_policy: str = "cancel",
+        scheduled: bool = False,
+        handover: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.handle = handle
+        self.launch_conn_id = launch_conn_id
+        self.poll_interval_s = poll_interval_s
+        self.unavailable_for_s = unavailable_for_s
+        self.streams = streams
+        self.log_roles = log_roles
+        self.logs_from = logs_from
+        self.deadline = deadline
+        self.cancels_at_deadline = cancels_at_deadline
+        self.kill_policy = kill_policy
+        self.scheduled = scheduled
+        self.handover = handover
+        self._fired = False
+        self._resolved = ""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the triggerer makes this trigger from; plain JSON, no secrets."""
+        names = (
+            "handle", "launch_conn_id", "poll_interval_s", "unavailable_for_s", "streams", "log_roles", "logs_from",
+            "deadline", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
+        )  # fmt: skip
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield the one event."""
+        try:
+            event = await self._follow()
+        except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
+            event = self._event("error", f"{type(error).__name__}: {error}")
+        # Before the yield: the triggerer may end the trigger as if it were killed right after it.
+        self._fired = True
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Cancel the app when a user has ended the task; called also when nobody has."""
+        if self._fired or self.kill_policy != "cancel" or not self._resolved:
+            return
+        if not await self._is_task_over():
+            return
+        await asyncio.to_thread(self._cancel)
+
+    # ---- follow ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> dict[str, Any]:
+        from airflow_provider_launch.triggers.hub import hub
+
+        self._resolved = await self._handle()
+        parsed = parse_app_handle(self._resolved)
+        conn_id = self.launch_conn_id or parsed.session_name
+        shared = await asyncio.to_thread(hub().join, conn_id)
+        try:
+            if shared.options.backend != parsed.scheduler_backend:
+                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
+            return await _Watching(self, shared, self._resolved, parsed.app_id).run()
+        finally:
+            # Not awaited: this may be the end of the triggerer.
+            asyncio.get_running_loop().run_in_executor(None, hub().leave, shared)
+
+    async def _handle(self) -> str:
+        if isinstance(self.handle, str):
+            return self.handle
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        from airflow_provider_launch.hooks.outcome import handle_of
+
+        task_id, key = self.handle
+        ti = self.task_instance
+        if ti is None:
+            raise InvalidAppError(f"the handle of task {task_id!r} can be looked up only in a triggerer")
+        value = await BaseXCom.aget_one(key=key, dag_id=ti.dag_id, task_id=task_id, run_id=ti.run_id, map_index=-1)
+        handle = handle_of(value)
+        if not handle:
+            raise InvalidAppError(f"XCom {key!r} of task {task_id!r} holds no handle of an app")
+        return handle
+
+    def _event(self, why: str, text: str = "", handover: Handover | None = None) -> dict[str, Any]:
+        return {"handle": self._resolved, "why": why, "text": text, **(handover or Handover()).to_json()}
+
+    # ---- kill --------------------------------------------------------------------------------------------------------
+
+    async def _is_task_over(self) -> bool:
+        """Tell whether the task is really over: a trigger that moves to another triggerer is ended in the same way."""
+        ti = self.task_instance
+        if ti is None:
+            return True
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from asgiref.sync import sync_to_async
+
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id], map_index=ti.map_index
+        )
+        key = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
+        run = states.get(ti.run_id, {})
+        # After a clear the new try decides what becomes of the app; without a row the run was deleted.
+        return key not in run or run[key] in _OVER
+
+    def _cancel(self) -> None:
+        """Cancel the app, with a scheduler of its own."""
+        from airflow_provider_launch.hooks.launch import LaunchHook
+
+        parsed = parse_app_handle(self._resolved)
+        hook = LaunchHook.for_connection(self.launch_conn_id or parsed.session_name)
+        try:
+            hook.scheduler.cancel(parsed.app_id)
+            self.log.warning("the task was ended; app %s is cancelled", parsed.app_id)
+        finally:
+            hook.close()
+
+
+class _Watching:
+    """One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
+
+    def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
+        from airflow_provider_launch.follow.state_watch import StateWatch
+        from airflow_provider_launch.triggers.checkpoint import Checkpoint
+        from airflow_provider_launch.triggers.hub import hub
+
+        self._trigger = trigger
+        self._shared = shared
+        self._app_id = app_id
+        self._pump = hub().pump
+        self._checkpoint = Checkpoint(trigger.task_instance)
+        self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
+        self._error: Exception | None = None
+        # Answers come from the poller's thread, silence is judged on the event loop.
+        self._judging = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> dict[str, Any]:
+        from airflow_provider_launch.schedulers.logs import Stream
+        from airflow_provider_launch.triggers.pump import Feed
+
+        trigger = self._trigger
+        given = Handover.from_json(trigger.handover or {})
+        places = await self._checkpoint.load() or dict(given.places)
+        state = str(places.pop(_STATE_KEY, given.state) or "")
+        self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails)
+        self._feed = Feed(
+            self._shared.scheduler,
+            self._app_id,
+            self._task_log,
+            # The supervisor finds the task's log by what is in the context.
+            contextvars.copy_context(),
+            cursors=places,
+            streams=None if trigger.streams is None else Stream(trigger.streams),
+            from_now=trigger.logs_from == "now",
+        )
+        self._feed.on_checkpoint = self._wake
+        self._pump.add(self._feed)
+        self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
+        try:
+            why, text = await self._wait()
+        except asyncio.CancelledError as error:
+            self._shared.poller.unsubscribe(self._app_id, self._hear)
+            places = self._pump.remove(self._feed)
+            if not _is_of_user(error):
+                await self._checkpoint.save_at_last(self._with_state(places))
+            raise
+        self._shared.poller.unsubscribe(self._app_id, self._hear)
+        places = await asyncio.to_thread(self._pump.remove, self._feed)
+        # What is in the log's socket when a trigger ends goes into another log.
+        deadline = self._loop.time() + _DRAIN_S
+        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_STEP_S)
+        await self._checkpoint.save(self._with_state(places))
+        handover = Handover(places, self._task_log.last_state, self._tails())
+        return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
+
+    def _tails(self) -> dict[str, Sequence[str]]:
+        """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
+        from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+
+        from airflow_provider_launch.hooks.outcome import first_failed
+
+        replica = first_failed(self._watch.response) if self._watch.response else None
+        key = f"{replica.role}/{replica.id}" if replica else ""
+        lines = self._task_log.tails.get(key)
+        return {key: [str(redact(line)) for line in lines]} if lines else {}
+
+    async def _wait(self) -> tuple[str, str]:
+        """Wait for what ends the waiting, and return why and what to say."""
+        saved = self._feed.checkpoint
+        while True:
+            with self._judging:
+                if not self._watch.has_ended() and self._error is None:
+                    self._take(self._watch.silence(self._shared.poller.asking_since))
+                ended, error = self._watch.has_ended(), self._error
+            if ended:
+                return "ended", ""
+            if error is not None:
+                return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
+            if (left := self._left()) <= 0:
+                return "deadline", await asyncio.to_thread(self._end_at_deadline)
+            if self._feed.checkpoint is not saved:
+                saved = self._feed.checkpoint
+                await self._checkpoint.save(self._with_state(saved))
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(_LOOK_S, left))
+
+    def _left(self) -> float:
+        deadline = self._trigger.deadline
+        return float("inf") if deadline is None else deadline - time.time()
+
+    def _end_at_deadline(self) -> str:
+        if not self._trigger.cancels_at_deadline:
+            return "the time is over"
+        try:
+            self._shared.scheduler.cancel(self._app_id)
+        except LaunchError as error:
+            return f"the time is over, but app {self._app_id} could not be cancelled: {error}"
+        return f"the time is over; app {self._app_id} is cancelled"
+
+    def _with_state(self, places: Mapping[str, Any]) -> dict[str, Any]:
+        return {**places, _STATE_KEY: self._task_log.last_state}
+
+    # ---- on the poller's thread --------------------------------------------------------------------------------------
+
+    def _hear(self, answer: Answer) -> None:
+        with self._judging:
+            first = self._watch.response is None
+            learned = self._watch.learn(answer)
+            if self._watch.response is not None:
+                self._want(self._watch.response, existing=first and not self._trigger.scheduled)
+            self._take(learned)
+        if learned.events:
+            self._feed.reader.hurry()
+        self._pump.wake()
+        if self._watch.has_ended() or self._error is not None:
+            self._wake()
+
+    def _take(self, learned: Any) -> None:
+        for event in learned.events:
+            self._feed.say(event)
+        self._error = self._error or learned.error
+
+    def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
+        shown = self._trigger.log_roles
+        replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
+        replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
+        self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing)
+
+    def _wake(self) -> None:
+        # The loop may be gone: the triggerer ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+
+def _is_of_user(error: asyncio.CancelledError) -> bool:
+    """Tell whether a user's act ended the trigger, and not the end of the triggerer."""
+    try:
+        from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
+    except ImportError:
+        return False
+    return bool(error.args) and error.args[0] == _USER_ACTION_CANCEL_MSG

@@ -1,0 +1,139 @@
+"""A deferred task: the trigger follows, the worker ends it, and nothing else is different."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.comms import DeferTask
+from airflow.sdk.serde import deserialize
+
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import USER_ACTION, FakeExecutionApi, launch, run_task, run_to_end, run_trigger, sh
+
+WAIT = "for i in 1 2 3; do echo line $i; sleep 0.3; done"
+
+
+def deferred(**kwargs: Any) -> tuple[AppStatusTrigger, FakeExecutionApi]:
+    """The trigger of a task that waits for a long app."""
+    api = FakeExecutionApi()
+    ran = run_task(launch(sh("echo here; sleep 60"), deferrable=True, **kwargs), api)
+    assert isinstance(ran.msg, DeferTask), ran.error
+    return AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs)), api
+
+
+def test_a_deferred_task_ends_as_the_app_does_and_shows_each_line_once() -> None:
+    ran, events = run_to_end(launch(sh(WAIT, num_replicas=2), deferrable=True), api := FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    assert len(events) == 1
+    assert api.xcoms["t", "return_value"]["state"] == "SUCCEEDED"
+    assert api.xcoms["t", "handle"].startswith("local://")
+    for k in range(2):
+        shown = [line for line in ran.lines if line.startswith(f"[worker/{k}]")]
+        assert shown == [f"[worker/{k}] line {n}" for n in (1, 2, 3)]
+    assert sum(line.endswith("RUNNING") for line in ran.lines) == 1
+    assert sum("-> SUCCEEDED" in line for line in ran.lines) == 1
+    assert "echo line" in str(api.rendered)
+
+
+def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeExecutionApi()
+    ran = run_task(launch(sh(WAIT, env={"API_TOKEN": "hush"}), deferrable=True), api)
+    assert isinstance(ran.msg, DeferTask)
+    text = json.dumps(deserialize(ran.msg.trigger_kwargs))
+
+    assert "hush" not in text
+    assert ran.msg.trigger_timeout is None
+    classpath, kwargs = AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs)).serialize()
+    assert classpath == ran.msg.classpath
+    assert json.loads(json.dumps(kwargs)) == kwargs
+
+
+def test_a_failed_app_fails_the_deferred_task_with_the_same_words() -> None:
+    script = "echo why; sleep 0.5; exit 3"
+    errors = [
+        str(run_to_end(launch(sh(script), deferrable=mode), FakeExecutionApi())[0].error).partition(": role")[2]
+        for mode in (True, False)
+    ]
+
+    assert errors[0] == errors[1]
+    assert "exited with code 3" in errors[0]
+    assert "why" in errors[0]
+
+
+def test_the_deadline_is_in_the_trigger_and_cancels_the_app() -> None:
+    task = launch(sh("sleep 60"), deferrable=True, execution_timeout=timedelta(seconds=2), cfg={"grace_s": 1})
+    began = time.monotonic()
+    ran, (event,) = run_to_end(task, FakeExecutionApi())
+
+    assert event["why"] == "deadline"
+    assert ran.state == "failed"
+    assert "AirflowTaskTimeout" in repr(ran.error)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("states", "is_cancelled"),
+    [
+        ({"r": {"t": "failed"}}, True),
+        ({"r": {"t": "success"}}, True),
+        ({"r": {}}, True),
+        ({"r": {"t": "deferred"}}, False),
+        ({"r": {"t": None}}, False),
+        ({"r": {"t": "queued"}}, False),
+    ],
+)
+def test_on_kill_cancels_only_if_the_task_is_over(
+    monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], is_cancelled: bool
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: states))
+    trigger, _ = deferred(cfg={"grace_s": 1})
+    cancelled: list[str] = []
+    monkeypatch.setattr(trigger, "_cancel", lambda: cancelled.append(trigger._resolved))
+
+    assert run_trigger(trigger, cancel_after=1.0, message=USER_ACTION) == []
+    assert bool(cancelled) is is_cancelled
+    _end(trigger)
+
+
+@pytest.mark.parametrize("message", [None, "something else"])
+def test_the_end_of_the_triggerer_cancels_nothing(monkeypatch: pytest.MonkeyPatch, message: str | None) -> None:
+    trigger, _ = deferred(cfg={"grace_s": 1})
+    cancelled: list[str] = []
+    monkeypatch.setattr(trigger, "_cancel", lambda: cancelled.append(trigger._resolved))
+
+    assert run_trigger(trigger, cancel_after=1.0, message=message) == []
+    assert cancelled == []
+    _end(trigger)
+
+
+def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger, _ = deferred(cfg={"grace_s": 1}, on_kill="leave")
+    monkeypatch.setattr(trigger, "_cancel", lambda: pytest.fail("was cancelled"))
+
+    run_trigger(trigger, cancel_after=0.8, message=USER_ACTION)
+    _end(trigger)
+
+
+def test_a_wrong_connection_is_told_by_the_worker() -> None:
+    trigger = AppStatusTrigger("local://no_such_connection/app-1")
+    (event,) = run_trigger(trigger)
+
+    assert event.payload["why"] == "error"
+    assert "no_such_connection" in event.payload["text"]
+
+
+def _end(trigger: AppStatusTrigger) -> None:
+    from airflow_provider_launch.hooks.launch import LaunchHook
+    from airflow_provider_launch.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(trigger.handle)
+    hook = LaunchHook.for_connection(parsed.session_name)
+    hook.scheduler.cancel(parsed.app_id)
+    hook.close()
