@@ -87,7 +87,7 @@ docs: $(READY)  ## check the pages: links, code blocks, generated parts; show th
 	$(PY) -m pytest -q tests/repo/test_docs.py tests/repo/test_generated.py
 	$(VENV)/bin/towncrier build --draft --version next
 
-bench: $(READY)  ## measure what issue 3 promises, side by side with its peers: ARGS="imports logs"
+bench: $(READY)  ## measure speed side by side with the peers, into docs/benchmarks.md: ARGS="imports logs"
 	$(PY) bench/run.py $(ARGS)
 
 constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt

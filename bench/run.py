@@ -109,16 +109,14 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def page() -> str:
     """The page, from the last rows of each measure."""
-    text = HEAD
+    kept = {name: json.loads((KEPT / f"{name}.json").read_text()) for name in NAMES if (KEPT / f"{name}.json").exists()}
+    text = HEAD + "\n## Machine and versions\n\n"
+    text += "".join(f"* {host}\n" for host in dict.fromkeys(found["host"] for found in kept.values()))
     for section, names in SECTIONS.items():
         text += f"\n## {section}\n"
-        for name in names:
-            file = KEPT / f"{name}.json"
-            if not file.exists():
-                continue
-            found = json.loads(file.read_text())
+        for found in (kept[name] for name in names if name in kept):
             table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
-            text += f"\n`{name}`, {found['day']}, load {found['load']:.1f} at its start, on: {found['host']}.\n\n"
+            text += f"\n`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}.\n\n"
             text += "".join(f"| {' | '.join(line)} |\n" for line in table)
     return text
 

@@ -6,7 +6,7 @@ import docker_engine
 from rows import row
 from task_pairs import Cost, docker_run, median, ratio, span, task
 
-PAIRS = 9
+PAIRS = 7
 WARM = 3
 
 docker_engine.use("task `true` on Docker")
