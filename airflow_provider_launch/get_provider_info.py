@@ -244,7 +244,12 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "log_max_mb": {
                         "label": "Log max mb",
-                        "description": "Size in MB at which the engine begins the next log file of a replica.",
+                        "description": "Size in MB at which the engine begins "
+                        "the next log file of a replica. Lines "
+                        "that are rotated away before they\n"
+                        "were read are lost, so it must be "
+                        "large compared to what a replica "
+                        "writes in some seconds.",
                         "schema": {"minimum": 1, "type": ["integer", "null"]},
                     },
                     "log_max_files": {

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Poller", "poll_many"]
 
 _BACKOFF_MAX_S = 15.0
+_FIRST_STEP_S = 0.05
+_AGE_PER_STEP = 4
+"""A young app is asked for again after a quarter of its age: one that ends at once is not waited for."""
 
 Answer = DescribeAppResponse | None | Exception
 """What is known of an app: its description, None for "no such app", or why nothing is known."""
@@ -52,6 +55,7 @@ class Poller:
         self._changed = threading.Condition()
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
+        self._young: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._asking_since: float | None = None
 
@@ -73,6 +77,8 @@ class Poller:
                 self._wishes[inbox] = max(0.01, interval_s)
             self._inboxes.setdefault(app_id, []).append(inbox)
             self._fresh.add(app_id)
+            if interval_s is None:
+                self._young[app_id] = time.monotonic()
             if self._thread is None:
                 name = f"launch-status-{self._scheduler.backend}-{app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -89,6 +95,7 @@ class Poller:
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
+                self._young.pop(app_id, None)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -102,13 +109,21 @@ class Poller:
             wanted = [self._wishes.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
         return min(wanted, default=self.interval_s)
 
+    def _step(self) -> float:
+        """Return seconds until young apps are asked for alone; forget those that are not young any more."""
+        now = time.monotonic()
+        steps = {app_id: max(_FIRST_STEP_S, (now - since) / _AGE_PER_STEP) for app_id, since in self._young.items()}
+        self._young = {app_id: self._young[app_id] for app_id, step in steps.items() if step < self.interval_s}
+        return min((steps[app_id] for app_id in self._young), default=self.interval_s)
+
     def _run(self) -> None:
         pause = self._interval()
         next_round = time.monotonic()
         while True:
             with self._changed:
                 while self._inboxes and not self._fresh and (left := next_round - time.monotonic()) > 0:
-                    self._changed.wait(left)
+                    self._changed.wait(min(left, self._step()))
+                    self._fresh |= self._young.keys()
                 if not self._inboxes:
                     self._thread = None
                     return

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
@@ -194,6 +195,8 @@ def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = Tru
                 raise _wrong(name, given, opt.opt_type, cfg, str(error)) from error
         if not opts.is_type(value, opt.opt_type):
             raise _wrong(name, given, opt.opt_type, cfg, f"it is {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _wrong(name, given, opt.opt_type, cfg, "it is not finite; leave the option out for no limit")
         _check_constraints(name, value, fields[name].hint, cfg)
         values[name] = value
     try:

@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.api import Capability, LogLine, Stream
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, until
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["LogTests", "read_all"]
@@ -277,3 +277,15 @@ class LogTests(ContractBase):
             cursor = chunk.cursor
         assert lines == 200
         assert largest <= 100
+
+    def test_a_reader_that_began_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
+        """A flood outruns its reader, who has still in hand what it asked for while the replica was writing."""
+        app_id = apps.start(apps.sh("seq 1 100000; sleep 2; seq 100001 200000"))
+        until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
+        chunk = apps.scheduler.read_logs(app_id, "main", 0)
+        lines = [line.text for line in chunk.lines]
+        apps.end(app_id)
+
+        while (chunk := apps.scheduler.read_logs(app_id, "main", 0, chunk.cursor)).lines:
+            lines += [line.text for line in chunk.lines]
+        assert lines == [f"{number}\n" for number in range(1, 200_001)]

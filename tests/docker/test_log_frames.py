@@ -177,3 +177,21 @@ def test_frames_cut_anywhere_are_put_together() -> None:
     for size in (1, 3, 9, len(data)):
         assert list(frames_in(data[at : at + size] for at in range(0, len(data), size))) == frames
     assert list(frames_in([data[:-1]])) == frames[:-1]
+
+
+def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is kept open ends where the log ended when it was asked for."""
+    monkeypatch.setattr(log_reader, "CHUNK_BYTES", 10)
+    log = Log()
+    for number in range(20):
+        log.write("stdout", f"{number:04}\n", BASE + number)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    chunk = reader.read("c", {}, complete=False)
+    told = list(chunk.lines)
+    for number in range(20, 40):
+        log.write("stdout", f"{number:04}\n", BASE + number)
+    while chunk.lines or not chunk.at_end:
+        chunk = reader.read("c", chunk.cursor, complete=True)
+        told += chunk.lines
+
+    assert [line.text for line in told] == [f"{number:04}\n" for number in range(40)]

@@ -56,7 +56,7 @@ def test_without_options(docker_apps):
     assert host["AutoRemove"] is False
     assert host["Privileged"] is False
     assert host["Init"] is True
-    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "3"}}
+    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "500m", "max-file": "3"}}
     assert (host["NanoCpus"], host["Memory"]) == (0, 0)
     assert host["DeviceRequests"] is None
     assert container["Config"]["StopTimeout"] == 10

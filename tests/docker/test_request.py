@@ -58,7 +58,7 @@ def test_body_of_a_plain_role() -> None:
             "AutoRemove": False,
             "Init": True,
             "Privileged": False,
-            "LogConfig": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "3"}},
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "500m", "max-file": "3"}},
         },
         "Entrypoint": ["run"],
         "Cmd": ["--id", "0"],

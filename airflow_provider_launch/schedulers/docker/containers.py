@@ -81,6 +81,8 @@ class Detail:
     error: str
     """Why the engine could not start it."""
     out_of_memory: bool
+    note: str = ""
+    """What else is known about its end."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Detail:

@@ -85,10 +85,18 @@ class _StreamReader:
             times.append(self._parts_time)
         return min(times, default=None)
 
-    def take(self, frame: Frame) -> Iterator[LogLine]:
-        self._ordinal = self._ordinal + 1 if frame.time == self._time else 1
-        self._time = frame.time
-        at = (frame.time, self._ordinal)
+    def take(self, frame: Frame) -> Iterable[LogLine]:
+        _, time, text = frame
+        self._ordinal = self._ordinal + 1 if time == self._time else 1
+        self._time = time
+        at = (time, self._ordinal)
+        if not (self.skipping or self._parts) and text.endswith(b"\n"):
+            # The usual case, for which two generators would cost more than all the rest.
+            self.position = at
+            return (LogLine(text.decode("utf-8", "replace"), self.stream, time / _NS),)
+        return self._take(frame, at)
+
+    def _take(self, frame: Frame, at: Position) -> Iterator[LogLine]:
         if not self.skipping:
             yield from self._add(frame, at)
             return
@@ -158,7 +166,7 @@ class LineReader:
         """Return the last frame delivered of a stream."""
         return self._streams[stream].position
 
-    def take(self, frame: Frame) -> Iterator[LogLine]:
+    def take(self, frame: Frame) -> Iterable[LogLine]:
         """Return the lines that this frame completes."""
         return self._streams[frame.stream].take(frame)
 

@@ -52,6 +52,8 @@ class _Answer:
     response: Response
     frames: Iterator[Frame]
     reader: LineReader
+    complete: bool
+    """The container had ended before it was asked for; otherwise it ends where the log ended then."""
 
 
 class LogReader:
@@ -85,7 +87,7 @@ class LogReader:
         with self._mutex:
             answer = self._open.pop((container, json.dumps(cursor)), None)
         if answer is None:
-            answer = self._ask(container, cursor)
+            answer = self._ask(container, cursor, complete=complete)
         lines: list[LogLine] = []
         size = 0
         at_end = False
@@ -94,7 +96,7 @@ class LogReader:
                 frame = next(answer.frames, None)
                 if frame is None:
                     at_end = True
-                    lines += answer.reader.end(complete=complete)
+                    lines += answer.reader.end(complete=complete and answer.complete)
                     break
                 for line in answer.reader.take(frame):
                     lines.append(line)
@@ -110,30 +112,31 @@ class LogReader:
         partial = answer.reader.pending_since is not None
         if at_end:
             answer.response.close()
-            if complete:
+            at_end = answer.complete or not complete
+            if complete and at_end:
                 after["done"] = True
         elif size >= CHUNK_BYTES:
             self._keep(container, after, answer)
         return Chunk(lines, after, at_end, partial)
 
-    def _ask(self, container: str, cursor: Mapping[str, Any]) -> _Answer:
+    def _ask(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> _Answer:
         if cursor.get("newest") is None or cursor.get("pending"):
-            return self._answer(container, cursor, None)
-        answer = self._answer(container, cursor, TAIL_FRAMES)
+            return self._answer(container, cursor, None, complete=complete)
+        answer = self._answer(container, cursor, TAIL_FRAMES, complete=complete)
         first = self._first(answer)
         if len(first) < TAIL_FRAMES or self._holds_place(cursor, first):
             answer.frames = _chain(first, answer.frames)
             return answer
         answer.response.close()
-        return self._answer(container, cursor, None)
+        return self._answer(container, cursor, None, complete=complete)
 
-    def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None) -> _Answer:
+    def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None, *, complete: bool) -> _Answer:
         newest = cursor.get("newest")
         since = 0 if newest is None else max(0, newest - MARGIN_NS)
         # Not a float: it would lose the nanoseconds.
         text = None if newest is None else f"{since // _NS}.{since % _NS:09d}"
         response = self._engine.logs(container, text, tail)
-        return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since))
+        return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since), complete)
 
     def _first(self, answer: _Answer) -> list[Frame]:
         try:

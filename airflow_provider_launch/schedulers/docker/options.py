@@ -89,8 +89,9 @@ class DockerOpts(StructuredOpts):
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
-    log_max_mb: Annotated[int, Ge(1)] = 50
-    """Size in MB at which the engine begins the next log file of a replica."""
+    log_max_mb: Annotated[int, Ge(1)] = 500
+    """Size in MB at which the engine begins the next log file of a replica. Lines that are rotated away before they
+    were read are lost, so it must be large compared to what a replica writes in some seconds."""
 
     log_max_files: Annotated[int, Ge(2)] = 3
     """Log files kept for each replica; the lines of older ones are lost."""

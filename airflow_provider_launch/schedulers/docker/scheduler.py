@@ -38,7 +38,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
     void_name,
 )
 from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
-from airflow_provider_launch.schedulers.docker.log_reader import LogReader
+from airflow_provider_launch.schedulers.docker.log_reader import Chunk, LogReader
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Kind, Label, container_name, mark_name, slug
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.docker.request import (
@@ -63,7 +63,6 @@ from airflow_provider_launch.schedulers.docker.status import (
 )
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -137,7 +136,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._requests: dict[str, DockerRequest] = {}
         self._apps: dict[str, tuple[App, float]] = {}
         self._boundaries: dict[str, int] = {}
-        self._notes: dict[str, str] = {}
         self._replies: dict[str, str] = {}
 
     # ---- submit ------------------------------------------------------------------------------------------------------
@@ -366,9 +364,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
         verdict = self._judge(app, now)
         if not verdict.settled:
             app, verdict = self._work(app.app_id) or (app, verdict)
-        self._note_restarts(app, verdict)
         request = self._requests.get(app.app_id)
-        response = response_from(app, verdict, self._details, self._host(), request, self._notes)
+        response = response_from(app, verdict, self._details, self._host(), request)
         if response.state is AppState.FAILED:
             self._add_replies(app, response)
         return response
@@ -392,21 +389,17 @@ class DockerScheduler(Scheduler[DockerOpts]):
             return
         if len(self._details) > 10 * _KEPT_APPS:
             self._details.clear()
-        self._details[container.id] = Detail.of(document)
+        self._details[container.id] = self._noted(Detail.of(document))
         self._looked[container.id] = moment
 
-    def _note_restarts(self, app: App, verdict: Verdict) -> None:
-        """Note of killed replicas that the engine was restarted: only the time of their end tells it."""
-        failed = [app.attempts[key][-1] for key, phase in verdict.phases.items() if phase is Phase.FAILED]
-        for container in failed:
-            detail = self._details.get(container.id)
-            if detail is None or detail.exit_code not in _KILLED or detail.out_of_memory or container.id in self._notes:
-                continue
-            restarted = self.engine.started_at()
-            after = restarted is not None and 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS
-            if len(self._notes) > 10 * _KEPT_APPS:
-                self._notes.clear()
-            self._notes[container.id] = f"the engine was restarted at {restarted}" if after else ""
+    def _noted(self, detail: Detail) -> Detail:
+        """Add that the engine was restarted, if it was: only the time of the end tells it."""
+        if detail.exit_code not in _KILLED or detail.out_of_memory or not detail.finished:
+            return detail
+        restarted = self.engine.started_at()
+        if restarted is None or not 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS:
+            return detail
+        return dataclasses.replace(detail, note=f"the engine was restarted at {restarted}")
 
     # ---- what an observer does ---------------------------------------------------------------------------------------
 
@@ -681,21 +674,26 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 break
             if state.get("done"):
                 continue
-            while True:
-                chunk = self._logs.read(container.id, state, complete=not container.live)
-                state = {"at": at, **chunk.cursor}
-                lines = [
-                    dataclasses.replace(line, attempt=number) if number else line
-                    for line in chunk.lines
-                    if streams in {None, Stream.COMBINED, line.stream}
-                ]
-                # No lines would mean that there are none; megabytes of the other stream may stand before the next.
-                if lines or chunk.at_end:
-                    break
+            chunk = self._read_some(container, state, streams)
+            state = {"at": at, **chunk.cursor}
+            lines = chunk.lines
+            if number:
+                lines = [dataclasses.replace(line, attempt=number) for line in lines]
             certain = container.live and not chunk.partial and _is_only(app, role_name)
             if lines or container.live:
                 break
         return LogChunk(lines, state or None), certain
+
+    def _read_some(self, container: Container, state: Mapping[str, Any], streams: Stream | None) -> Chunk:
+        """Return lines of the wanted stream; none only where there are none."""
+        while True:
+            chunk = self._logs.read(container.id, state, complete=not container.live)
+            if streams not in {None, Stream.COMBINED}:
+                chunk.lines = [line for line in chunk.lines if line.stream is streams]
+            # Megabytes of the other stream may stand before the next line.
+            if chunk.lines or chunk.at_end:
+                return chunk
+            state = chunk.cursor
 
 
 NETWORK_NONE = "none"

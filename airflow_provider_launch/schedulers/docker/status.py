@@ -271,9 +271,9 @@ class _Judge:
         code = container.exit_code
         if detail and detail.out_of_memory:
             return f"out of memory (exit code {code})"
-        if code is not None and code in _SIGNALS:
-            return f"ended by {signal_name(code - 128)}"
-        return f"exit code {code}"
+        known = code is not None and code in _SIGNALS
+        text = f"ended by {signal_name(code - 128)}" if known and code is not None else f"exit code {code}"
+        return f"{text}; {detail.note}" if detail and detail.note else text
 
     def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
         lost = [f"{role}/{k}" for (role, k), phase in phases.items() if phase is None]
@@ -323,7 +323,6 @@ def response_from(
     details: Mapping[str, Detail],
     hostname: str,
     request: DockerRequest | None,
-    notes: Mapping[str, str],
 ) -> DescribeAppResponse:
     """Return the answer for one app.
 
@@ -333,7 +332,6 @@ def response_from(
         details: container id to detail, as far as known.
         hostname: the engine's host.
         request: of the app; None: roles and metadata stay empty.
-        notes: container id to what else is known about its end.
     """
     number = app.app_attempt()
     by_role: dict[str, list[ReplicaStatus]] = {}
@@ -344,8 +342,6 @@ def response_from(
         if newest is not None:
             restarts += newest.attempt
         status = _replica(role, k, phase, newest, details, hostname, verdict.state)
-        if newest is not None and (note := notes.get(newest.id)):
-            status.reason = f"{status.reason}; {note}" if status.reason else note
         by_role.setdefault(role, []).append(status)
     app_def = request.app_def() if request else None
     return DescribeAppResponse(
@@ -395,6 +391,9 @@ def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> st
         return detail.error
     if newest.state == "dead":
         return "the engine could not clean up its container"
+    text = "stopped" if phase is Phase.STOPPED else None
     if newest.exit_code is not None and newest.exit_code in _SIGNALS:
-        return signal_name(newest.exit_code - 128)
-    return "stopped" if phase is Phase.STOPPED else None
+        text = signal_name(newest.exit_code - 128)
+    if phase is Phase.FAILED and detail is not None and detail.note:
+        return f"{text}; {detail.note}" if text else detail.note
+    return text
