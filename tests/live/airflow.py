@@ -1,0 +1,220 @@
+"""A real Airflow of our own: API server, scheduler, DAG processor and triggerer, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.live.dags import MAPPED_POOL, MAPPED_SLOTS
+from tests.support.local import until
+
+__all__ = ["Airflow"]
+
+DAGS = Path(__file__).with_name("dags.py")
+_READY_S = 120.0
+# Users and tasks have a server each. On SQLite a user's request may wait for a lock on the event loop of its server,
+# while the task's request that has the lock waits for the loop.
+_PARTS = {
+    "api-core": ["api-server", "--apps", "core", "--port"],
+    "api-execution": ["api-server", "--apps", "execution", "--port"],
+    "scheduler": ["scheduler"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer"],
+}
+
+
+class Airflow:
+    """Some processes and what they start; `end` leaves nothing of them.
+
+    Args:
+        home: an empty folder for all that Airflow keeps.
+        connections: id -> the connection as Airflow writes it in JSON.
+    """
+
+    def __init__(self, home: Path, connections: dict[str, dict[str, Any]]) -> None:
+        self.home = home
+        core, execution, worker_logs, trigger_logs = _free_ports(4)
+        self.url = f"http://127.0.0.1:{core}"
+        self._commands = dict(_PARTS)
+        for part, port in (("api-core", core), ("api-execution", execution)):
+            self._commands[part] = [*_PARTS[part], str(port), "--host", "127.0.0.1", "--workers", "1"]
+        self._sessions: dict[str, subprocess.Popen[bytes]] = {}
+        self._alone = threading.Lock()
+        self._api = httpx.Client(base_url=f"{self.url}/api/v2", timeout=60, limits=httpx.Limits(max_connections=64))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        self._env = clean | {
+            "AIRFLOW_HOME": str(home),
+            # Tasks call the API by this address; without it they would try the default port.
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution}/execution/",
+            "AIRFLOW__API__SECRET_KEY": "of-the-tests" * 3,
+            "AIRFLOW__API_AUTH__JWT_SECRET": "of-the-tests" * 6,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "64",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=15",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
+            # Else what takes Airflow minutes to notice takes the suite minutes to see.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "6",
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            "LAUNCH_HOME": str(home / "launch"),
+            **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
+        }
+
+    # ---- start and stop --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start all, and return when Airflow has read the DAGs and is ready."""
+        (self.home / "dags").mkdir()
+        shutil.copy(DAGS, self.home / "dags" / "live.py")
+        self._command("db", "migrate")
+        for part in _PARTS:
+            self.start(part)
+        until(self._is_ready, _READY_S, 0.25)
+        pool = {"name": MAPPED_POOL, "slots": MAPPED_SLOTS}
+        self.ask("POST", "/pools", pool).raise_for_status()
+
+    def end(self) -> None:
+        """Kill all, also after a failed start."""
+        self._api.close()
+        # Nothing is asked to end well: what it would write is thrown away.
+        for part in list(self._sessions):
+            self.stop(part, signal.SIGKILL)
+
+    def start(self, part: str) -> None:
+        """Start one of the parts; its output goes to `<home>/<part>.log`."""
+        with (self.home / f"{part}.log").open("ab") as output:
+            self._sessions[part] = subprocess.Popen(
+                [sys.executable, "-m", "airflow", *self._commands[part]],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def stop(self, part: str, how: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> None:
+        """Send the signal to one of the parts, and wait until nothing of it is left.
+
+        A worker belongs to the scheduler; what it launched has sessions of its own.
+        """
+        process = self._sessions.pop(part)
+        if how != signal.SIGKILL:
+            process.send_signal(how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while left := _of_session(process.pid):
+            assert time.monotonic() < deadline, f"{part} does not end: {left}"
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            # What was orphaned is not ours to wait for, but the first is.
+            process.poll()
+            time.sleep(0.02)
+        process.wait(timeout_s)
+
+    def _command(self, *command: str) -> None:
+        ran = subprocess.run(
+            [sys.executable, "-m", "airflow", *command],
+            env=self._env,
+            capture_output=True,
+            check=False,
+            timeout=_READY_S,
+        )
+        assert ran.returncode == 0, ran.stderr.decode()
+
+    def _is_ready(self) -> bool:
+        for part, process in self._sessions.items():
+            assert process.poll() is None, f"{part} ended:\n{self.output(part)}"
+        try:
+            if "authorization" not in self._api.headers:
+                token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]
+                self._api.headers["authorization"] = f"Bearer {token}"
+            health = self._api.get("/monitor/health").raise_for_status().json()
+            dags = self._api.get("/dags").raise_for_status().json()
+            errors = self._api.get("/importErrors").raise_for_status().json()["import_errors"]
+        except (httpx.TransportError, httpx.HTTPStatusError):
+            return False
+        assert not errors, errors
+        parts = ("scheduler", "triggerer", "dag_processor")
+        return dags["total_entries"] > 0 and all(health[part]["status"] == "healthy" for part in parts)
+
+    def output(self, part: str) -> str:
+        """Return the last lines that one of the parts wrote."""
+        return (self.home / f"{part}.log").read_text(errors="replace")[-4000:]
+
+    def ask(self, method: str, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
+        """Return the answer of the API to a user; one change at a time, for SQLite's sake."""
+        with contextlib.nullcontext() if method == "GET" else self._alone:
+            return self._api.request(method, path, json=body, **kwargs)
+
+    # ---- workers ---------------------------------------------------------------------------------------------
+
+    def worker_of(self, task_instance_id: str) -> tuple[int, int] | None:
+        """Return the pids of supervisor and task process that work on it; None while nobody does."""
+        wanted = f"airflow worker -- {task_instance_id}".encode()
+        for pid in _of_session(self._sessions["scheduler"].pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted):
+                    return int(_stat(pid)[1]), pid
+        return None
+
+    def lose_worker(self, task_instance_id: str) -> None:
+        """Kill supervisor and task process, as the loss of their host would."""
+        found = self.worker_of(task_instance_id)
+        assert found is not None, f"nobody works on {task_instance_id}"
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
+    # ---- log files -------------------------------------------------------------------------------------------
+
+    def log_files(self, dag_id: str, run_id: str) -> list[Path]:
+        """Return the files with the task logs of a run: of workers, and of triggers."""
+        return sorted(self.home.glob(f"logs/dag_id={dag_id}/run_id={run_id}/**/*.log"))
+
+
+def _of_session(session: int) -> list[int]:
+    """Return the pids of all processes of the session, without dead ones."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = _stat(int(entry.name))
+                if fields[0] not in "ZX" and int(fields[3]) == session:
+                    found.append(int(entry.name))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return state, parent, group, session and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

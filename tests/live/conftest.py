@@ -1,0 +1,91 @@
+"""One Airflow for the whole suite, whose scenarios run at the same time: each mostly waits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ENGINES
+from tests.live.airflow import Airflow
+from tests.live.engines import DockerApps, EngineApps, LocalApps
+from tests.live.runs import Run
+
+HERE = Path(__file__).parent
+_AT_ONCE = 12
+_begun: dict[str, Future[None]] = {}
+_threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="live")
+
+
+class Live:
+    """Airflow, the engines it launches on, and the runs of the tests."""
+
+    def __init__(self, airflow: Airflow, engines: dict[str, EngineApps]) -> None:
+        self.airflow = airflow
+        self.engines = engines
+        self.names: set[str] = set()
+
+    def run(self, dag_id: str, engine: str, script: str = "") -> Run:
+        """Trigger a DAG whose app runs the script on the engine."""
+        run = Run(self.airflow, dag_id, engine=engine, image=self.engines[engine].image, script=script)
+        self.names.add(run.run_id)
+        return run
+
+
+@pytest.fixture(scope="session")
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    home = tmp_path_factory.mktemp("live")
+    (home / "root").mkdir()
+    engines: dict[str, EngineApps] = {"local": LocalApps(home / "root")}
+    if ENGINES["docker"]() is None:
+        engines["docker"] = DockerApps(request.getfixturevalue("docker_engine"))
+    running = Live(Airflow(home, {name: engine.connection for name, engine in engines.items()}), engines)
+    with contextlib.ExitStack() as stack:
+        for engine in engines.values():
+            # After Airflow, which would launch more.
+            stack.callback(engine.close, running.names)
+        stack.callback(running.airflow.end)
+        running.airflow.begin()
+        yield running
+        _threads.shutdown(cancel_futures=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: a scenario that disturbs others runs when they have ended")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the suite in one process, and begin it first: it takes longest."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.xdist_group("live"))
+        item.add_marker(pytest.mark.timeout(600))
+    ours.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Begin all scenarios with the first one; each test then waits for its own."""
+    if HERE not in pyfuncitem.path.parents or pyfuncitem.get_closest_marker("alone"):
+        return None
+    if not _begun:
+        live = pyfuncitem.funcargs["live"]
+        for item in pyfuncitem.session.items:
+            if call := _scenario(item, live):
+                _begun[item.nodeid] = _threads.submit(call)
+    _begun[pyfuncitem.nodeid].result()
+    return True
+
+
+def _scenario(item: pytest.Item, live: Live) -> Callable[[], None] | None:
+    """Return the test as a call; None if it is none of ours, runs alone, or lacks its engine."""
+    if HERE not in item.path.parents or item.get_closest_marker("alone") or not isinstance(item, pytest.Function):
+        return None
+    if any(ENGINES[mark.args[0]]() for mark in item.iter_markers("engine")):
+        return None
+    return partial(item.obj, live=live, **item.callspec.params)

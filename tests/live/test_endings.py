@@ -1,0 +1,143 @@
+"""However a task is ended, nothing of its app lives on, and nothing looks like a success."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_provider_launch.specs.states import AppState
+from tests.live.dags import EXECUTION_TIMEOUT_S, GRACE_S, MODES, RUN_TIMEOUT_S
+from tests.live.engines import apps_of
+from tests.live.runs import Run, texts_of
+from tests.support.local import until
+
+DEAD_WITHIN_S = GRACE_S + 30
+STARTED_WITHIN_S = 120
+# The second replica does not end by itself when it is told to.
+SCRIPT = 'echo began; test $LAUNCH_REPLICA_ID = 0 && exec sleep 600; trap "" TERM; while :; do sleep 1; done'
+
+on_engines = pytest.mark.parametrize("engine", ["local", pytest.param("docker", marks=pytest.mark.engine("docker"))])
+in_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def begun(live, dag_id: str, engine: str, script: str = SCRIPT) -> tuple[Run, str]:
+    """Return a run whose task follows a living app that has said "began", and the app's id."""
+    run = live.run(dag_id, engine, script)
+    run.wait({"deferred" if dag_id.endswith("deferrable") else "running"}, STARTED_WITHIN_S)
+    until(lambda: run.xcom("handle"), STARTED_WITHIN_S, 0.3)
+    (app_id,) = apps_of(live.engines[engine], run.run_id)
+    # A task that is marked before its trigger has started is seen by nobody who could cancel its app.
+    until(lambda: {f"[main/{k}] began" for k in (0, 1)} <= set(lines_of(run)), STARTED_WITHIN_S, 0.3)
+    return run, app_id
+
+
+def lines_of(run: Run) -> Iterator[str]:
+    """Return the texts in the log files of the run, in which a live line is at once."""
+    for path in run.airflow.log_files(run.dag_id, run.run_id):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                yield from texts_of(json.loads(line))
+
+
+def terminate_worker(run: Run) -> None:
+    supervisor, _ = run.airflow.worker_of(run.task()["id"])
+    # As a host that shuts down does; the supervisor hands it on to the task.
+    os.kill(supervisor, signal.SIGTERM)
+
+
+def fail_and_delete(run: Run) -> None:
+    run.mark("failed")
+    run.delete()
+
+
+ENDINGS: dict[str, Callable[[Run], object]] = {
+    "marked failed": lambda run: run.mark("failed"),
+    "run marked failed": lambda run: run.mark_run("failed"),
+    "worker terminated": terminate_worker,
+}
+
+
+@on_engines
+@in_modes
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_an_ended_task_leaves_nothing_running(live, engine: str, mode: str, ending: str) -> None:
+    if (ending, mode) == ("worker terminated", "deferrable"):
+        pytest.skip("a deferred task has no worker")
+    run, app_id = begun(live, f"plain_{mode}", engine)
+
+    ENDINGS[ending](run)
+
+    assert_dead(live, engine, app_id)
+    assert run.end()["state"] == "failed"
+    assert apps_of(live.engines[engine], run.run_id) == {app_id: AppState.CANCELLED}
+
+
+@on_engines
+@in_modes
+def test_a_task_that_is_marked_successful_leaves_nothing_running(live, engine: str, mode: str) -> None:
+    run, app_id = begun(live, f"plain_{mode}", engine)
+
+    run.mark("success")
+
+    assert_dead(live, engine, app_id)
+    # As the user says; nothing of an app's success is handed on.
+    assert run.end()["state"] == "success"
+    assert run.xcom("return_value") is None
+
+
+@on_engines
+@in_modes
+def test_a_run_that_is_failed_and_deleted_leaves_nothing_running(live, engine: str, mode: str) -> None:
+    run, app_id = begun(live, f"plain_{mode}", engine)
+
+    fail_and_delete(run)
+
+    assert_dead(live, engine, app_id)
+
+
+@on_engines
+@in_modes
+def test_a_run_that_times_out_leaves_nothing_running(live, engine: str, mode: str) -> None:
+    run, app_id = begun(live, f"brief_{mode}", engine)
+
+    task = run.end(RUN_TIMEOUT_S + 60)
+
+    assert task["state"] != "success"
+    assert_dead(live, engine, app_id)
+
+
+@on_engines
+@in_modes
+def test_a_task_that_times_out_leaves_nothing_running(live, engine: str, mode: str) -> None:
+    run, app_id = begun(live, f"limited_{mode}", engine)
+
+    until(lambda: live.engines[engine].alive(app_id) == 0, EXECUTION_TIMEOUT_S + DEAD_WITHIN_S, 0.3)
+
+    assert run.end()["state"] == "failed"
+    assert apps_of(live.engines[engine], run.run_id) == {app_id: AppState.CANCELLED}
+
+
+@on_engines
+@in_modes
+def test_a_cleared_task_starts_anew_and_leaves_nothing_of_the_old_try(live, engine: str, mode: str) -> None:
+    run, old = begun(live, f"plain_{mode}", engine)
+
+    run.clear()
+    run.wait({"running", "deferred"}, try_number=2)
+
+    assert_dead(live, engine, old)
+    until(lambda: len(apps_of(live.engines[engine], run.run_id)) == 2, STARTED_WITHIN_S, 0.3)
+    (new,) = apps_of(live.engines[engine], run.run_id).keys() - {old}
+    until(lambda: live.engines[engine].alive(new) >= 2, STARTED_WITHIN_S, 0.3)
+    run.mark("failed")
+    assert_dead(live, engine, new)
+    assert "success" not in run.states_of_tries()
+
+
+def assert_dead(live, engine: str, app_id: str) -> None:
+    until(lambda: live.engines[engine].alive(app_id) == 0, DEAD_WITHIN_S, 0.3)

@@ -1,0 +1,124 @@
+"""What the next try does about the app of the last one; docs have it as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.specs.states import AppState
+from tests.live.dags import MODES
+from tests.live.engines import apps_of
+from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, on_engines
+from tests.support.local import until
+
+FAILED, SUCCEEDED = AppState.FAILED, AppState.SUCCEEDED
+# A worker is looked for after it is dead: "sync" only, since a deferred task has none.
+in_sync_mode = pytest.mark.parametrize("mode", MODES[:1])
+
+
+def states(live, engine: str, run) -> list[AppState]:
+    return list(apps_of(live.engines[engine], run.run_id).values())
+
+
+@on_engines
+@in_modes
+def test_a_retry_after_a_failure_launches_a_new_app(live, engine: str, mode: str) -> None:
+    run = live.run(f"retried_{mode}", engine, "exit 3")
+
+    assert run.end(180, try_number=2)["state"] == "failed"
+    assert states(live, engine, run) == [FAILED, FAILED]
+    assert any("exited with code 3" in line for line in run.log(2))
+
+
+@on_engines
+@in_modes
+def test_a_cleared_failure_launches_a_new_app(live, engine: str, mode: str) -> None:
+    run = live.run(f"plain_{mode}", engine, "exit 3")
+    assert run.end(180)["state"] == "failed"
+
+    run.clear()
+
+    assert run.end(try_number=2)["state"] == "failed"
+    assert states(live, engine, run) == [FAILED, FAILED]
+
+
+@on_engines
+@in_modes
+def test_a_cleared_success_launches_a_new_app(live, engine: str, mode: str) -> None:
+    run = live.run(f"plain_{mode}", engine, "echo done")
+    assert run.end(180)["state"] == "success"
+    first = run.xcom("return_value")["handle"]
+
+    run.clear()
+
+    assert run.end(try_number=2)["state"] == "success"
+    assert states(live, engine, run) == [SUCCEEDED, SUCCEEDED]
+    assert run.xcom("return_value")["handle"] != first
+
+
+@on_engines
+@in_sync_mode
+def test_a_retry_after_the_loss_of_a_worker_goes_on_with_the_app(live, engine: str, mode: str) -> None:
+    """The app is at work for hours; a host that goes down for an update must not cost them."""
+    run, app_id = begun(live, f"retried_{mode}", engine, "echo began; sleep 40")
+
+    live.airflow.lose_worker(run.task()["id"])
+
+    assert run.end(180, try_number=2)["state"] == "success"
+    assert apps_of(live.engines[engine], run.run_id) == {app_id: SUCCEEDED}
+    assert any(f"going on with app {app_id} of the last try, which is RUNNING" in line for line in run.log(2))
+
+
+@on_engines
+@in_sync_mode
+def test_a_retry_after_the_loss_of_a_worker_takes_the_result(live, engine: str, mode: str) -> None:
+    """The app has ended before Airflow noticed that nobody was looking."""
+    run, app_id = begun(
+        live, f"retried_{mode}", engine, "echo began; sleep 15; echo '{\"n\": 3}' > $LAUNCH_RESULT_PATH"
+    )
+
+    live.airflow.lose_worker(run.task()["id"])
+    until(lambda: states(live, engine, run) == [SUCCEEDED], STARTED_WITHIN_S, 0.3)
+
+    assert run.end(180, try_number=2)["state"] == "success"
+    assert run.xcom("return_value")["result"] == {"n": 3}
+    assert apps_of(live.engines[engine], run.run_id) == {app_id: SUCCEEDED}
+
+
+@on_engines
+@in_sync_mode
+def test_a_retry_after_the_loss_of_a_worker_launches_anew_what_has_failed(live, engine: str, mode: str) -> None:
+    run, _ = begun(live, f"retried_{mode}", engine, "echo began; sleep 15; exit 3")
+
+    live.airflow.lose_worker(run.task()["id"])
+
+    assert run.end(180, try_number=2)["state"] == "failed"
+    assert states(live, engine, run) == [FAILED, FAILED]
+
+
+@on_engines
+@in_sync_mode
+def test_a_clear_after_the_loss_of_a_worker_does_not_go_on_with_the_app(live, engine: str, mode: str) -> None:
+    run, old = begun(live, f"plain_{mode}", engine, "echo began; exec sleep 300")
+    live.airflow.lose_worker(run.task()["id"])
+    assert run.end(180)["state"] == "failed"
+    assert live.engines[engine].alive(old)
+
+    run.clear()
+    run.wait({"running", "deferred"}, try_number=2)
+
+    assert_dead(live, engine, old)
+    until(lambda: len(states(live, engine, run)) == 2, STARTED_WITHIN_S, 0.3)
+    run.mark("failed")
+    for app_id in apps_of(live.engines[engine], run.run_id):
+        assert_dead(live, engine, app_id)
+
+
+@on_engines
+@in_modes
+def test_an_app_that_vanished_is_a_failure_of_unknown_outcome(live, engine: str, mode: str) -> None:
+    run, app_id = begun(live, f"plain_{mode}", engine, "echo began; exec sleep 300")
+
+    live.engines[engine].vanish(app_id)
+
+    assert run.end(180)["state"] == "failed"
+    assert any("unknown outcome" in line for line in run.log(1)), run.log(1)
