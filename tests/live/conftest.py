@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ class Live:
         self.engines = engines
         self.names: set[str] = set()
 
-    def run(self, dag_id: str, engine: str, script: str = "") -> Run:
+    def run(self, dag_id: str, engine: str, script: str, **conf: Any) -> Run:
         """Trigger a DAG whose app runs the script on the engine."""
-        run = Run(self.airflow, dag_id, engine=engine, image=self.engines[engine].image, script=script)
+        run = Run(self.airflow, dag_id, engine=engine, image=self.engines[engine].image, script=script, **conf)
         self.names.add(run.run_id)
         return run
 

@@ -8,34 +8,40 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, get_current_context, task
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.app_dict import app_to_dict
 
 GRACE_S = 3
 EXECUTION_TIMEOUT_S = 20
 RUN_TIMEOUT_S = 30
-MAPPED = 100
-MAPPED_FAILING = 37
-MAPPED_POOL, MAPPED_SLOTS = "narrow", 8
+MAPPED_POOL, MAPPED_SLOTS = "narrow", 6
 
 
-def _can_defer() -> bool:
-    try:
-        LaunchAppOperator(task_id="t", app=AppDef("a", [Role("r", "", entrypoint="true")]), deferrable=True)
-    except Exception:  # noqa: BLE001 - refused, as long as it is not there
-        return False
-    return True
-
-
-MODES = ("sync", "deferrable") if _can_defer() else ("sync",)
+MODES = ("sync", "deferrable")
 
 
 def _app(script: str, replicas: int) -> AppDef:
     # Apps are found again by the name of their run.
     role = Role("main", "{{ dag_run.conf['image'] }}", entrypoint="sh", args=["-c", script], num_replicas=replicas)
     return AppDef("{{ run_id }}", [role])
+
+
+@task
+def apps() -> list[dict[str, Any]]:
+    """Return the apps of a mapped task: each runs the script with its number."""
+    run = get_current_context()["dag_run"]
+    conf = run.conf or {}
+    return [
+        app_to_dict(
+            AppDef(
+                run.run_id, [Role("main", conf["image"], entrypoint="sh", args=["-c", conf["script"], "sh", str(k)])]
+            )
+        )
+        for k in range(conf["count"])
+    ]
 
 
 def _dag(kind: str, mode: str, **kwargs: Any) -> DAG:
@@ -48,7 +54,7 @@ def _how(mode: str) -> dict[str, Any]:
         "launch_conn_id": "{{ dag_run.conf['engine'] }}",
         "cfg": {"grace_s": GRACE_S},
         "retry_delay": timedelta(0),
-        **({"deferrable": True} if mode == "deferrable" else {}),
+        "deferrable": mode == "deferrable",
     }
 
 
@@ -63,6 +69,4 @@ for _mode in MODES:
     with _dag("brief", _mode, dagrun_timeout=timedelta(seconds=RUN_TIMEOUT_S)):
         LaunchAppOperator(app=_two, **_how(_mode))
     with _dag("mapped", _mode):
-        LaunchAppOperator.partial(retries=1, pool=MAPPED_POOL, **_how(_mode)).expand(
-            app=[_app(f"test {number} != {MAPPED_FAILING} || exit 3", 1) for number in range(MAPPED)]
-        )
+        LaunchAppOperator.partial(retries=1, pool=MAPPED_POOL, **_how(_mode)).expand(app=apps())

@@ -33,6 +33,12 @@ class EngineApps(Protocol):
     def alive(self, app_id: str) -> int:
         """Return how many processes or containers of the app live."""
 
+    stop_file: str
+    """What a script looks for that goes on until it is told to stop; it may name variables of the replica."""
+
+    def tell_to_stop(self, app_id: str) -> None:
+        """Make the file in the first replica."""
+
     def vanish(self, app_id: str) -> None:
         """Remove the app and all that is known of it."""
 
@@ -55,9 +61,13 @@ class LocalApps:
         self.image = str(root)
         self.connection = {"conn_type": "launch_local", "extra": {"root": str(root)}}
         self.scheduler = local.create_scheduler("live", root=str(root))
+        self.stop_file = f"{root}/stop-$LAUNCH_APP_ID"
 
     def alive(self, app_id: str) -> int:
         return len(processes_below(self.root / "apps" / app_id))
+
+    def tell_to_stop(self, app_id: str) -> None:
+        (self.root / f"stop-{app_id}").touch()
 
     def vanish(self, app_id: str) -> None:
         place = self.root / "apps" / app_id
@@ -88,9 +98,15 @@ class DockerApps:
         self.image = engine.image
         self.connection = {"conn_type": "launch_docker", "extra": {"host": engine.host, "pull": "never"}}
         self.scheduler = docker.create_scheduler("live", host=engine.host)
+        self.stop_file = "/tmp/stop"
 
     def alive(self, app_id: str) -> int:
         return sum(row["State"] in {"running", "paused", "restarting"} for row in self._rows(app_id))
+
+    def tell_to_stop(self, app_id: str) -> None:
+        for row in self._rows(app_id):
+            if (row["State"], row["Labels"].get(Label.REPLICA)) == ("running", "0"):
+                self._client.containers.get(row["Id"]).exec_run(["touch", self.stop_file])
 
     def vanish(self, app_id: str) -> None:
         for row in self._rows(app_id):

@@ -10,6 +10,7 @@ from collections.abc import Container
 from typing import Any
 
 from tests.live.airflow import Airflow
+from tests.support.local import until
 
 __all__ = ["ENDED", "Run", "texts_of"]
 
@@ -75,8 +76,11 @@ class Run:
             time.sleep(0.3)
 
     def end(self, timeout_s: float = 90, *, try_number: int = 0) -> dict[str, Any]:
-        """Return the task instance as soon as it has ended."""
-        return self.wait(ENDED, timeout_s, try_number=try_number)
+        """Return the task instance as soon as it has ended, and the run with it."""
+        task = self.wait(ENDED, timeout_s, try_number=try_number)
+        # A clear before the scheduler has noticed the end may be lost.
+        until(lambda: self._ask("GET", self._path)["state"] in ENDED, timeout_s, 0.3)
+        return task
 
     def states_of_tries(self) -> list[str]:
         """Return how each try ended, or where the last one is."""
