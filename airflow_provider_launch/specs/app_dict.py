@@ -26,6 +26,7 @@ __all__ = ["app_from_dict", "app_to_dict"]
 
 _T = TypeVar("_T")
 _Path = tuple[Any, ...]
+_ENV_DEPTH = len(("roles", 0, "env"))
 _MOUNTS: dict[str, type[Any]] = {
     MountType.BIND.value: BindMount,
     MountType.VOLUME.value: VolumeMount,
@@ -78,11 +79,11 @@ def _to_plain(value: Any, path: _Path, problems: list[Problem]) -> Any:
         return {"type": kinds[0], **plain} if kinds else plain
     if isinstance(value, Mapping):
         problems.extend(
-            ((*path, key), f"the key {shown(key)} must be text, as in JSON")
+            (_below(path, key), f"{'a key' if _is_secret(path) else f'the key {shown(key)}'} must be text, as in JSON")
             for key in value
             if not isinstance(key, str)
         )
-        return {key: _to_plain(item, (*path, key), problems) for key, item in value.items()}
+        return {key: _to_plain(item, _below(path, key), problems) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_plain(item, (*path, at), problems) for at, item in enumerate(value)]
     return _leaf(value, path, problems)
@@ -94,10 +95,19 @@ def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
         return str(value)
     if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    problems.append(
-        (path, f"{shown(value)} is of type {type(value).__name__}, which JSON has not; use text or numbers")
-    )
+    found = "the value" if _is_secret(path) else shown(value)
+    problems.append((path, f"{found} is of type {type(value).__name__}, which JSON has not; use text or numbers"))
     return None
+
+
+def _is_secret(path: _Path) -> bool:
+    """Tell whether the path leads to a value of env, which no error text may show; `env` itself may be such a value."""
+    return "env" in path[2:3]
+
+
+def _below(path: _Path, key: object) -> _Path:
+    """Return the path to an item; what is inside a value of env is not named."""
+    return path if _is_secret(path) and len(path) > _ENV_DEPTH else (*path, key)
 
 
 def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> _T | None:

@@ -21,6 +21,7 @@ __all__ = ["app_from_dict", "app_to_dict", "check_app"]
 
 _MAX_PORT = 65535
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NO_UNICODE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_app(app: AppDef) -> None:
@@ -70,6 +71,7 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     for name, port in _dict(role.port_map).items():
         if name == "":
             yield (*path, "port_map", name), "a port has an empty name; give it one"
+        yield from _text_problems((*path, "port_map", name), name)
         if _is_int(port) and not 0 <= port <= _MAX_PORT:
             yield (*path, "port_map", name), f"{port} is no port; use 1 to {_MAX_PORT}, or 0 to have one chosen"
     yield from _resource_problems(role.resource, (*path, "resource"))
@@ -79,11 +81,11 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
 
 def _env_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     for key, value in _dict(role.env).items():
-        if not _text(key, default="wrong") or "=" in _text(key) or "\0" in _text(key):
+        if not _text(key, default="wrong") or "=" in _text(key) or _unfit(_text(key)):
             yield (*path, "env", key), f"{shown(key)} cannot name a variable; use a text without '=' and NUL"
-        if "\0" in _text(value):
+        if reason := _unfit(_text(value)):
             # Not the value: it may be a secret.
-            yield (*path, "env", key), "the value holds a NUL character, which no program can receive; remove it"
+            yield (*path, "env", key), f"the value {reason}"
 
 
 def _number_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
@@ -108,6 +110,7 @@ def _resource_problems(resource: Any, path: tuple[Any, ...]) -> Iterator[Problem
         if _is_int(number) and number < -1:
             yield (*path, name), f"must not be negative, but is {number}; -1 means not stated"
     for name, count in _dict(resource.devices).items():
+        yield from _text_problems((*path, "devices", name), name)
         if _is_int(count) and count < 0:
             yield (*path, "devices", name), f"must not be negative, but is {count}"
 
@@ -133,11 +136,22 @@ def _name_problems(path: tuple[Any, ...], name: object, kind: str) -> Iterator[P
         yield path, f"is empty; give the {kind} a name"
     elif _CONTROL.search(text) and not _is_template(text):
         yield path, f"{shown(text)} holds a control character; remove it"
+    elif _NO_UNICODE.search(text):
+        yield from _text_problems(path, text)
 
 
 def _text_problems(path: tuple[Any, ...], text: object) -> Iterator[Problem]:
-    if "\0" in _text(text):
-        yield path, f"{shown(text)} holds a NUL character, which no program can receive; remove it"
+    if reason := _unfit(_text(text)):
+        yield path, f"{shown(text)} {reason}"
+
+
+def _unfit(text: str) -> str:
+    """Return why no program can receive the text; empty if one can."""
+    if "\0" in text:
+        return "holds a NUL character, which no program can receive; remove it"
+    if _NO_UNICODE.search(text):
+        return "holds half of a surrogate pair, which is no character; remove it"
+    return ""
 
 
 def _is_template(text: str) -> bool:

@@ -38,6 +38,7 @@ class AppDryRunInfo(Generic[T]):
         return MappingProxyType(self._cfg)
 
     def __repr__(self) -> str:
-        return self._fmt(self.request)
+        # Whatever a request holds, it can be printed and logged.
+        return self._fmt(self.request).encode("utf-8", "backslashreplace").decode()
 
     __str__ = __repr__

@@ -63,8 +63,9 @@ class InvalidRunConfigException(InvalidAppError):
 
     def __init__(self, invalid_reason: str, cfg_key: str, cfg: Mapping[str, object] | None) -> None:
         self.cfg_key = cfg_key
-        shown = ", ".join(f"{key}={_shown(key, value)}" for key, value in (cfg or {}).items())
-        super().__init__(f"{invalid_reason}. Given: {shown or '<EMPTY>'}")
+        # Names only: a value may be a secret, above all under a misspelt name.
+        names = ", ".join(name if name.isprintable() else repr(name) for name in map(str, cfg or ()))
+        super().__init__(f"{invalid_reason}. Given: {names or '<EMPTY>'}")
 
 
 class UnknownSchedulerException(InvalidAppError, KeyError):

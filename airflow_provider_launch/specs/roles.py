@@ -87,7 +87,8 @@ class Role:
     entrypoint: str = MISSING
     """The program which each replica runs."""
     args: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    """Not part of the role as text: values may be secrets, and Airflow stores the text of what it cannot serialise."""
     num_replicas: int = 1
     max_retries: int = 0
     """Retries and not runs: 2 allows three runs."""
@@ -119,4 +120,5 @@ class AppDef:
         roles: object = self.roles
         listed = roles if isinstance(roles, list) else []
         shown = ", ".join(f"{getattr(role, 'name', '?')} x{getattr(role, 'num_replicas', '?')}" for role in listed)
-        return " ".join(f"AppDef({self.name}: {shown or 'no roles'})".split())
+        text = " ".join(f"AppDef({self.name}: {shown or 'no roles'})".split())
+        return text.encode("utf-8", "backslashreplace").decode()

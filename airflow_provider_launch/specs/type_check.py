@@ -56,7 +56,8 @@ def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
 
 def path_text(path: Sequence[Any]) -> str:
     """Return the path as people write it, like `roles.0.args.1`."""
-    return ".".join(str(part) for part in path) or "app"
+    parts = (part if part.isprintable() else repr(part) for part in map(str, path))
+    return ".".join(parts) or "app"
 
 
 def shown(value: object) -> str:

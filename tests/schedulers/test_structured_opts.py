@@ -368,3 +368,15 @@ def test_a_field_adds_to_its_form():
         key: Any = field(default=None, metadata={"json_schema": {"format": "password"}})
 
     assert json_schema_fields(Form)["key"]["format"] == "password"
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), "inf", "nan"])
+def test_a_number_is_finite(value):
+    """JSON of Python knows `Infinity`; what a scheduler does with it is anybody's guess."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Pause(StructuredOpts):
+        pause_s: float = 1.0
+
+    with pytest.raises(InvalidRunConfigException, match="it is not finite; leave the option out for no limit"):
+        resolve_options(Pause, {"pause_s": value})

@@ -187,3 +187,16 @@ def test_fields_of_a_subclass_are_told_and_not_read_back():
     assert plain["roles"][0]["extra"] == 5
     with pytest.raises(InvalidAppError, match=r"roles\.0\.extra: Role has no such field"):
         app_from_dict(plain)
+
+
+@pytest.mark.parametrize("value", [b"hunter2", {1: b"hunter2"}, {b"hunter2": 1}, [b"hunter2"], {"a": b"hunter2"}])
+def test_a_value_of_env_never_stands_in_the_error(value):
+    role = {"name": "w", "image": "", "entrypoint": "true", "env": {"DB_PASSWORD": value}}
+
+    for convert in (
+        lambda: app_from_dict({"name": "a", "roles": [role]}),
+        lambda: app_to_dict(AppDef("a", [Role(**role)])),
+    ):
+        with pytest.raises(InvalidAppError, match=r"roles\.0\.env\.DB_PASSWORD") as caught:
+            convert()
+        assert "hunter2" not in str(caught.value)

@@ -197,3 +197,21 @@ def test_a_long_value_is_cut():
         check_app(_app(entrypoint="x" * 10_000 + "\0"))
 
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"name": "a\ud800"}, "name"),
+        ({"image": "\udcff"}, "image"),
+        ({"args": ["a", "\ud800"]}, "args.1"),
+        ({"env": {"A": "\ud800"}}, "env.A"),
+        ({"port_map": {"\ud800": 1}}, "port_map.'\\\\ud800'"),
+    ],
+)
+def test_what_is_no_character_is_refused(fields, path):
+    """It cannot be encoded: some schedulers would alter it without a word."""
+    with pytest.raises(InvalidAppError, match=rf"\n  roles\.0\.{path}: .*surrogate") as caught:
+        check_app(_app(**fields))
+
+    assert str(caught.value).encode()

@@ -33,3 +33,9 @@ def test_cfg_cannot_be_changed_through_the_view():
         info.cfg["x"] = 2
     with pytest.raises(TypeError):
         del info.cfg["x"]
+
+
+def test_the_text_can_be_printed_whatever_the_request_holds():
+    info = AppDryRunInfo("half a \ud800 pair", str)
+
+    assert str(info).encode() == b"half a \\ud800 pair"

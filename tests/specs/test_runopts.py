@@ -220,6 +220,12 @@ def test_a_deprecated_spelling_warns(opts):
         assert opts.resolve({"owner": "a"})["run_as"] == "a"
 
 
+def test_an_error_lists_names_and_no_values(opts):
+    """A misspelt name of a password is no name of a password."""
+    with pytest.raises(InvalidRunConfigException, match=r"Given: run_as, registry_pasword, 'a\\nb'$"):
+        opts.resolve({"run_as": "hunter2", "registry_pasword": "hunter2", "a\nb": "hunter2"}, strict=True)
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
