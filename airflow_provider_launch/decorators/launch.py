@@ -50,6 +50,15 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
 
     def execute(self, context: Context) -> Any:
         """Launch the app that the function returns; as `LaunchAppOperator.execute`."""
+        self.app = self._returned(context)
+        return super().execute(context)
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Finish a deferred task; as `LaunchAppOperator.resume`."""
+        self.app = self._returned(context)
+        return super().resume(context, event)
+
+    def _returned(self, context: Context) -> AppDef | Mapping[str, Any]:
         from airflow_provider_launch.hooks.errors import final_errors
         from airflow_provider_launch.specs.errors import InvalidAppError
         from airflow_provider_launch.specs.roles import AppDef
@@ -62,8 +71,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
                     f"@task.launch: {self.python_callable.__name__!r} must return an AppDef or a dict, "
                     f"not {type(app).__name__}"
                 )
-        self.app = app
-        return super().execute(context)
+        return app
 
 
 @overload
@@ -83,8 +91,9 @@ def launch_task(
 ) -> Any:
     """Return the decorator `@task.launch`.
 
-    The function is called on the worker, each try anew; it gets its arguments rendered and may ask for parts of the
-    context by name. It returns an `AppDef`, or a dict of the same form, which is taken as it is: no templates.
+    The function is called on the worker, each try anew, and once more when a deferred task goes on. It gets its
+    arguments rendered and may ask for parts of the context by name. It returns an `AppDef`, or a dict of the same
+    form, which is taken as it is: no templates.
 
     Args:
         python_callable: the function, for `@task.launch` without brackets.

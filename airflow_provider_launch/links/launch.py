@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-__all__ = ["RequestLink", "SchedulerLink", "show_request", "show_ui"]
+__all__ = ["RequestLink", "SchedulerLink", "show_request", "show_ui", "show_ui_from_trigger"]
 
 
 class SchedulerLink(BaseOperatorLink):
@@ -57,6 +57,17 @@ def show_ui(operator: Any, ti: Any, url: str | None) -> None:
     # A link that is missing must not change how the task ends.
     with contextlib.suppress(Exception):
         ti.xcom_push(SchedulerLink().xcom_key, url)
+
+
+async def show_ui_from_trigger(task_instance: Any, url: str) -> None:
+    """Let the link to the scheduler of a deferred task appear now; without a task instance nothing can be kept."""
+    if task_instance is None:
+        return
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    where = {name: getattr(task_instance, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+    with contextlib.suppress(Exception):
+        await BaseXCom.aset(key=SchedulerLink().xcom_key, value=url, **where)
 
 
 def show_request(operator: Any, ti: Any) -> None:

@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
     LaunchError,
@@ -203,6 +204,7 @@ class _Watching:
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
         self._error: Exception | None = None
+        self._ui_url = ""
         # Answers come from the poller's thread, silence is judged on the event loop.
         self._judging = threading.Lock()
         self._loop = asyncio.get_running_loop()
@@ -216,7 +218,7 @@ class _Watching:
         given = Handover.from_json(trigger.handover or {})
         places = await self._checkpoint.load() or dict(given.places)
         state = str(places.pop(_STATE_KEY, given.state) or "")
-        self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails)
+        self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -261,7 +263,7 @@ class _Watching:
 
     async def _wait(self) -> tuple[str, str]:
         """Wait for what ends the waiting, and return why and what to say."""
-        saved = self._feed.checkpoint
+        saved, linked = self._feed.checkpoint, ""
         while True:
             with self._judging:
                 if not self._watch.has_ended() and self._error is None:
@@ -276,6 +278,9 @@ class _Watching:
             if self._feed.checkpoint is not saved:
                 saved = self._feed.checkpoint
                 await self._checkpoint.save(self._with_state(saved))
+            if self._ui_url != linked:
+                linked = self._ui_url
+                await show_ui_from_trigger(self._trigger.task_instance, linked)
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(_LOOK_S, left))
@@ -321,6 +326,10 @@ class _Watching:
         replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
         replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
         self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing)
+
+    def _show_url(self, url: str) -> None:
+        self._ui_url = url
+        self._wake()
 
     def _wake(self) -> None:
         # The loop may be gone: the triggerer ends.

@@ -10,7 +10,7 @@ from airflow_provider_launch.decorators.launch import launch_task
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
-from tests.airflow.support import FakeExecutionApi, a_dag, run_task, sh
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task, run_to_end, sh
 
 pytestmark = pytest.mark.engine("local")
 
@@ -114,6 +114,22 @@ def test_it_expands() -> None:
         texts += [line for line in ran.lines if line.startswith("[w/0]")]
     assert texts == ["[w/0] a a 0", "[w/0] b b 1", "[w/0] test_run test_run 2"]
     assert len({api.xcoms["train", "handle", index] for index in range(3)}) == 3
+
+
+def test_it_defers() -> None:
+    """The task that goes on is a new object, to which nobody has returned an app."""
+    api = FakeExecutionApi()
+
+    def train(word):
+        return AppDef("app", [sh(f"sleep 0.5; echo {word}", name="w")])
+
+    ran, events = run_to_end(made(train, "{{ run_id }}", deferrable=True), api)
+
+    assert ran.error is None
+    assert len(events) == 1
+    assert [line for line in ran.lines if line.startswith("[w/0]")] == ["[w/0] test_run"]
+    assert api.xcoms["train", "return_value"]["state"] == "SUCCEEDED"
+    assert "test_run" in api.rendered["request"]
 
 
 def test_an_annotation_does_not_split_the_result() -> None:

@@ -7,15 +7,18 @@ import time
 
 import pytest
 from airflow.sdk import conf
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import SetRenderedFields
+from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import a_dag, launch, run_task, sh
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import a_dag, launch, run_task, run_to_end, run_trigger, sh
 
 UI, REQUEST = SchedulerLink().xcom_key, RequestLink().xcom_key
 PAGE = "https://cluster.example/apps/1"
@@ -33,7 +36,8 @@ def seen(engine, api):
         (app_id,) = engine.apps
         engine.apps[app_id].ui_url = PAGE
         engine.state(app_id, AppState.RUNNING)
-        while PAGE not in [*api.xcoms.values()] and time.monotonic() < deadline:
+        named = time.monotonic()  # a trigger shows it elsewhere
+        while PAGE not in [*api.xcoms.values()] and time.monotonic() < min(deadline, named + 2):
             time.sleep(0.01)
         found.update(api.xcoms, rendered=dict(api.rendered))
         engine.state(app_id, AppState.SUCCEEDED)
@@ -67,6 +71,32 @@ def test_a_sensor_links_to_the_scheduler_too(api, seen) -> None:
 
     assert run_task(sensor, api).state == "success"
     assert seen["s", UI] == api.xcoms["s", UI] == PAGE
+
+
+def test_the_link_of_a_deferred_task_appears_while_it_waits(engine, api, monkeypatch) -> None:
+    pushed = []
+
+    async def keep(key, value, **where):
+        pushed.append((key, value, where))
+
+    monkeypatch.setattr(BaseXCom, "aset", keep)
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster", deferrable=True), api)
+    (app_id,) = engine.apps
+    engine.apps[app_id].ui_url = PAGE
+    engine.state(app_id, AppState.RUNNING)
+    run_trigger(AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs)), cancel_after=3)
+
+    where = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1}
+    assert [entry for entry in pushed if entry[0] == UI] == [(UI, PAGE, where)]
+
+
+def test_the_links_of_a_deferred_task_stay_when_it_has_ended(api, seen) -> None:
+    ran, events = run_to_end(launch(sh("true"), launch_conn_id="cluster", deferrable=True), api)
+
+    assert (ran.state, len(events)) == ("success", 1)
+    assert api.xcoms["t", UI] == PAGE
+    assert api.xcoms["t", REQUEST].endswith("/rendered_templates")
+    assert '"app_id": "test-dag-t-' in api.rendered["request"]
 
 
 def test_without_a_page_there_is_no_link(engine, api) -> None:
