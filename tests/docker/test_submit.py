@@ -191,7 +191,7 @@ def test_a_submitter_that_dies_after_any_request(docker_apps, docker_proxy, two_
         first.close()
         docker_proxy.clear()
         app_ids.append(docker_apps.another().schedule(info))
-    assert len(set(app_ids)) == len(app_ids) >= 10
+    assert len(set(app_ids)) == len(app_ids) >= 8
     assert_started_once(docker_apps, *app_ids)
 
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
@@ -370,9 +370,11 @@ class DockerScheduler(Scheduler[DockerOpts]):
             self._add_replies(app, response)
         return response
 
-    def _judge(self, app: App, now: float, *, submitted: bool = False) -> Verdict:
+    def _judge(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Verdict:
         for container in to_inspect(app):
-            self._inspect(container)
+            # What was made in this moment has nothing to tell.
+            if container.id not in made:
+                self._inspect(container)
         return judge(app, Plan.of(app), self._details, now, submitted=submitted)
 
     def _inspect(self, container: Container) -> None:
@@ -416,7 +418,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 if app is None:
                     self._give_back(created, keep=())
                     return found
-                verdict = self._judge(app, now, submitted=submitted)
+                verdict = self._judge(app, now, submitted=submitted, made=created)
                 found = app, verdict
                 self._give_back(created, keep=[c.id for c in verdict.start if not _is_second(c, app)])
                 if verdict.settled or not self._act(app, verdict, created, submitted=submitted):
@@ -449,7 +451,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             if c not in startable and ((submitted and _TAKEN not in c.name) or self._overdue(c))
         ]
         self._take_over(others)
-        return bool(startable or others)
+        return bool(others)
 
     def _give_back(self, mine: set[str], keep: Iterable[str]) -> None:
         """Remove containers that this call made and that shall not start after all."""
@@ -582,11 +584,12 @@ class DockerScheduler(Scheduler[DockerOpts]):
         return found
 
     def result(self, app_id: str) -> JsonValue:
-        apps, _ = self._look([app_id])
-        app = apps.get(app_id)
-        if app is None:
-            raise UnknownAppException(app_id)
-        attempts = app.attempts.get((next(iter(Plan.of(app).replicas)), 0))
+        app, _ = self._apps.get(app_id) or self._look_once(app_id)
+        first = (next(iter(Plan.of(app).replicas)), 0)
+        attempts = app.attempts.get(first)
+        if attempts and not all(container.exit_code is not None for container in attempts):
+            # Seen before its end; another attempt may have come since.
+            attempts = self._look_once(app_id)[0].attempts.get(first)
         if not attempts:
             return None
         found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
@@ -673,13 +676,14 @@ class DockerScheduler(Scheduler[DockerOpts]):
             if container.unstarted:
                 break
             if state.get("done"):
+                certain = _is_only(app, role_name)
                 continue
             chunk = self._read_some(container, state, streams)
             state = {"at": at, **chunk.cursor}
             lines = chunk.lines
             if number:
                 lines = [dataclasses.replace(line, attempt=number) for line in lines]
-            certain = container.live and not chunk.partial and _is_only(app, role_name)
+            certain = not chunk.partial and _is_only(app, role_name)
             if lines or container.live:
                 break
         return LogChunk(lines, state or None), certain
