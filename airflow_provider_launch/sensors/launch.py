@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_provider_launch.links.launch import SchedulerLink
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AppStatusSensor"]
 
 _MIN_RESCHEDULE_S = 5.0
+_TRIGGER = "airflow_provider_launch.triggers.launch.AppStatusTrigger"
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -41,6 +43,8 @@ class AppStatusSensor(BaseSensorOperator):
         logs_from: "start", or "now": without the lines of before the first look.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
         unavailable_for_s: how long a scheduler out of reach is borne.
+        deferrable: True waits in the triggerer, whatever the mode, from the start if nothing has to be rendered on a
+            worker. None: what `[operators] default_deferrable` says.
         kwargs: those of `BaseSensorOperator`.
     """
 
@@ -59,6 +63,7 @@ class AppStatusSensor(BaseSensorOperator):
         logs_from: str = "start",
         on_kill: str = "leave",
         unavailable_for_s: float = 600,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=60 if poke_interval is None else poke_interval, **kwargs)
@@ -69,11 +74,21 @@ class AppStatusSensor(BaseSensorOperator):
         self.logs_from = logs_from
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
+        self.deferrable = _default_deferrable() if deferrable is None else deferrable
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
         self.ui_url: str | None = None
         self._killed = False
         self._killer: Killer | None = None
         self._check_arguments()
+        place = _place_of(handle) if self.deferrable and self.execution_timeout is None else None
+        if place is not None:
+            from airflow.triggers.base import StartTriggerArgs
+
+            # Nothing has to be done on a worker before the app has ended.
+            self.start_trigger_args = StartTriggerArgs(
+                trigger_cls=_TRIGGER, trigger_kwargs=self._trigger_kwargs(place), next_method="resume"
+            )
+            self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
         from airflow_provider_launch.specs.errors import InvalidAppError
@@ -85,11 +100,51 @@ class AppStatusSensor(BaseSensorOperator):
         ):
             if value not in allowed:
                 raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
-        if self.mode == "reschedule" and self.poke_interval < _MIN_RESCHEDULE_S:
+        if not self.deferrable and self.mode == "reschedule" and self.poke_interval < _MIN_RESCHEDULE_S:
             raise InvalidAppError(
                 f"poke_interval={self.poke_interval:g} is too short for mode 'reschedule': Airflow then loses track of "
                 f"the task; use at least {_MIN_RESCHEDULE_S:g} seconds, or mode 'poke'"
             )
+
+    def execute(self, context: Context) -> Any:
+        """Wait as the arguments say, and return what XCom gets."""
+        if not self.deferrable:
+            return super().execute(context)
+        from airflow.sdk.exceptions import TaskDeferred
+
+        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.hooks.outcome import handle_of
+        from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch.triggers.launch import AppStatusTrigger
+
+        with final_errors():
+            # What is wrong with handle or connection is told at once.
+            Look(self).close()
+        limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
+        kwargs = {**self._trigger_kwargs(handle_of(self.handle)), "timeout_s": min(limits)}
+        raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
+        """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would."""
+        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.sensors.looking import Look
+
+        with final_errors():
+            return Look(self, handle=str(event.get("handle") or "")).resume(event)
+
+    def _trigger_kwargs(self, handle: str | list[str]) -> dict[str, Any]:
+        return {
+            "handle": handle,
+            "launch_conn_id": self.launch_conn_id,
+            "poll_interval_s": self.follow_interval_s,
+            "unavailable_for_s": self.unavailable_for_s,
+            "streams": self.streams,
+            "log_roles": None if self.log_roles is None else list(self.log_roles),
+            "logs_from": self.logs_from,
+            "timeout_s": float(self.timeout),
+            "cancels_at_deadline": self.kill_policy == "cancel",
+            "kill_policy": self.kill_policy,
+        }
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Follow the app: to its end in mode "poke", else until its state and its new lines are told."""
@@ -104,3 +159,18 @@ class AppStatusSensor(BaseSensorOperator):
         self._killed = True
         if self._killer is not None:
             self._killer.fire()
+
+
+def _default_deferrable() -> bool:
+    from airflow.sdk import conf
+
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
+def _place_of(handle: object) -> str | list[str] | None:
+    """Return what the trigger can look up by itself: a text, or where the XCom of an unmapped task stands."""
+    if isinstance(handle, str):
+        return handle
+    if isinstance(handle, PlainXComArg) and not handle.operator.is_mapped:
+        return [handle.operator.task_id, handle.key]
+    return None

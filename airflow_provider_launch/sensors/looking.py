@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk import PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Look"]
 
+T = TypeVar("T")
+
 KEY = "launch_sensor"
 # A look of mode "reschedule" ends when no line came for this long after the state was told.
 _QUIET_S = 0.5
@@ -42,11 +46,12 @@ class Look:
 
     Args:
         sensor: what the DAG says, rendered.
+        handle: as a trigger has found it. Empty: the sensor's.
     """
 
-    def __init__(self, sensor: AppStatusSensor) -> None:
+    def __init__(self, sensor: AppStatusSensor, *, handle: str = "") -> None:
         self._sensor = sensor
-        self._handle = handle_of(sensor.handle)
+        self._handle = handle or handle_of(sensor.handle)
         if not self._handle:
             raise InvalidAppError(f"handle={sensor.handle!r} is neither a handle nor the XCom of a LaunchAppOperator")
         parsed = parse_app_handle(self._handle)
@@ -64,17 +69,24 @@ class Look:
 
     def run(self, context: Context) -> PokeReturnValue:
         """Return done with the XCom, or not done yet; raise when the app did not succeed."""
+
+        def look() -> PokeReturnValue:
+            response, log = self._follow(context)
+            self._check()
+            if response is None:
+                return PokeReturnValue(is_done=False)
+            return PokeReturnValue(is_done=True, xcom_value=self._outcome(response, log))
+
+        return self._guarded(look)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
         sensor = self._sensor
         may_cancel = sensor.kill_policy == "cancel"
         killer = sensor._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         killer.app_id = self._app_id
         try:
             self._check()
-            response, log = self._follow(context)
-            self._check()
-            if response is None:
-                return PokeReturnValue(is_done=False)
-            return PokeReturnValue(is_done=True, xcom_value=self._outcome(response, log))
+            return work()
         except BaseException as error:
             killed = isinstance(error, AppKilledError) or not isinstance(error, Exception)
             if killed and may_cancel:
@@ -83,6 +95,37 @@ class Look:
         finally:
             killer.close()
             self._hook.close()
+
+    def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the trigger has stopped, and return what XCom gets.
+
+        Args:
+            event: what `AppStatusTrigger` says.
+        """
+        why, text = (str(event.get(name) or "") for name in ("why", "text"))
+        if why == "deadline":
+            raise AirflowSensorTimeout(text)
+        if why == "unreachable":
+            raise SchedulerUnavailableError(text)
+        if why == "error":
+            self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
+        lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
+        handover = Handover.from_json(event) if lasts else Handover()
+        log = TaskLog(self._sensor.log, self._app_id, last_state=handover.state, tails=handover.tails)
+
+        def follow() -> dict[str, Any]:
+            places = dict(handover.places)
+            with self._follower(places, self._sensor.follow_interval_s, is_first=not places) as follower:
+                response = watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
+            if response is None:
+                raise AirflowSensorTimeout(f"app {self._app_id} has not ended within {self._sensor.timeout:g} s")
+            return self._outcome(response, log)
+
+        return self._guarded(follow)
+
+    def close(self) -> None:
+        """Free the client."""
+        self._hook.close()
 
     def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         if self._sensor.mode == "reschedule":

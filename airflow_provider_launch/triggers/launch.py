@@ -34,8 +34,9 @@ _LOOK_S = 5.0
 """How often silence and the deadline are looked at; all else wakes the trigger."""
 _DRAIN_S = 2.0
 _STEP_S = 0.02
-_STATE_KEY = "*"
-"""Beside the places of `role/replica`: the state that was told last."""
+_STATE_KEY, _DEADLINE_KEY = "*", "#"
+"""Beside the places of `role/replica`: the state that was told last, and until when a trigger waits that was started
+anew."""
 _OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
@@ -56,7 +57,8 @@ class AppStatusTrigger(BaseTrigger):
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now": without what was written before; replicas with a place go on from there.
-        deadline: epoch seconds after which the app is cancelled. None: never.
+        deadline: epoch seconds after which the waiting ends. None: never.
+        timeout_s: the same, counted from the start of the trigger.
         cancels_at_deadline: whether that happens, or the app is left alone.
         kill_policy: "cancel", or "leave": what happens to the app when a user ends the task.
         scheduled: the task has launched the app, so an unknown app is one that vanished.
@@ -74,6 +76,7 @@ class AppStatusTrigger(BaseTrigger):
         log_roles: Sequence[str] | None = None,
         logs_from: str = "start",
         deadline: float | None = None,
+        timeout_s: float | None = None,
         cancels_at_deadline: bool = True,
         kill_policy: str = "cancel",
         scheduled: bool = False,
@@ -88,6 +91,7 @@ class AppStatusTrigger(BaseTrigger):
         self.log_roles = log_roles
         self.logs_from = logs_from
         self.deadline = deadline
+        self.timeout_s = timeout_s
         self.cancels_at_deadline = cancels_at_deadline
         self.kill_policy = kill_policy
         self.scheduled = scheduled
@@ -99,7 +103,7 @@ class AppStatusTrigger(BaseTrigger):
         """Return what the triggerer makes this trigger from; plain JSON, no secrets."""
         names = (
             "handle", "launch_conn_id", "poll_interval_s", "unavailable_for_s", "streams", "log_roles", "logs_from",
-            "deadline", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
+            "deadline", "timeout_s", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
         )  # fmt: skip
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -218,6 +222,7 @@ class _Watching:
         given = Handover.from_json(trigger.handover or {})
         places = await self._checkpoint.load() or dict(given.places)
         state = str(places.pop(_STATE_KEY, given.state) or "")
+        self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
         self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
@@ -285,9 +290,15 @@ class _Watching:
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(_LOOK_S, left))
 
+    def _deadline_of(self, kept: object) -> float | None:
+        trigger = self._trigger
+        if isinstance(kept, (int, float)):
+            return kept
+        after = None if trigger.timeout_s is None else time.time() + trigger.timeout_s
+        return min((moment for moment in (trigger.deadline, after) if moment is not None), default=None)
+
     def _left(self) -> float:
-        deadline = self._trigger.deadline
-        return float("inf") if deadline is None else deadline - time.time()
+        return float("inf") if self._deadline is None else self._deadline - time.time()
 
     def _end_at_deadline(self) -> str:
         if not self._trigger.cancels_at_deadline:
@@ -299,7 +310,7 @@ class _Watching:
         return f"the time is over; app {self._app_id} is cancelled"
 
     def _with_state(self, places: Mapping[str, Any]) -> dict[str, Any]:
-        return {**places, _STATE_KEY: self._task_log.last_state}
+        return {**places, _STATE_KEY: self._task_log.last_state, _DEADLINE_KEY: self._deadline}
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 

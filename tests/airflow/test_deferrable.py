@@ -11,8 +11,11 @@ import pytest
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.serde import deserialize
 
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.sensors.launch import AppStatusSensor
+from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
-from tests.airflow.support import USER_ACTION, FakeExecutionApi, launch, run_task, run_to_end, run_trigger, sh
+from tests.airflow.support import USER_ACTION, FakeExecutionApi, a_dag, launch, run_task, run_to_end, run_trigger, sh
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.3; done"
 
@@ -137,3 +140,72 @@ def _end(trigger: AppStatusTrigger) -> None:
     hook = LaunchHook.for_connection(parsed.session_name)
     hook.scheduler.cancel(parsed.app_id)
     hook.close()
+
+
+# ---- sensor ------------------------------------------------------------------------------------------------------
+
+
+def sensor(handle: Any, **kwargs: Any) -> AppStatusSensor:
+    with a_dag():
+        return AppStatusSensor(task_id="s", handle=handle, deferrable=True, **kwargs)
+
+
+def launched(script: str, **cfg: Any) -> str:
+    api = FakeExecutionApi()
+    run_task(launch(sh(script), wait=False, cfg=cfg), api)
+    return str(api.xcoms["t", "handle"])
+
+
+def test_a_deferred_sensor_shows_the_log_and_ends_as_the_app_does() -> None:
+    ran, events = run_to_end(sensor(launched(WAIT)), api := FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    assert len(events) == 1
+    assert api.xcoms["s", "return_value"]["state"] == "SUCCEEDED"
+    assert [line for line in ran.lines if line.startswith("[worker/0]")] == [f"[worker/0] line {n}" for n in (1, 2, 3)]
+
+
+def test_a_deferred_sensor_of_a_failed_app_fails_without_retries() -> None:
+    ran, _ = run_to_end(sensor(launched("sleep 1; exit 4")), FakeExecutionApi(retries=2))
+
+    assert ran.state == "failed"
+    assert "exited with code 4" in str(ran.error)
+
+
+def test_a_deferred_sensor_that_may_fail_softly_is_skipped() -> None:
+    ran, _ = run_to_end(sensor(launched("sleep 1; exit 4"), soft_fail=True), FakeExecutionApi())
+
+    assert ran.state == "skipped"
+
+
+def test_the_timeout_of_a_deferred_sensor_ends_it_and_leaves_the_app() -> None:
+    handle = launched("sleep 8", grace_s=1)
+    ran, (event,) = run_to_end(sensor(handle, timeout=1), FakeExecutionApi())
+
+    assert (event["why"], ran.state) == ("deadline", "failed")
+    assert "AirflowSensorTimeout" in repr(ran.error)
+
+
+def test_a_sensor_starts_in_the_triggerer_where_the_handle_needs_no_worker() -> None:
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", app=AppDef("app", [sh("true")]), wait=False)
+        literal = AppStatusSensor(task_id="a", handle="local://c/x", deferrable=True)
+        of_task = AppStatusSensor(task_id="b", handle=task.output, deferrable=True)
+        limited = AppStatusSensor(
+            task_id="c", handle="local://c/x", deferrable=True, execution_timeout=timedelta(seconds=9)
+        )
+        synchronous = AppStatusSensor(task_id="d", handle="local://c/x", deferrable=False)
+
+    assert literal.start_from_trigger
+    assert literal.start_trigger_args.trigger_kwargs["handle"] == "local://c/x"
+    assert of_task.start_trigger_args.trigger_kwargs["handle"] == ["t", "return_value"]
+    assert not limited.start_from_trigger
+    assert not synchronous.start_from_trigger
+    AppStatusTrigger(**literal.start_trigger_args.trigger_kwargs)
+
+
+def test_the_default_of_airflow_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+
+    assert launch(sh("true")).deferrable
+    assert not launch(sh("true"), deferrable=False).deferrable
