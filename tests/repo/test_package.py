@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ["launch_docker_demo", "launch_local_demo", "launch_local_retry", "launch_local_sensor"]
+DAGS = ["launch_decorator", "launch_docker_demo", "launch_local_demo", "launch_local_retry", "launch_local_sensor"]
 
 LOOK = """
 import json, sys

@@ -12,6 +12,8 @@ import airflow_provider_launch
 PROMISED = {
     "operators.launch": ["LaunchAppOperator"],
     "sensors.launch": ["AppStatusSensor"],
+    "decorators.launch": ["launch_task"],
+    "links.launch": ["RequestLink", "SchedulerLink"],
     "hooks.launch": ["LaunchHook"],
     "hooks.local": ["LocalLaunchHook"],
     "runner": ["Runner", "get_runner"],
