@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": [{"integration-name": "Launch", "python-modules": ["airflow_provider_launch.operators.launch"]}],
         "sensors": [{"integration-name": "Launch", "python-modules": ["airflow_provider_launch.sensors.launch"]}],
+        "triggers": [{"integration-name": "Launch", "python-modules": ["airflow_provider_launch.triggers.launch"]}],
         "hooks": [
             {
                 "integration-name": "Launch",

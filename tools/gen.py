@@ -28,7 +28,17 @@ A worker reads it when a task runs, a triggerer when it starts; all of them shou
 # Backend -> prefix of its two classes in schedulers/<backend>/options.py
 BACKENDS = {"local": "Local", "docker": "Docker"}
 
-DOCS = ["index.md", "quickstart.md", "operator.md", "local.md", "docker.md", "core.md", "plugins.md", "testing.md"]
+DOCS = [
+    "index.md",
+    "quickstart.md",
+    "operator.md",
+    "deferrable.md",
+    "local.md",
+    "docker.md",
+    "core.md",
+    "plugins.md",
+    "testing.md",
+]
 
 
 def options_page() -> str:

@@ -27,6 +27,7 @@ def provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "external-doc-url": _DOCS, "tags": ["service"]}],
         "operators": _modules("operators.launch"),
         "sensors": _modules("sensors.launch"),
+        "triggers": _modules("triggers.launch"),
         "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker"),
         # Airflow reads `class-name`, its schema and its pages say `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],

@@ -258,9 +258,9 @@ class LogPump:
             finally:
                 with self._changed:
                     feed.busy = False
-                    if not feed.has_more():
-                        # Nothing new: many quiet apps together ask only so often.
-                        self._next_idle_read = max(self._next_idle_read, time.monotonic()) + 1 / _IDLE_READS_PER_S
+                    if feed.has_more():
+                        # Reads that bring something are limited by what may be written.
+                        self._next_idle_read -= 1 / _IDLE_READS_PER_S
                     self._changed.notify_all()
 
     def _next(self) -> Feed | None:
@@ -273,6 +273,8 @@ class LogPump:
                     feed, pause = self._due()
                     if feed is not None:
                         feed.busy = True
+                        # Many quiet apps together are read only so often.
+                        self._next_idle_read = max(self._next_idle_read, time.monotonic()) + 1 / _IDLE_READS_PER_S
                         return feed
                 self._changed.wait(pause)
             return None

@@ -1,0 +1,183 @@
+"""The log pump of a triggerer: a fair share for each app, a budget for all, and exact places."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.follow import Follower, LogLines
+from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.triggers import pump as module
+from airflow_provider_launch.triggers.pump import Feed, LogPump
+from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
+
+
+class Log:
+    """Takes the place of a task's log."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.times: list[float] = []
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, LogLines):
+            self.lines += [line.text for line in event.lines]
+            self.times += [time.monotonic()] * len(event.lines)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
+    scheduler = FakeScheduler("session", engine)
+
+    def make(name: str, cursors: dict[str, Any] | None = None) -> tuple[Feed, Log, str]:
+        app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
+        log = Log()
+        feed = Feed(
+            scheduler,
+            app_id,
+            log,
+            contextvars.copy_context(),
+            cursors=cursors or {},
+            streams=None,
+            from_now=False,  # type: ignore[arg-type]
+        )
+        feed.reader.want([("worker", 0)], existing=False)
+        return feed, log, app_id
+
+    return make
+
+
+def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_quiet_app_is_heard_beside_floods(engine: FakeEngine, feeds: Any) -> None:
+    """One app that writes without end must not hide the one line of another."""
+    pump = LogPump(200_000)
+    floods = [feeds(f"flood-{n}") for n in range(5)]
+    for _, _, app_id in floods:
+        engine.write(app_id, "worker", 0, "".join(f"{n} {'x' * 100}\n" for n in range(20_000)))
+    quiet, log, quiet_id = feeds("quiet")
+    for feed, _, _ in floods:
+        pump.add(feed)
+    time.sleep(0.5)
+    pump.add(quiet)
+    engine.write(quiet_id, "worker", 0, "hello\n")
+    began = time.monotonic()
+    until(lambda: log.lines)
+
+    assert log.lines == ["hello\n"]
+    assert time.monotonic() - began < 4
+    shares = [len(other.lines) for _, other, _ in floods]
+    assert min(shares) > 0.5 * max(shares)
+    for feed, _, _ in floods:
+        pump.remove(feed)
+    pump.remove(quiet)
+
+
+def test_the_budget_holds_for_all_together(engine: FakeEngine, feeds: Any) -> None:
+    pump = LogPump(50_000)
+    made = [feeds(f"app-{n}") for n in range(3)]
+    for feed, _, app_id in made:
+        engine.write(app_id, "worker", 0, "".join(f"{n} {'x' * 100}\n" for n in range(5_000)))
+        pump.add(feed)
+    time.sleep(2.0)
+    for feed, _, _ in made:
+        pump.remove(feed)
+
+    written = sum(len(text) + module._RECORD_BYTES for _, log, _ in made for text in log.lines)
+    assert 0.3 * 100_000 < written < 1.8 * 100_000
+
+
+def test_what_the_pump_left_is_exactly_what_a_follower_adds(engine: FakeEngine, feeds: Any) -> None:
+    """The trigger stops in the middle of what it has read, and the worker goes on from there."""
+    texts = [f"{n}\n" for n in range(3_000)]
+    seen: list[str] = []
+    places: dict[str, Any] = {}
+    feed, log, app_id = feeds("cut")
+    engine.write(app_id, "worker", 0, "".join(texts))
+    for _ in range(20):
+        pump = LogPump(60_000)
+        pump.add(feed)
+        until(lambda: log.lines)  # noqa: B023 - waits here
+        places = json.loads(json.dumps(pump.remove(feed)))
+        seen += log.lines
+        feed, log, _ = feeds("cut", places)
+    engine.state(app_id, AppState.SUCCEEDED)
+    with Follower(FakeScheduler("other", engine), app_id, cursors=places) as follower:
+        for event in follower:
+            if isinstance(event, LogLines):
+                seen += [line.text for line in event.lines]
+
+    assert seen == texts
+
+
+def test_threads_end_with_the_last_feed(engine: FakeEngine, feeds: Any) -> None:
+    import threading
+
+    pump = LogPump(50_000)
+    feed, log, app_id = feeds("one")
+    engine.write(app_id, "worker", 0, "x\n")
+    pump.add(feed)
+    until(lambda: log.lines)
+    pump.remove(feed)
+
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("launch-pump")])
+
+
+def test_a_log_that_fails_does_not_stop_the_others(engine: FakeEngine, feeds: Any) -> None:
+    pump = LogPump(500_000)
+    broken, broken_log, broken_id = feeds("broken")
+    broken_log.tell = lambda event: 1 / 0
+    good, log, good_id = feeds("good")
+    for app_id in (broken_id, good_id):
+        engine.write(app_id, "worker", 0, "line\n")
+    pump.add(broken)
+    pump.add(good)
+    until(lambda: log.lines)
+
+    assert log.lines == ["line\n"]
+    pump.remove(broken)
+    pump.remove(good)
+
+
+def test_many_quiet_apps_are_read_a_bounded_number_of_times(engine: FakeEngine, feeds: Any) -> None:
+    """The logs of a thousand waiting apps must not cost a thousand requests a second."""
+    pump = LogPump(500_000)
+    made = [feeds(f"idle-{n}") for n in range(200)]
+    reads: dict[str, int] = defaultdict(int)
+    scheduler = made[0][0].reader._scheduler
+    plain = scheduler.read_logs
+
+    def counted(app_id: str, *args: Any, **kwargs: Any) -> Any:
+        reads[app_id] += 1
+        return plain(app_id, *args, **kwargs)
+
+    scheduler.read_logs = counted
+    for feed, _, _ in made:
+        pump.add(feed)
+    # Each is read once as soon as it comes.
+    until(lambda: len(reads) == len(made))
+    reads.clear()
+    time.sleep(3.0)
+    total, apps = sum(reads.values()), len(reads)
+    for feed, _, _ in made:
+        pump.remove(feed)
+
+    assert total < 3.0 * module._IDLE_READS_PER_S * 1.5
+    assert apps > 30
