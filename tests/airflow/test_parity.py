@@ -1,0 +1,113 @@
+"""Every argument of the operator has the same effect whether a worker or the triggerer waits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef
+from tests.airflow.support import FakeExecutionApi, Ran, run_to_end, sh
+from tests.airflow.support import launch as launch_task
+
+TWO_STREAMS = "echo out; echo err >&2; sleep 0.6"
+
+
+@dataclass
+class Case:
+    """One argument with a value that shows."""
+
+    argument: str
+    kwargs: dict[str, Any]
+    script: str = TWO_STREAMS
+    roles: int = 1
+    looks: Callable[[Ran, FakeExecutionApi], Any] = field(default=lambda ran, _api: shown(ran))
+    expected: Any = None
+
+
+def shown(ran: Ran) -> list[str]:
+    """The lines of replicas, whatever their order between streams and roles."""
+    return sorted(line for line in ran.lines if line.startswith("["))
+
+
+def state(ran: Ran, _api: FakeExecutionApi) -> str:
+    return ran.state
+
+
+def result(ran: Ran, api: FakeExecutionApi) -> Any:
+    value = dict(api.xcoms["t", "return_value"])
+    return {**value, "handle": str(value["handle"]).partition("://")[0]}
+
+
+CASES = [
+    Case("app", {"app": AppDef("other", [sh("echo hi; sleep 0.5", name="only")])}, expected=["[only/0] hi"]),
+    Case("launch_conn_id", {"launch_conn_id": "launch_local_default"}, looks=result),
+    Case("cfg", {"cfg": {"copy_env": ["PARITY_*"]}}, script="echo $PARITY_X; sleep 0.5", expected=["[worker/0] seen"]),
+    Case("wait", {"wait": False}, script="sleep 2", looks=lambda _ran, api: api.xcoms["t", "return_value"]["state"]),
+    Case("poll_interval_s", {"poll_interval_s": 0.1}, looks=state, expected="success"),
+    Case("streams", {"streams": "stderr"}, expected=["[worker/0] err"]),
+    Case("log_roles", {"log_roles": ["worker-1"]}, roles=2, expected=["[worker-1/0] err", "[worker-1/0] out"]),
+    Case("log_roles", {"log_roles": []}, expected=[]),
+    Case("logs_from", {"logs_from": "now"}, expected=["[worker/0] err", "[worker/0] out"]),
+    Case("on_kill", {"on_kill": "leave"}, looks=state, expected="success"),
+    Case("unavailable_for_s", {"unavailable_for_s": 0}, looks=state, expected="success"),
+    Case(
+        "time_limit_s", {"time_limit_s": 1}, script="sleep 30", looks=lambda ran, _api: "time limit" in str(ran.error)
+    ),
+    Case("skip_on_exit_code", {"skip_on_exit_code": [9]}, script="sleep 0.5; exit 9", looks=state, expected="skipped"),
+    Case("skip_on_exit_code", {"skip_on_exit_code": 8}, script="sleep 0.5; exit 9", looks=state, expected="failed"),
+    Case("result", {}, script="echo '{\"n\": 1}' > $LAUNCH_RESULT_PATH; sleep 0.5", looks=result),
+    Case(
+        "result",
+        {},
+        script="echo nope > $LAUNCH_RESULT_PATH; sleep 0.5",
+        looks=lambda ran, _: "no JSON" in str(ran.error),
+    ),
+    Case("failure", {}, script="echo last words; sleep 0.5; exit 3", looks=lambda ran, _: words(ran)),
+    Case(
+        "retry",
+        {},
+        script="echo $LAUNCH_ATTEMPT; sleep 0.3; [ $LAUNCH_ATTEMPT = 1 ]",
+        looks=lambda ran, _: attempts(ran),
+    ),
+]
+
+
+def words(ran: Ran) -> str:
+    return str(ran.error).partition(": role")[2]
+
+
+def attempts(ran: Ran) -> list[str]:
+    return [line for line in ran.lines if line.startswith("[")]
+
+
+def run(case: Case, *, deferrable: bool) -> Any:
+    roles = [sh(case.script)]
+    if case.roles > 1:
+        roles = [sh(case.script, name=f"worker-{number}") for number in range(case.roles)]
+    if case.argument == "retry":
+        roles = [sh(case.script, max_retries=1)]
+    api = FakeExecutionApi()
+    ran, events = run_to_end(launch_task(*roles, deferrable=deferrable, **case.kwargs), api)
+    assert len(events) == (1 if deferrable and case.argument != "wait" else 0)
+    return case.looks(ran, api)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.argument}={list(case.kwargs.values())}"[:60])
+def test_an_argument_does_the_same_in_both_modes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITY_X", "seen")
+    synchronous, deferred = run(case, deferrable=False), run(case, deferrable=True)
+
+    assert synchronous == deferred
+    assert case.expected is None or deferred == case.expected
+    assert deferred is not False
+
+
+def test_every_argument_has_a_case() -> None:
+    arguments = set(inspect.signature(LaunchAppOperator.__init__).parameters) - {"self", "kwargs", "deferrable"}
+
+    assert arguments == {case.argument for case in CASES} & arguments
