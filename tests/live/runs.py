@@ -12,9 +12,11 @@ from typing import Any
 from tests.live.airflow import Airflow
 from tests.support.local import until
 
-__all__ = ["ENDED", "Run", "texts_of"]
+__all__ = ["ENDED", "POLL_S", "Run", "texts_of"]
 
 ENDED = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
+# Each request costs Airflow some of the CPU that the scenarios share.
+POLL_S = 1.0
 _TASK = "app"
 _numbers = itertools.count()
 
@@ -59,8 +61,13 @@ class Run:
         return self._ask("GET", self._instance(map_index))
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return all task instances of the run."""
-        return self._ask("GET", f"{self._path}/taskInstances", params={"limit": 1000})["task_instances"]
+        """Return the task instances of the run that launch apps."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._ask("GET", f"{self._path}/taskInstances", params={"limit": 100, "offset": len(found)})
+            found += page["task_instances"]
+            if len(found) >= page["total_entries"] or not page["task_instances"]:
+                return [one for one in found if one["task_id"] == _TASK]
 
     def wait(self, states: Container[str], timeout_s: float = 90, *, try_number: int = 0) -> dict[str, Any]:
         """Return the task instance as soon as it is in one of the states, in this try or a later one."""
@@ -73,13 +80,13 @@ class Run:
                 f"{self.dag_id} {self.run_id} is {task['state']} in try {task['try_number']}:\n"
                 + "\n".join(self.log(1))
             )
-            time.sleep(0.3)
+            time.sleep(POLL_S)
 
     def end(self, timeout_s: float = 90, *, try_number: int = 0) -> dict[str, Any]:
         """Return the task instance as soon as it has ended, and the run with it."""
         task = self.wait(ENDED, timeout_s, try_number=try_number)
         # A clear before the scheduler has noticed the end may be lost.
-        until(lambda: self._ask("GET", self._path)["state"] in ENDED, timeout_s, 0.3)
+        until(lambda: self._ask("GET", self._path)["state"] in ENDED, timeout_s, POLL_S)
         return task
 
     def states_of_tries(self) -> list[str]:
@@ -133,7 +140,7 @@ class Run:
         deadline = time.monotonic() + 60
         while (answer := self.airflow.ask("DELETE", self._path)).status_code == 409:
             assert time.monotonic() < deadline, answer.text
-            time.sleep(0.2)
+            time.sleep(POLL_S)
         assert answer.status_code == 204, answer.text
 
     def _instance(self, map_index: int | None = None) -> str:

@@ -12,7 +12,7 @@ from tests.live.test_endings import in_modes, on_engines
 from tests.live.test_tries import PAUSE
 
 FAILING = 7
-COUNT = {"local": 100, "docker": 25}  # a container costs the engine a second
+COUNT = {"local": 100, "docker": 20}  # a container costs the engine a second
 
 
 @on_engines
@@ -25,10 +25,10 @@ def test_one_of_many_mapped_tasks_fails_and_is_retried(live, engine: str, mode: 
     most, states = 0, Counter()
     deadline = time.monotonic() + 500
     while states["success"] + states["failed"] < count:
-        states = Counter(task["state"] for task in run.tasks() if task["task_id"] == "app")
+        states = Counter(task["state"] for task in run.tasks())
         most = max(most, states["running"])
         assert time.monotonic() < deadline, states
-        time.sleep(2)
+        time.sleep(5)
 
     assert states == {"success": count - 1, "failed": 1}
     assert most <= MAPPED_SLOTS

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_launch.specs.states import AppState
 from tests.live.dags import MODES
 from tests.live.engines import apps_of
+from tests.live.runs import POLL_S
 from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, on_engines
 from tests.support.local import until
 
@@ -79,7 +80,7 @@ def test_a_retry_after_the_loss_of_a_worker_takes_the_result(live, engine: str, 
     )
 
     live.airflow.lose_worker(run.task()["id"])
-    until(lambda: states(live, engine, run) == [SUCCEEDED], STARTED_WITHIN_S, 0.3)
+    until(lambda: states(live, engine, run) == [SUCCEEDED], STARTED_WITHIN_S, POLL_S)
 
     assert run.end(180, try_number=2)["state"] == "success"
     assert run.xcom("return_value")["result"] == {"n": 3}
@@ -109,7 +110,7 @@ def test_a_clear_after_the_loss_of_a_worker_does_not_go_on_with_the_app(live, en
     run.wait({"running", "deferred"}, try_number=2)
 
     assert_dead(live, engine, old)
-    until(lambda: len(states(live, engine, run)) == 2, STARTED_WITHIN_S, 0.3)
+    until(lambda: len(states(live, engine, run)) == 2, STARTED_WITHIN_S, POLL_S)
     run.mark("failed")
     for app_id in apps_of(live.engines[engine], run.run_id):
         assert_dead(live, engine, app_id)
