@@ -53,11 +53,6 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         self.app = self._returned(context)
         return super().execute(context)
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish a deferred task; as `LaunchAppOperator.resume`."""
-        self.app = self._returned(context)
-        return super().resume(context, event)
-
     def _returned(self, context: Context) -> AppDef | Mapping[str, Any]:
         from airflow_provider_launch.hooks.errors import final_errors
         from airflow_provider_launch.specs.errors import InvalidAppError

@@ -164,9 +164,10 @@ class LaunchAppOperator(BaseOperator):
             Exception: those of `execute`.
         """
         with _final_errors():
-            return self._launching(_as_app(self.app)).resume(context, event)
+            # Not the app of the DAG: what was launched counts, and a function must not be called again.
+            return self._launching(None).resume(context, event)
 
-    def _launching(self, app: AppDef) -> Launching:
+    def _launching(self, app: AppDef | None) -> Launching:
         # Runner and follower are not needed to parse a DAG.
         from airflow_provider_launch.operators.launching import Launching
 

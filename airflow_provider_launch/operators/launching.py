@@ -31,6 +31,7 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-    from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
 __all__ = ["Launching"]
@@ -56,12 +56,12 @@ class Launching:
 
     Args:
         operator: what the DAG says, rendered.
-        app: the checked app.
+        app: the checked app. None: only `resume` is called, for an app that was launched.
     """
 
-    def __init__(self, operator: LaunchAppOperator, app: AppDef) -> None:
+    def __init__(self, operator: LaunchAppOperator, app: AppDef | None) -> None:
         self._op = operator
-        self._app = app
+        self._app = app or AppDef("")
         self._ti: Any = None
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
@@ -86,7 +86,7 @@ class Launching:
 
     def run(self, context: Context) -> dict[str, Any]:
         """Return what XCom gets; raise whatever is not a success, or `TaskDeferred`."""
-        return self._guarded(lambda cfg: self._run(context, cfg))
+        return self._guarded(lambda: self._run(context, self._cfg()))
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on where the trigger has stopped: tell the rest of the log, and return what XCom gets.
@@ -95,16 +95,16 @@ class Launching:
             context: of the task.
             event: what `AppStatusTrigger` says.
         """
-        return self._guarded(lambda cfg: self._resumed(context, cfg, event))
+        return self._guarded(lambda: self._resumed(context, event))
 
-    def _guarded(self, work: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    def _guarded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         op = self._op
         # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
-        cfg = self._cfg()
+        _ = self._hook.options
         may_cancel = op.kill_policy == "cancel"
         killer = op._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         try:
-            value = work(cfg)
+            value = work()
         except TaskDeferred:
             # The killer stays: a kill may come before Airflow has noted the deferral.
             self._hook.close()
@@ -137,7 +137,7 @@ class Launching:
             self._op.defer(trigger=self._trigger(handle, began), method_name="resume")
         return self._conclude(handle, Handover())
 
-    def _resumed(self, context: Context, cfg: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
         self._memory = Memory(context.get("task_state_store"))
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
@@ -146,11 +146,12 @@ class Launching:
         app_id = parse_app_handle(handle).app_id
         record = self._memory.load()
         if record is None or record.app_id != app_id:
-            digest, identity = spec_hash(self._app, cfg), self._hook.options.identity
-            record = Record(0, app_id, digest, identity, 0, "scheduled", handle)
+            record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
         self._hold(record)
         # Else the field would lose what the first part of the task has shown.
-        self._op.request = str(self._hook.runner.dryrun(self._app, self._backend, cfg, app_id=app_id))
+        with contextlib.suppress(LaunchError):
+            native = self._scheduler.describe_native(app_id)
+            self._op.request = str(native) if native else None
         self._check()
         if why == "deadline":
             # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
