@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
@@ -100,8 +101,9 @@ class DockerRequest:
         """Return the request as plain JSON."""
         return asdict(self)
 
+    @cached_property
     def app_def(self) -> AppDef:
-        """Return the app as it was given."""
+        """The app as it was given; made once, because each look at the app shows it."""
         return app_from_dict(self.app)
 
     def role(self, name: str) -> DockerRole:

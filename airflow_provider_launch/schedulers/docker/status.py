@@ -343,7 +343,7 @@ def response_from(
             restarts += newest.attempt
         status = _replica(role, k, phase, newest, details, hostname, verdict.state)
         by_role.setdefault(role, []).append(status)
-    app_def = request.app_def() if request else None
+    app_def = request.app_def if request else None
     return DescribeAppResponse(
         app.app_id,
         verdict.state,
@@ -351,7 +351,7 @@ def response_from(
         msg=verdict.msg,
         metadata=dict(app_def.metadata) if app_def else {},
         roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
-        roles=app_def.roles if app_def else [],
+        roles=[*app_def.roles] if app_def else [],
     )
 
 
