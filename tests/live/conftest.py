@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.xdist_group("live"))
-        item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.timeout(1200))
     ours.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
 
