@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: a scenario that disturbs others runs when they have ended")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the suite in one process, and begin it first: it takes longest."""
     ours = [item for item in items if HERE in item.path.parents]

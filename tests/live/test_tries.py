@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from airflow_provider_launch.specs.states import AppState
 from tests.live.dags import MODES
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S
-from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, on_engines
+from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, lines_of, on_engines
 from tests.support.local import until
 
 # LocalExecutor may lose track of a task that is deferred for less than 10 seconds.
@@ -62,13 +64,17 @@ def test_a_cleared_success_launches_a_new_app(live, engine: str, mode: str) -> N
 @in_sync_mode
 def test_a_retry_after_the_loss_of_a_worker_goes_on_with_the_app(live, engine: str, mode: str) -> None:
     """The app is at work for hours; a host that goes down for an update must not cost them."""
-    run, app_id = begun(live, f"retried_{mode}", engine, "echo began; sleep 40")
+    place = live.engines[engine]
+    script = f"echo began; test $LAUNCH_REPLICA_ID = 0 || exit 0; while test ! -e {place.stop_file}; do sleep 1; done"
+    run, app_id = begun(live, f"retried_{mode}", engine, script)
 
     live.airflow.lose_worker(run.task()["id"])
+    going_on = f"going on with app {app_id} of the last try, which is RUNNING"
+    until(lambda: going_on in lines_of(run), STARTED_WITHIN_S, POLL_S)
+    place.tell_to_stop(app_id)
 
-    assert run.end(180, try_number=2)["state"] == "success"
-    assert apps_of(live.engines[engine], run.run_id) == {app_id: SUCCEEDED}
-    assert any(f"going on with app {app_id} of the last try, which is RUNNING" in line for line in run.log(2))
+    assert run.end(try_number=2)["state"] == "success"
+    assert apps_of(place, run.run_id) == {app_id: SUCCEEDED}
 
 
 @on_engines
@@ -120,6 +126,9 @@ def test_a_clear_after_the_loss_of_a_worker_does_not_go_on_with_the_app(live, en
 @in_modes
 def test_an_app_that_vanished_is_a_failure_of_unknown_outcome(live, engine: str, mode: str) -> None:
     run, app_id = begun(live, f"plain_{mode}", engine, "echo began; exec sleep 300")
+    # As with PAUSE.
+    began = time.monotonic()
+    until(lambda: mode == "sync" or time.monotonic() > began + 10, pause_s=POLL_S)
 
     live.engines[engine].vanish(app_id)
 
