@@ -59,12 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: a scenario that disturbs others runs when they have ended")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the suite in one process, and begin it first: it takes longest."""
+    """Begin the suite first: it takes longest. Its modules ask xdist to keep it in one process."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
-        item.add_marker(pytest.mark.xdist_group("live"))
         item.add_marker(pytest.mark.timeout(1200))
     ours.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
