@@ -67,7 +67,7 @@ demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
 
 test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)

@@ -95,6 +95,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             os.environ[f"{_MISSING}{name}"] = str(error)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep tests/live, which has one Airflow, in one process; xdist 3.8 loses its groups with pytest 9.2."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "live" if nodeid.startswith("tests/live/") else nodeid
+
+    return Scheduling(config, log)
+
+
 def pytest_unconfigure() -> None:
     """Stop what this session started."""
     _docker.end()

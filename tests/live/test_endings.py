@@ -17,8 +17,6 @@ from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run, texts_of
 from tests.support.local import until
 
-pytestmark = pytest.mark.xdist_group("live")
-
 DEAD_WITHIN_S = GRACE_S + 30
 STARTED_WITHIN_S = 120
 # The second replica does not end by itself when it is told to.

@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-import pytest
-
 from airflow_provider_launch.specs.states import AppState
 from tests.live.dags import MAPPED_SLOTS
 from tests.live.engines import apps_of
 from tests.live.test_endings import in_modes, on_engines
 from tests.live.test_tries import PAUSE
-
-pytestmark = pytest.mark.xdist_group("live")
 
 FAILING = 7
 COUNT = {"local": 100, "docker": 10}  # a container costs the engine a second

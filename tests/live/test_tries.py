@@ -13,8 +13,6 @@ from tests.live.runs import POLL_S
 from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, lines_of, on_engines
 from tests.support.local import until
 
-pytestmark = pytest.mark.xdist_group("live")
-
 # LocalExecutor may lose track of a task that is deferred for less than 10 seconds.
 PAUSE = "sleep 10"
 FAILED, SUCCEEDED = AppState.FAILED, AppState.SUCCEEDED

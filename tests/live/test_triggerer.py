@@ -16,7 +16,7 @@ from tests.live.runs import Run
 from tests.live.test_endings import STARTED_WITHIN_S, lines_of
 from tests.support.local import until
 
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("live")]
+pytestmark = pytest.mark.alone
 
 APPS = 20
 # Each costs about 15 seconds; the whole proof is 20.
