@@ -36,7 +36,7 @@ ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker 
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ui test engine lint types gen docs bench constraints build clean
+.PHONY: help setup demo demo-ui test live engine lint types gen docs bench constraints build clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -67,7 +67,10 @@ demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
 
 test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"
-	$(PY) -m pytest -n $(JOBS) $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
+
+live: $(READY)  ## run tasks in a real Airflow, end them in every way, and look at what is alive; about 10 minutes
+	$(PY) -m pytest tests/live $(ARGS)
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)

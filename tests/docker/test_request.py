@@ -68,6 +68,7 @@ def test_body_of_a_plain_role() -> None:
             "launch.io/app-id": "app-1",
             "launch.io/spec-hash": found["Labels"]["launch.io/spec-hash"],
             "launch.io/plan": '{"roles":[["main",1,"APPLICATION",0]],"time_limit_s":null}',
+            "launch.io/name": "app-1-main-0",
             "launch.io/role": "main",
             "launch.io/replica": "0",
             "launch.io/app-attempt": "0",

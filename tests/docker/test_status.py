@@ -49,7 +49,13 @@ class Engine:
                 "State": state,
                 "Status": status,
                 "Created": int(created),
-                "Labels": {Label.APP_ID: "app", Label.KIND: kind, Label.PLAN: self.plan, **labels},
+                "Labels": {
+                    Label.APP_ID: "app",
+                    Label.NAME: (name or f"c{number}").partition(".")[0],
+                    Label.KIND: kind,
+                    Label.PLAN: self.plan,
+                    **labels,
+                },
             }
         )
         started = int(created * S) if state != "created" else 0
@@ -196,7 +202,7 @@ def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
     verdict = engine.judge()
     assert (verdict.state, [c.id for c in verdict.void]) == (AppState.RUNNING, ["id3"])
 
-    engine.rows[3]["Names"] = ["/b.void-1"]
+    engine.rows[3]["Names"] = ["/c3.void-1"]
     assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
 
 
@@ -279,3 +285,56 @@ def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restar
     verdict = engine.judge()
     assert (verdict.state, verdict.settled) == (AppState.FAILED, True)
     assert "the record of the app was removed" in verdict.msg
+
+
+def test_after_a_failed_start_unstarted_siblings_are_made_void_before_the_end_is_told() -> None:
+    """When it failed is not known, so none of them counts as made later; their creators may be about to start them."""
+    engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 0))
+    engine.replica("a", 0, "created", error="no such program")
+    engine.replica("b", 0, "created")
+    verdict = engine.judge(submitted=True)
+
+    assert (verdict.state, [c.id for c in verdict.void]) == (AppState.RUNNING, ["id2"])
+
+
+def test_a_failed_start_of_the_first_attempt_is_retried() -> None:
+    engine = one(retries=1)
+    engine.replica("main", 0, "created", error="no such program")
+
+    assert engine.judge().create == [("main", 0, 0, 1)]
+
+
+def test_of_two_containers_for_one_attempt_one_counts() -> None:
+    """A creator that died before it could remove its copy must not bring the app back."""
+    engine = one()
+    engine.replica("main", 0, "exited", 0, finished=150, name="c.by-1", created=101)
+    engine.replica("main", 0, "created", name="c", created=102)
+
+    assert (engine.judge().state, engine.judge(submitted=True).start) == (AppState.SUCCEEDED, [])
+    assert engine.app().seconds == {"id2"}
+
+
+def test_without_its_record_nothing_of_an_app_is_started() -> None:
+    engine = one()
+    engine.replica("main", 0, "created")
+    engine.rows.pop(0)
+
+    assert engine.judge(submitted=True).start == []
+
+
+def test_a_container_made_from_an_image_of_ours_is_not_ours() -> None:
+    engine = one()
+    engine.replica("main", 0, "exited", 1, finished=150)
+    engine.replica("main", 0, "running", created=300)
+    engine.rows[2]["Names"] = ["/somebodys"]
+
+    assert engine.judge().state is AppState.FAILED
+
+
+def test_a_cancelled_container_without_its_detail_was_stopped() -> None:
+    engine = one()
+    engine.replica("main", 0, "exited", 143, finished=301)
+    engine.mark("cancel", 300)
+    del engine.details["id1"]
+
+    assert engine.judge().state is AppState.CANCELLED

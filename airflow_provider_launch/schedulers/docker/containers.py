@@ -12,10 +12,10 @@ from typing import Any
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
-__all__ = ["App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
+__all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
 
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
-_VOID = ".void-"
+TAKEN, _VOID = ".by-", ".void-"
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -53,6 +53,12 @@ class Container:
     def attempt(self) -> int:
         """The attempt of the replica within that of the app, from 0."""
         return int(self.labels.get(Label.ATTEMPT, "0"))
+
+    @property
+    def genuine(self) -> bool:
+        """Whether the launcher made it, and not somebody from an image that was made of one of its containers."""
+        made = self.labels.get(Label.NAME, "")
+        return bool(made) and (self.name == made or self.name.startswith((made + TAKEN, made + _VOID)))
 
     @property
     def void(self) -> bool:
@@ -128,6 +134,8 @@ class App:
     marks: dict[str, Container] = field(default_factory=dict)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; void ones are left out."""
+    seconds: set[str] = field(default_factory=set)
+    """Ids of containers beside which another stands for the same attempt; they are never started."""
     voided: set[tuple[str, int]] = field(default_factory=set)
     """Replicas of which a container was made void."""
     all: list[Container] = field(default_factory=list)
@@ -152,6 +160,8 @@ def apps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, App]:
     apps: dict[str, App] = {}
     for row in rows:
         container = _container(row)
+        if not container.genuine:
+            continue
         app_id = container.labels.get(Label.APP_ID, "")
         app = apps.setdefault(app_id, App(app_id))
         app.all.append(container)
@@ -165,10 +175,16 @@ def apps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, App]:
         elif kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for app in apps.values():
-        for attempts in app.attempts.values():
-            # Of two for one attempt, made by a race, the older was first.
-            attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.created))
+        for key, attempts in app.attempts.items():
+            # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
+            attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
+            app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
+            app.seconds |= {c.id for c in attempts} - {c.id for c in app.attempts[key]}
     return apps
+
+
+def _same_attempt(one: Container, other: Container) -> bool:
+    return (one.app_attempt, one.attempt) == (other.app_attempt, other.attempt)
 
 
 def _container(row: Mapping[str, Any]) -> Container:

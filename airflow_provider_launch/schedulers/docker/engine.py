@@ -150,24 +150,24 @@ class Engine:
         with self._request("POST", f"/containers/{container}/start"):
             pass
 
-    def stop(self, container: str, *, wait: bool = False) -> None:
+    def stop(self, container: str, *, wait_s: float | None = None) -> None:
         """Send TERM, and KILL after the container's own grace time; no-op for an ended or unknown one.
 
         Args:
             container: id or name.
-            wait: until it has ended; otherwise the engine goes on with it alone.
+            wait_s: how long to wait until it has ended. None: not at all, the engine goes on with it alone.
         """
-        from requests import Timeout
+        from requests import ReadTimeout
 
-        limit_s = None if wait else _STOP_WAIT_S
+        limit_s = _STOP_WAIT_S if wait_s is None else wait_s
         try:
-            with self._request("POST", f"/containers/{container}/stop", timeout_s=limit_s, unlimited=wait):
+            with self._request("POST", f"/containers/{container}/stop", timeout_s=limit_s):
                 pass
         except NotFoundError:
             pass
         except SchedulerUnavailableError as error:
             # The engine has heard it, and answers when the container has ended.
-            if wait or not isinstance(error.__cause__, Timeout):
+            if wait_s is not None or not isinstance(error.__cause__, ReadTimeout):
                 raise
 
     def rename(self, container: str, name: str) -> None:
@@ -175,10 +175,10 @@ class Engine:
         with self._request("POST", f"/containers/{container}/rename", {"name": name}):
             pass
 
-    def remove(self, container: str) -> None:
-        """Kill and remove a container with its anonymous volumes; no-op for an unknown one."""
+    def remove(self, container: str, *, force: bool = True) -> None:
+        """Remove a container with its anonymous volumes, no-op for an unknown one; a live one only by force."""
         try:
-            with self._request("DELETE", f"/containers/{container}", {"force": "1", "v": "1"}):
+            with self._request("DELETE", f"/containers/{container}", {"force": str(int(force)), "v": "1"}):
                 pass
         except (NotFoundError, TakenError):
             pass  # 409: its removal is under way
@@ -216,7 +216,9 @@ class Engine:
             with self._request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and tells what went wrong in the stream.
                 for line in response.iter_lines():
-                    if text := _loads(line).get("error"):
+                    document = _loads(line)
+                    # Newer engines tell only the detail.
+                    if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._pull_refused(image, text)
         except (NotFoundError, _RegistryError) as error:
             raise self._pull_refused(image, str(error)) from error
@@ -288,7 +290,7 @@ class Engine:
         response = self._open(method, path, query, body, **how)
         try:
             yield response
-        except (RequestException, HTTPError, OSError, ValueError) as error:
+        except (RequestException, HTTPError, OSError, ValueError, tarfile.TarError) as error:
             # The answer was cut off: what it said is not known.
             raise self._unreachable(error) from error
         finally:
@@ -303,14 +305,13 @@ class Engine:
         *,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-        unlimited: bool = False,
         what: str = "",
     ) -> Response:
         from docker.errors import DockerException
         from requests import RequestException
 
         client = self._connected()
-        read_s = None if unlimited else timeout_s or self._connection.timeout_s
+        read_s = timeout_s or self._connection.timeout_s
         try:
             response = client.request(
                 method,
@@ -394,9 +395,9 @@ class Engine:
         from docker.utils import parse_repository_tag
 
         login = self._registry_auth(parse_repository_tag(image)[0])
-        who = f"as {self._connection.registry_username!r}" if login else "without credentials"
+        who = f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
         return SchedulerRejectedError(
-            f"image {image!r} cannot be pulled {who}: {text}; "
+            f"image {image!r} cannot be pulled: {text} ({who}); "
             f"check its name, the connection's registry options, and that the engine's host reaches the registry"
         )
 

@@ -55,7 +55,9 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
             digits = stamp[_SECOND + 1 : -1]
-            yield Frame("stderr" if data[at] == 2 else "stdout", base + int(digits.ljust(9, b"0") or 0), text)  # noqa: PLR2004 - the engine's number
+            # Docker's times are UTC; other engines write their zone.
+            time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
+            yield Frame("stderr" if data[at] == 2 else "stdout", time, text)  # noqa: PLR2004 - the engine's number
             at = end
         rest = data[at:]
 

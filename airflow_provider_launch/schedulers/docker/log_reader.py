@@ -171,13 +171,15 @@ class LogReader:
         return after
 
     def _keep(self, container: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
-        dropped = None
+        key = (container, json.dumps(cursor))
         with self._mutex:
-            self._open[container, json.dumps(cursor)] = answer
+            # Of two readers at one place the later answer serves both.
+            dropped = [self._open.pop(key)] if key in self._open else []
+            self._open[key] = answer
             if len(self._open) > _OPEN_ANSWERS:
-                _, dropped = self._open.popitem(last=False)
-        if dropped is not None:
-            dropped.response.close()
+                dropped.append(self._open.popitem(last=False)[1])
+        for old in dropped:
+            old.response.close()
 
 
 def _reader(cursor: Mapping[str, Any], since: int) -> LineReader:

@@ -39,6 +39,8 @@ class Label:
     REPLICA = "launch.io/replica"
     APP_ATTEMPT = "launch.io/app-attempt"
     ATTEMPT = "launch.io/attempt"
+    NAME = "launch.io/name"
+    """Name with which the container was created; one made from an image of ours inherits labels, but no name."""
     MARK = "launch.io/mark"
     DECISION = "launch.io/decision"
     CAUSE = "launch.io/cause"

@@ -30,6 +30,7 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 from airflow_provider_launch.specs.sentinels import NONE
 
 __all__ = [
+    "NAMELESS",
     "DockerRequest",
     "DockerRole",
     "build_request",
@@ -48,9 +49,9 @@ REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
 _FORMATTED_REPLICAS = 3
 _MB = 1024 * 1024
-_NO_NETWORK = "none"
-_NAMELESS = {_NO_NETWORK, "host", "bridge"}
-"""Networks in which containers cannot find each other by name."""
+NO_NETWORK = "none"
+NAMELESS = {NO_NETWORK, "host", "bridge", "default"}
+"""Docker's own networks, in which containers cannot find each other by name."""
 
 
 @dataclass
@@ -150,7 +151,7 @@ def build_request(
                 body=_common_body(role, opts, network),
             )
         )
-    alone = network in _NAMELESS
+    alone = network in NAMELESS
     return DockerRequest(
         app_id=app_id,
         name=app.name,
@@ -181,7 +182,7 @@ def request_in(record: Mapping[str, Any]) -> DockerRequest:
 
 def record_body(request: DockerRequest) -> dict[str, Any]:
     """Return the body of the container that is the record of the app. It is never started."""
-    labels = {**_labels(request, Kind.APP), Label.APP_NAME: request.name}
+    labels = {**_labels(request, Kind.APP), Label.NAME: request.app_id, Label.APP_NAME: request.name}
     if request.gpus:
         labels[Label.GPUS] = ",".join(device for devices in request.gpus.values() for device in devices)
     return _inert_body(request.roles[0].body["Image"], labels, [f"{REQUEST_ENV}={json.dumps(request.to_json())}"])
@@ -189,7 +190,8 @@ def record_body(request: DockerRequest) -> dict[str, Any]:
 
 def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, Any]:
     """Return the body of a mark. It is never started."""
-    known = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.MARK: mark}
+    name = naming.mark_name(app_id, mark)
+    known = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.NAME: name, Label.MARK: mark}
     return _inert_body(image, {**known, **labels}, [])
 
 
@@ -213,12 +215,13 @@ def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt
     body["Env"] = [f"{name}={value}" for name, value in env.items()]
     body["Labels"] = {
         **_labels(request, Kind.REPLICA),
+        Label.NAME: naming.container_name(request.app_id, role.slug, k, app_attempt, attempt),
         Label.ROLE: role.name,
         Label.REPLICA: str(k),
         Label.APP_ATTEMPT: str(app_attempt),
         Label.ATTEMPT: str(attempt),
     }
-    if request.network not in _NAMELESS:
+    if request.network not in NAMELESS:
         names = [naming.alias(request.app_id, role.slug, k)]
         body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
     if devices := request.gpus.get(f"{role.name}/{k}"):
@@ -270,7 +273,7 @@ def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
 
 def _inert_body(image: str, labels: dict[str, str], env: list[str]) -> dict[str, Any]:
     # A command is demanded at creation, also of an image without one.
-    return {"Image": image, "Cmd": ["true"], "Env": env, "Labels": labels, "HostConfig": {"NetworkMode": _NO_NETWORK}}
+    return {"Image": image, "Cmd": ["true"], "Env": env, "Labels": labels, "HostConfig": {"NetworkMode": NO_NETWORK}}
 
 
 def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
@@ -351,7 +354,7 @@ def _ports(app: AppDef) -> dict[str, int]:
 
 def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
     several = sum(role.num_replicas for role in app.roles) > 1
-    if not several or network not in {_NO_NETWORK, "bridge"}:
+    if not several or network not in NAMELESS - {"host"}:
         return
     for role in app.roles:
         if any(macros.rank0_env in text for text in (*role.args, *role.env.values())):

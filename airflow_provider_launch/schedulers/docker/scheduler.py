@@ -29,6 +29,7 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.docker.containers import (
+    TAKEN,
     App,
     Container,
     Detail,
@@ -43,6 +44,7 @@ from airflow_provider_launch.schedulers.docker.naming import APP_ID, Kind, Label
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.docker.request import (
     ERROR_PATH,
+    NAMELESS,
     RESULT_PATH,
     DockerRequest,
     build_request,
@@ -85,13 +87,15 @@ _ROUNDS = 6
 """Steps of one look at an app; what is left is for the next look."""
 _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
-_TAKEN = ".by-"
 _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
 _LOOK_AGAIN_S = 1.0
+_START_S = 2.0
+_SIGKILL_CODE, _CAUSE_S = 137, 0.2
 _CLAIM_S, _CLAIM_PAUSE_S = 3.0, 0.05
-_KEPT_APPS = 5000
+_KEPT_APPS, _KEPT_REPLIES = 5000, 200
 _CLOCK_S = 60
+_GRACE_S = 60.0
 _LONGEST_REPLY = 64 * 1024
 _KILLED = {137, 143, 255}
 """Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
@@ -170,17 +174,22 @@ class DockerScheduler(Scheduler[DockerOpts]):
                     self._take_back(request, mine)
                 raise
         app_id = dryrun_info.request.app_id
-        self._work(app_id, submitted=True, mine=mine)
+        found = self._work(app_id, submitted=True, mine=mine, request=dryrun_info.request)
+        if found is None or (found[0].record is None and not is_terminal(found[1].state)):
+            raise SchedulerRejectedError(
+                f"app {app_id!r} was deleted while it was submitted; nothing of it was started"
+            )
         return app_id
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
         """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
-        if any(role.gpu for role in request.roles):
-            request = self._lease_gpus(request)
         deadline = time.monotonic() + _CLAIM_S
+        wants_gpus = any(role.gpu for role in request.roles)
         while True:
             try:
-                self._create(request, request.app_id, record_body(request))
+                if wants_gpus and not self._look([request.app_id])[0]:
+                    request = self._lease_gpus(request)
+                record = self._create(request, request.app_id, record_body(request))
             except TakenError as error:
                 try:
                     labels = self.engine.inspect(request.app_id)["Config"]["Labels"] or {}
@@ -194,8 +203,31 @@ class DockerScheduler(Scheduler[DockerOpts]):
                     ) from error
                 self._refuse_other(request, labels)
                 return None
+            if wants_gpus and self._was_second(request, record):
+                self.engine.remove(record)
+                continue
             self._remember(request)
             return request
+
+    def _was_second(self, request: DockerRequest, record: str) -> bool:
+        """Tell whether an older app leased the same GPU in the same moment."""
+        mine = {device for devices in request.gpus.values() for device in devices}
+        rows, now = self.engine.containers()
+        apps = apps_in(rows)
+        own = next(app.record for app in apps.values() if app.record and app.record.id == record)
+        for app, devices in self._leases(apps.values(), now):
+            if app.record and app.record is not own and devices & mine:
+                return (app.record.created, app.record.id) < (own.created, own.id)
+        return False
+
+    def _leases(self, apps: Iterable[App], now: float) -> builtins.list[tuple[App, set[str]]]:
+        """Return the apps that hold GPUs, and which."""
+        given = [(app, app.record.labels.get(Label.GPUS) if app.record else None) for app in apps]
+        with self._mutex:
+            return [(app, set(gpus.split(","))) for app, gpus in given if gpus and not self._has_ended(app, now)]
+
+    def _has_ended(self, app: App, now: float) -> bool:
+        return is_terminal(self._judge(app, now).state)
 
     def _refuse_other(self, request: DockerRequest, labels: Mapping[str, str]) -> None:
         if labels.get(Label.APP_ID) != request.app_id:
@@ -214,7 +246,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         if request.pull == "always":
             for image in {role.body["Image"] for role in request.roles}:
                 self.engine.pull(image, request.platform)
-        if request.network in {NETWORK_NONE, "host", "bridge", "default"}:
+        if request.network in NAMELESS:
             return
         if request.own_network:
             labels = {Label.MANAGED: "true"}
@@ -280,7 +312,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def _take_back(self, request: DockerRequest, mine: set[str]) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""
         try:
-            _each(self.engine.remove, mine)
+            _each(lambda container: self.engine.remove(container, force=False), mine)
             self.engine.remove(request.app_id)
             self.engine.remove_network(request.network, request.app_id)
         except LaunchError:
@@ -288,14 +320,11 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._forget(request.app_id)
 
     def _lease_gpus(self, request: DockerRequest) -> DockerRequest:
-        rows, _ = self.engine.containers()
+        rows, now = self.engine.containers()
         taken: set[str] = set()
-        for app in apps_in(rows).values():
-            given = app.record.labels.get(Label.GPUS) if app.record else None
-            if app.record is None or not given or app.app_id == request.app_id:
-                continue
-            if not is_terminal(judge(app, Plan.of(app), self._details, 0).state):
-                taken |= set(given.split(","))
+        for app, devices in self._leases(apps_in(rows).values(), now):
+            if app.app_id != request.app_id:
+                taken |= devices
         free = [device for device in self.connection.gpus or [] if device not in taken]
         wanted = [
             f"{role.name}/{k}" for role in request.roles for k in range(role.num_replicas) for _ in range(role.gpu)
@@ -331,14 +360,23 @@ class DockerScheduler(Scheduler[DockerOpts]):
         else:
             rows, now = self._list_since(self._boundary(ids))
         apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
-        if len(self._apps) > _KEPT_APPS:
-            self._apps.clear()
+        self._evict()
         for app_id in ids:
             if app_id in apps:
                 self._apps[app_id] = (apps[app_id], began)
             else:
                 self._apps.pop(app_id, None)
         return apps, now
+
+    def _evict(self) -> None:
+        """Forget what can be learnt again, now and then: a triggerer lives for months."""
+        if len(self._apps) > _KEPT_APPS:
+            self._apps.clear()
+        if len(self._details) > 10 * _KEPT_APPS:
+            for kept in (self._details, self._looked, self._unstarted_since, self._stopped_at):
+                kept.clear()
+        if len(self._replies) > _KEPT_REPLIES:
+            self._replies.clear()
 
     def _list_since(self, boundary: str | None) -> tuple[builtins.list[dict[str, Any]], float]:
         try:
@@ -386,12 +424,14 @@ class DockerScheduler(Scheduler[DockerOpts]):
             if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
                 return
         try:
-            document = self.engine.inspect(container.id)
+            detail = Detail.of(self.engine.inspect(container.id))
+            if detail.exit_code == _SIGKILL_CODE and detail.finished and not detail.out_of_memory:
+                # The engine learns of the end and of its cause by two messages.
+                time.sleep(_CAUSE_S)
+                detail = Detail.of(self.engine.inspect(container.id))
         except NotFoundError:
             return
-        if len(self._details) > 10 * _KEPT_APPS:
-            self._details.clear()
-        self._details[container.id] = self._noted(Detail.of(document))
+        self._details[container.id] = self._noted(detail)
         self._looked[container.id] = moment
 
     def _noted(self, detail: Detail) -> Detail:
@@ -406,9 +446,21 @@ class DockerScheduler(Scheduler[DockerOpts]):
     # ---- what an observer does ---------------------------------------------------------------------------------------
 
     def _work(
-        self, app_id: str, *, submitted: bool = False, mine: set[str] | None = None
+        self,
+        app_id: str,
+        *,
+        submitted: bool = False,
+        mine: set[str] | None = None,
+        request: DockerRequest | None = None,
     ) -> tuple[App, Verdict] | None:
-        """Do what the app needs, step by step, each after another look; return how it is then."""
+        """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
+
+        Args:
+            app_id: the app.
+            submitted: the caller is at work on the submission.
+            mine: containers that the caller has just created.
+            request: of the submission.
+        """
         created = set() if mine is None else mine
         found: tuple[App, Verdict] | None = None
         with self._mutex:
@@ -416,11 +468,15 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 apps, now = self._look([app_id])
                 app = apps.get(app_id)
                 if app is None:
-                    self._give_back(created, keep=())
-                    return found
+                    self._give_back(created, None, keep=())
+                    return None
                 verdict = self._judge(app, now, submitted=submitted, made=created)
                 found = app, verdict
-                self._give_back(created, keep=[c.id for c in verdict.start if not _is_second(c, app)])
+                # While others are still to be created, what exists waits for them.
+                wanted = app.replicas() if verdict.create else verdict.start
+                self._give_back(created, app, keep=[c.id for c in wanted])
+                if verdict.create and submitted and request is not None:
+                    self._prepare(request)
                 if verdict.settled or not self._act(app, verdict, created, submitted=submitted):
                     break
         return found
@@ -446,25 +502,27 @@ class DockerScheduler(Scheduler[DockerOpts]):
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
         others = [
-            c
-            for c in verdict.start
-            if c not in startable and ((submitted and _TAKEN not in c.name) or self._overdue(c))
+            c for c in verdict.start if c not in startable and ((submitted and TAKEN not in c.name) or self._overdue(c))
         ]
         self._take_over(others)
         return bool(others)
 
-    def _give_back(self, mine: set[str], keep: Iterable[str]) -> None:
-        """Remove containers that this call made and that shall not start after all."""
-        for container in [c for c in mine if c not in set(keep)]:
-            mine.discard(container)
-            self.engine.remove(container)
+    def _give_back(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
+        """Remove containers that this call made and that shall not start after all; what somebody has started stays."""
+        listed = {container.id: container for container in app.all} if app else {}
+        for container_id in mine - set(keep):
+            mine.discard(container_id)
+            container = listed.get(container_id)
+            # The new name comes first: whoever is about to start it under the old one is too late then.
+            if app is None or (container is not None and container.unstarted and self._void(container)):
+                self.engine.remove(container_id, force=False)
 
     def _start(self, container: Container) -> None:
         try:
             # By name: whoever takes the container over renames it first.
             self.engine.start(container.name)
-        except NotFoundError:
-            return
+        except (NotFoundError, TakenError):
+            return  # taken over, or being removed
         except SchedulerRejectedError:
             # Its inspection says why, to everyone.
             self._looked.pop(container.id, None)
@@ -475,7 +533,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         taken: builtins.list[Container] = []
 
         def rename(container: Container) -> None:
-            name = f"{container.name.partition(_TAKEN)[0]}{_TAKEN}{uuid.uuid4().hex[:8]}"
+            name = f"{container.name.partition(TAKEN)[0]}{TAKEN}{uuid.uuid4().hex[:8]}"
             with contextlib.suppress(NotFoundError, TakenError):  # somebody else was faster
                 self.engine.rename(container.name, name)
                 taken.append(dataclasses.replace(container, name=name))
@@ -497,19 +555,24 @@ class DockerScheduler(Scheduler[DockerOpts]):
         since = self._unstarted_since.setdefault(container.name, moment)
         return moment - since > _TAKEOVER_S
 
-    def _void(self, container: Container) -> None:
+    def _void(self, container: Container) -> bool:
+        """See that nobody starts the container any more; False: somebody else was faster."""
         try:
             self.engine.rename(container.name, void_name(container.name, uuid.uuid4().hex[:8]))
         except (NotFoundError, TakenError):
-            return
+            return False
+        return True
 
     def _stop(self, containers: builtins.list[Container]) -> None:
         moment = time.monotonic()
         grace_s = 60.0
         due = [c for c in containers if moment - self._stopped_at.get(c.id, -grace_s) >= grace_s]
-        for container in due:
+
+        def stop(container: Container) -> None:
+            self.engine.stop(container.id)
             self._stopped_at[container.id] = moment
-        _each(lambda container: self.engine.stop(container.id), due)
+
+        _each(stop, due)
 
     def _set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
@@ -575,7 +638,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
             if not app.replicas() and app.record is None:
                 continue
             with self._mutex:
-                if app.marks:
+                # One that was created some seconds ago and never ran may have failed to start.
+                if app.marks or any(c.unstarted and now - c.created > _START_S for c in app.replicas()):
                     for container in to_inspect(app):
                         self._inspect(container)
                 verdict = judge(app, Plan.of(app), self._details, now)
@@ -610,22 +674,26 @@ class DockerScheduler(Scheduler[DockerOpts]):
             self._work(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
+        self._cancel_existing(app_id)
         with self._mutex:
-            self._cancel_existing(app_id)
-            apps, _ = self._look([app_id])
-            app = apps.get(app_id)
-            if app is None:
-                return
-            _each(lambda container: self.engine.stop(container.id, wait=True), [c for c in app.all if c.live])
+            app = self._look([app_id])[0].get(app_id)
+            request = self._request(app) if app else None
+        if app is None:
+            return
+        grace_s = max((role.body["StopTimeout"] for role in request.roles), default=0) if request else _GRACE_S
+        limit_s = grace_s + self.connection.timeout_s
+        # Not under the lock: other apps are looked at meanwhile.
+        _each(lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live])
+        rows, _ = self.engine.containers(app_id=app_id)
+        left = apps_in(rows).get(app_id)
+        if left is not None:
             # Void and second containers too; the record last, so that an interrupted deletion can be repeated.
-            rows, _ = self.engine.containers(app_id=app_id)
-            left = apps_in(rows).get(app_id)
-            if left is not None:
-                record = left.record.id if left.record else None
-                _each(self.engine.remove, [c.id for c in left.all if c.id != record])
-                self.engine.remove_network(app_id, app_id)
-                if record:
-                    self.engine.remove(record)
+            record = left.record.id if left.record else None
+            _each(self.engine.remove, [c.id for c in left.all if c.id != record])
+            self.engine.remove_network(app_id, app_id)
+            if record:
+                self.engine.remove(record)
+        with self._mutex:
             self._forget(app_id)
 
     def close(self) -> None:
@@ -700,9 +768,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
             state = chunk.cursor
 
 
-NETWORK_NONE = "none"
-
-
 def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
     """Return the Docker scheduler; the engine is first asked when it is needed.
 
@@ -725,13 +790,6 @@ def _is_only(app: App, role_name: str) -> bool:
     policies = Plan.of(app).policies
     restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
     return not restarts and not policies[role_name].max_retries
-
-
-def _is_second(container: Container, app: App) -> bool:
-    """Tell whether an older container stands for the same attempt: it was renamed before this one was created."""
-    attempts = app.attempts.get((container.role, container.replica), [])
-    same = [c for c in attempts if (c.app_attempt, c.attempt) == (container.app_attempt, container.attempt)]
-    return len(same) > 1
 
 
 def _each(call: Callable[[T], object], items: Iterable[T]) -> None:

@@ -107,7 +107,7 @@ def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, su
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
     verdict = _Judge(app, plan, details, now, submitted=submitted).verdict()
-    if not verdict.create or app.record is not None:
+    if app.record is not None or not (verdict.create or verdict.start):
         return verdict
     # What the containers were made from is gone.
     why = f"{verdict.msg}; not possible: the record of the app was removed from outside"
@@ -130,7 +130,7 @@ class _Judge:
             for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
         }
         flat = [c for attempts in self.current.values() for c in attempts]
-        self.began = any(not c.unstarted for c in flat)
+        self.began = any(not c.unstarted or self._failed_start(c) for c in flat)
         self.live = [c for c in app.replicas() if c.live]
         self.marked_at = min((self._created(m) for m in (self.cancel, self.end) if m), default=None)
 
@@ -182,7 +182,7 @@ class _Judge:
             return Phase.FAILED if self._failed_start(newest) else Phase.WAITING
         if newest.live:
             return Phase.RUNNING
-        if self.marked_at is not None and self._finished(newest) > self.marked_at:
+        if self.marked_at is not None and (newest.id not in self.details or self._finished(newest) > self.marked_at):
             return Phase.STOPPED
         return Phase.SUCCEEDED if newest.state == "exited" and newest.exit_code == 0 else Phase.FAILED
 
@@ -216,7 +216,9 @@ class _Judge:
         moments = [self.marked_at] if self.marked_at is not None else []
         if decision.cause is not None:
             cause = self.current[decision.cause.role, decision.cause.replica]
-            moments.append(self._finished(cause[-1]))
+            # 0: it could not be started, so when it failed is not known, and nothing counts as late.
+            if finished := self._finished(cause[-1]):
+                moments.append(finished)
         return min(moments, default=None)
 
     def _failed_before_cancel(self, decision: Decision) -> bool:
