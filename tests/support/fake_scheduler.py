@@ -47,6 +47,10 @@ class FakeRequest:
     digest: str
 
 
+def _shown(request: FakeRequest) -> str:
+    return json.dumps({"app_id": request.app_id, "cfg": dict(request.cfg)})
+
+
 @dataclass
 class _App:
     request: FakeRequest
@@ -152,7 +156,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
         self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
     ) -> AppDryRunInfo[FakeRequest]:
         request = FakeRequest(app_id or make_unique(app.name), copy.deepcopy(app), dict(cfg), spec_hash(app, cfg))
-        return AppDryRunInfo(request, lambda shown: json.dumps({"app_id": shown.app_id, "cfg": dict(shown.cfg)}))
+        return AppDryRunInfo(request, _shown)
 
     def schedule(self, dryrun_info: AppDryRunInfo[FakeRequest]) -> str:
         request = dryrun_info.request
@@ -242,7 +246,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[FakeRequest] | None:
         app = self.engine.apps.get(app_id)
-        return AppDryRunInfo(app.request, str) if app else None
+        return AppDryRunInfo(app.request, _shown) if app else None
 
     def close(self) -> None:
         self.closed += 1
