@@ -50,5 +50,6 @@ def texts(events: list[Event], role: str = "worker", replica: int = 0) -> list[s
 
 
 def launch_threads() -> list[str]:
-    """Return the names of the helper threads that are alive."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("launch-")]
+    """Return the names of the helper threads of followers that are alive."""
+    kinds = ("launch-status-", "launch-logs-")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(kinds)]
