@@ -79,6 +79,8 @@ class Feed:
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when `checkpoint` has changed, on the pump's thread."""
         self.busy = False
+        self.last_turn = 0
+        """Number of the pump's turn in which it wrote last."""
         self._task_log = task_log
         self._context = context
         self._places: dict[str, JsonValue] = dict(cursors)
@@ -229,7 +231,10 @@ class LogPump:
                 time.sleep(_NAP_S)
                 continue
             turn += 1
-            credit -= ready[turn % len(ready)].take_turn()
+            # The one that has waited longest, so that a quiet app comes at once and floods share the rest.
+            feed = min(ready, key=lambda each: each.last_turn)
+            feed.last_turn = turn
+            credit -= feed.take_turn()
             with self._changed:
                 self._changed.notify_all()
 
