@@ -196,7 +196,11 @@ def get_provider_info() -> dict[str, Any]:
                         "shared by all apps and made if missing, "
                         "`app` gives the app one of its own,\n"
                         "`none`, `host` and `bridge` are Docker's, "
-                        "any other name must exist.",
+                        "any other name must exist. None means "
+                        "`launch` for apps of several\n"
+                        "replicas, who find each other there by "
+                        "name, and the faster `bridge` for one "
+                        "alone.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "user": {

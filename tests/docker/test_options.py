@@ -60,7 +60,7 @@ def test_without_options(docker_apps):
     assert (host["NanoCpus"], host["Memory"]) == (0, 0)
     assert host["DeviceRequests"] is None
     assert container["Config"]["StopTimeout"] == 10
-    assert list(container["NetworkSettings"]["Networks"]) == ["launch"]
+    assert list(container["NetworkSettings"]["Networks"]) == ["bridge"]
 
 
 def test_every_option_reaches_the_engine(docker_apps, docker_proxy, monkeypatch):

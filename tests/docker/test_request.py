@@ -46,7 +46,7 @@ def body(*roles: Role, k: int = 0, **how: Any) -> dict[str, Any]:
 
 
 def test_body_of_a_plain_role() -> None:
-    found = body(role(args=["--id", macros.replica_id], env={"A": "1"}), k=0)
+    found = body(role(args=["--id", macros.replica_id], env={"A": "1"}), k=0, network="launch")
     env = dict(item.split("=", 1) for item in found.pop("Env"))
 
     assert found == {
@@ -126,6 +126,14 @@ def test_variables_of_the_launcher_are_copied_on_demand_and_never_airflows() -> 
 
     assert "HF_HOME=own" in env
     assert not any("FERNET" in item or "OTHER" in item for item in env)
+
+
+def test_who_is_alone_needs_no_network_with_names() -> None:
+    assert request(role()).network == "bridge"
+    assert request(role(), role("other")).network == "launch"
+    assert request(role(num_replicas=2)).network == "launch"
+    assert request(role(), network="launch").network == "launch"
+    assert "NetworkingConfig" not in body(role())
 
 
 def test_a_request_survives_json() -> None:

@@ -9,9 +9,9 @@ from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
-__all__ = ["APP_NETWORK", "DockerConnection", "DockerOpts"]
+__all__ = ["APP_NETWORK", "SHARED_NETWORK", "DockerConnection", "DockerOpts"]
 
-APP_NETWORK = "app"
+APP_NETWORK, SHARED_NETWORK = "app", "launch"
 
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
@@ -61,9 +61,10 @@ class DockerOpts(StructuredOpts):
     copy_env: Optional[list[str]] = None
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
 
-    network: str = "launch"
+    network: Optional[str] = None
     """Network of the replicas: `launch` is shared by all apps and made if missing, `app` gives the app one of its own,
-    `none`, `host` and `bridge` are Docker's, any other name must exist."""
+    `none`, `host` and `bridge` are Docker's, any other name must exist. None means `launch` for apps of several
+    replicas, who find each other there by name, and the faster `bridge` for one alone."""
 
     user: Optional[str] = None
     """User, or `user:group`, that runs the program. None means the image's own."""

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, DockerOpts
+from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
 from airflow_provider_launch.schedulers.environment import (
     RANK0_ENV,
     copied,
@@ -130,7 +130,7 @@ def build_request(
     """
     wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
     refuse_equal_port_variables(app)
-    network = app_id if opts.network == APP_NETWORK else opts.network
+    network = _network(app, opts, app_id)
     _refuse_unreachable_rank0(app, network)
     slugs = naming.role_slugs([role.name for role in app.roles])
     roles = []
@@ -159,7 +159,7 @@ def build_request(
         pull=opts.pull,
         platform=opts.platform,
         network=network,
-        own_network=opts.network in {APP_NETWORK, DockerOpts().network},
+        own_network=network in {SHARED_NETWORK, app_id},
         rank0_host="localhost" if alone else naming.alias(app_id, slugs[0], 0),
         ports=_ports(app),
         time_limit_s=opts.time_limit_s,
@@ -322,6 +322,13 @@ def _common_body(role: Role, opts: DockerOpts, network: str) -> dict[str, Any]:
     if opts.working_dir:
         body["WorkingDir"] = opts.working_dir
     return body
+
+
+def _network(app: AppDef, opts: DockerOpts, app_id: str) -> str:
+    if opts.network is None:
+        alone = sum(role.num_replicas for role in app.roles) == 1
+        return "bridge" if alone else SHARED_NETWORK
+    return app_id if opts.network == APP_NETWORK else opts.network
 
 
 def _mount(mount: BindMount | VolumeMount) -> dict[str, Any]:
