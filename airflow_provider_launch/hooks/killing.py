@@ -29,14 +29,13 @@ class AppKilledError(LaunchError):
 
 
 class Killer:
-    """A flag which the task's loop looks at, and a thread which cancels the app as soon as the flag is set.
+    """A thread which cancels the app as soon as it is told to.
 
     Args:
-        make_scheduler: gives the thread its own client. None: only the flag.
+        make_scheduler: gives the thread its own client. None: nothing is cancelled, and there is no thread.
     """
 
     def __init__(self, make_scheduler: Callable[[], Scheduler[Any]] | None) -> None:
-        self.fired = False
         self.app_id = ""
         """The app to cancel, set as soon as its id is known."""
         self.error: Exception | None = None
@@ -50,15 +49,14 @@ class Killer:
             self._thread.start()
 
     def fire(self) -> None:
-        """Set the flag and give the thread some seconds to cancel; safe in a signal handler, may be repeated."""
-        self.fired = True
+        """Give the thread some seconds to cancel; safe in a signal handler, may be repeated."""
         if self._write_fd >= 0 and self._thread is not None:
             with contextlib.suppress(OSError):
                 os.write(self._write_fd, b"!")
             self._thread.join(JOIN_S)
 
     def close(self) -> None:
-        """End the thread; `fire` still sets the flag."""
+        """End the thread."""
         fd, self._write_fd = self._write_fd, -1
         if fd >= 0:
             os.close(fd)

@@ -54,7 +54,16 @@ class NotFoundError(LaunchError):
 
 
 class TakenError(LaunchError):
-    """The name of the container belongs to another one."""
+    """The name of the container belongs to another one.
+
+    Args:
+        text: what the engine says.
+        labels: of the other container, where it was looked at.
+    """
+
+    def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.labels = labels or {}
 
 
 class _RegistryError(LaunchError):
@@ -117,28 +126,28 @@ class Engine:
         """Create a container and return its id.
 
         Raises:
-            TakenError: there is a container of that name.
+            TakenError: there is a container of that name; the error has its labels.
             NotFoundError: the image is missing.
         """
         query = {"name": name, **({"platform": platform} if platform else {})}
-        try:
-            with self._request("POST", "/containers/create", query, body) as response:
-                container_id: str = response.json()["Id"]
-                return container_id
-        except TakenError:
-            self._await(name)
-            raise
-
-    def _await(self, name: str) -> None:
-        """Wait until a container can be seen: the engine reserves its name some time before."""
         deadline = time.monotonic() + _CREATION_S
-        while time.monotonic() < deadline:
+        while True:
             try:
-                self.inspect(name)
-            except NotFoundError:
-                time.sleep(0.1)
-            else:
-                return
+                with self._request("POST", "/containers/create", query, body) as response:
+                    container_id: str = response.json()["Id"]
+                    return container_id
+            except TakenError as error:
+                try:
+                    labels = self.inspect(name)["Config"]["Labels"]
+                except NotFoundError:
+                    # The engine takes a name some time before it shows the container; or it was renamed meanwhile.
+                    if time.monotonic() >= deadline:
+                        raise SchedulerUnavailableError(
+                            f"the name {name!r} is taken by a container that the Docker engine does not show"
+                        ) from error
+                    time.sleep(0.1)
+                else:
+                    raise TakenError(str(error), labels) from error
 
     def start(self, container: str) -> None:
         """Start a container; no-op for a running one.

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import dataclasses
 import os
+import random
 import socket
 import threading
 import time
@@ -92,7 +93,7 @@ _IN_FLIGHT_S = 1.0
 _LOOK_AGAIN_S = 1.0
 _START_S = 2.0
 _SIGKILL_CODE, _CAUSE_S = 137, 0.2
-_CLAIM_S, _CLAIM_PAUSE_S = 3.0, 0.05
+_RIVAL_PAUSE_S, _RIVALS_S = 0.3, 5.0
 _KEPT_APPS, _KEPT_REPLIES = 5000, 200
 _CLOCK_S = 60
 _GRACE_S = 60.0
@@ -140,6 +141,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._requests: dict[str, DockerRequest] = {}
         self._apps: dict[str, tuple[App, float]] = {}
         self._boundaries: dict[str, int] = {}
+        self._listed_at = 0.0
         self._replies: dict[str, str] = {}
 
     # ---- submit ------------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 raise
         app_id = dryrun_info.request.app_id
         found = self._work(app_id, submitted=True, mine=mine, request=dryrun_info.request)
-        if found is None or (found[0].record is None and not is_terminal(found[1].state)):
+        if found is None or found[0].record is None:
             raise SchedulerRejectedError(
                 f"app {app_id!r} was deleted while it was submitted; nothing of it was started"
             )
@@ -183,7 +185,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
         """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
-        deadline = time.monotonic() + _CLAIM_S
         wants_gpus = any(role.gpu for role in request.roles)
         while True:
             try:
@@ -191,34 +192,24 @@ class DockerScheduler(Scheduler[DockerOpts]):
                     request = self._lease_gpus(request)
                 record = self._create(request, request.app_id, record_body(request))
             except TakenError as error:
-                try:
-                    labels = self.engine.inspect(request.app_id)["Config"]["Labels"] or {}
-                except NotFoundError:
-                    # The engine takes the name before it shows the container, or the app is being deleted.
-                    if time.monotonic() < deadline:
-                        time.sleep(_CLAIM_PAUSE_S)
-                        continue
-                    raise SchedulerUnavailableError(
-                        f"the name of app {request.app_id!r} is taken by a container that cannot be seen: {error}"
-                    ) from error
-                self._refuse_other(request, labels)
+                self._refuse_other(request, error.labels)
                 return None
-            if wants_gpus and self._was_second(request, record):
+            if wants_gpus and self._has_rival(request, record):
                 self.engine.remove(record)
+                time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - no secret
                 continue
             self._remember(request)
             return request
 
-    def _was_second(self, request: DockerRequest, record: str) -> bool:
-        """Tell whether an older app leased the same GPU in the same moment."""
+    def _has_rival(self, request: DockerRequest, record: str) -> bool:
+        """Tell whether another app leased the same GPU in the same moment.
+
+        Nobody can tell which of them the engine showed first, so each that sees another steps back and tries again.
+        """
         mine = {device for devices in request.gpus.values() for device in devices}
         rows, now = self.engine.containers()
-        apps = apps_in(rows)
-        own = next(app.record for app in apps.values() if app.record and app.record.id == record)
-        for app, devices in self._leases(apps.values(), now):
-            if app.record and app.record is not own and devices & mine:
-                return (app.record.created, app.record.id) < (own.created, own.id)
-        return False
+        leases = self._leases(apps_in(rows).values(), now)
+        return any(devices & mine and not (app.record and app.record.id == record) for app, devices in leases)
 
     def _leases(self, apps: Iterable[App], now: float) -> builtins.list[tuple[App, set[str]]]:
         """Return the apps that hold GPUs, and which."""
@@ -267,16 +258,16 @@ class DockerScheduler(Scheduler[DockerOpts]):
         def create(attempt: Attempt) -> None:
             name, k, app_attempt, number = attempt
             role = request.role(name)
+            container = container_name(request.app_id, role.slug, k, app_attempt, number)
             try:
-                mine.add(
-                    self._create(
-                        request,
-                        container_name(request.app_id, role.slug, k, app_attempt, number),
-                        container_body(request, role, k, app_attempt, number),
-                    )
-                )
-            except TakenError:
-                self._refuse_foreign(request, container_name(request.app_id, role.slug, k, app_attempt, number))
+                mine.add(self._create(request, container, container_body(request, role, k, app_attempt, number)))
+            except TakenError as error:
+                owner = (error.labels.get(Label.APP_ID), error.labels.get(Label.SPEC_HASH))
+                if owner != (request.app_id, request.spec_hash):
+                    raise AppConflictError(
+                        f"the engine has a container {container!r} that does not belong to this app "
+                        f"{request.app_id!r}; remove it, or choose another app id"
+                    ) from error
 
         _each(create, attempts)
 
@@ -298,17 +289,6 @@ class DockerScheduler(Scheduler[DockerOpts]):
         except NotFoundError as error:
             raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
 
-    def _refuse_foreign(self, request: DockerRequest, name: str) -> None:
-        try:
-            labels = self.engine.inspect(name)["Config"]["Labels"] or {}
-        except NotFoundError:
-            return  # renamed or removed in this moment; the next look shows it
-        if (labels.get(Label.APP_ID), labels.get(Label.SPEC_HASH)) != (request.app_id, request.spec_hash):
-            raise AppConflictError(
-                f"the engine has a container {name!r} that does not belong to this app {request.app_id!r}; "
-                f"remove it, or choose another app id"
-            )
-
     def _take_back(self, request: DockerRequest, mine: set[str]) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""
         try:
@@ -320,20 +300,25 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._forget(request.app_id)
 
     def _lease_gpus(self, request: DockerRequest) -> DockerRequest:
-        rows, now = self.engine.containers()
-        taken: set[str] = set()
-        for app, devices in self._leases(apps_in(rows).values(), now):
-            if app.app_id != request.app_id:
-                taken |= devices
-        free = [device for device in self.connection.gpus or [] if device not in taken]
+        """Choose free GPUs for each replica; wait a little for apps that have not yet kept theirs."""
         wanted = [
             f"{role.name}/{k}" for role in request.roles for k in range(role.num_replicas) for _ in range(role.gpu)
         ]
-        if len(wanted) > len(free):
-            raise SchedulerRejectedError(
-                f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of "
-                f"{len(self.connection.gpus or [])} are free on the Docker engine; wait for the others"
-            )
+        every = self.connection.gpus or []
+        deadline = time.monotonic() + _RIVALS_S
+        while True:
+            rows, now = self.engine.containers()
+            leases = self._leases((app for app in apps_in(rows).values() if app.app_id != request.app_id), now)
+            free = [device for device in every if not any(device in devices for _, devices in leases)]
+            if len(wanted) <= len(free):
+                break
+            undecided = any(not app.replicas() for app, _ in leases)
+            if not undecided or time.monotonic() > deadline:
+                raise SchedulerRejectedError(
+                    f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of {len(every)} are free on the "
+                    f"Docker engine; wait for the others"
+                )
+            time.sleep(_RIVAL_PAUSE_S)
         gpus: dict[str, builtins.list[str]] = {}
         for replica, device in zip(wanted, free, strict=False):
             gpus.setdefault(replica, []).append(device)
@@ -354,19 +339,20 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def _look(self, ids: builtins.list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request."""
-        began = time.monotonic()
-        if len(ids) == 1:
-            rows, now = self.engine.containers(app_id=ids[0])
-        else:
-            rows, now = self._list_since(self._boundary(ids))
-        apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
-        self._evict()
-        for app_id in ids:
-            if app_id in apps:
-                self._apps[app_id] = (apps[app_id], began)
+        with self._mutex:
+            began = self._listed_at = time.monotonic()
+            if len(ids) == 1:
+                rows, now = self.engine.containers(app_id=ids[0])
             else:
-                self._apps.pop(app_id, None)
-        return apps, now
+                rows, now = self._list_since(self._boundary(ids))
+            apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
+            self._evict()
+            for app_id in ids:
+                if app_id in apps:
+                    self._apps[app_id] = (apps[app_id], began)
+                else:
+                    self._apps.pop(app_id, None)
+            return apps, now
 
     def _evict(self) -> None:
         """Forget what can be learnt again, now and then: a triggerer lives for months."""
@@ -385,7 +371,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
             rows, now = self.engine.containers()
             boundary = None
         kept = {boundary: self._boundaries[boundary]} if boundary else {}
-        self._boundaries = kept | {row["Id"]: row["Created"] for row in rows if row["Labels"][Label.KIND] == Kind.APP}
+        self._boundaries = kept | {
+            row["Id"]: row["Created"] for row in rows if row["Labels"].get(Label.KIND) == Kind.APP
+        }
         return rows, now
 
     def _boundary(self, ids: Iterable[str]) -> str | None:
@@ -423,12 +411,11 @@ class DockerScheduler(Scheduler[DockerOpts]):
             final = known.finished or known.error or container.labels.get(Label.KIND) == Kind.MARK
             if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
                 return
+        if container.exit_code == _SIGKILL_CODE:
+            # The engine learns of the end and of its cause by two messages.
+            time.sleep(max(0.0, self._listed_at + _CAUSE_S - moment))
         try:
             detail = Detail.of(self.engine.inspect(container.id))
-            if detail.exit_code == _SIGKILL_CODE and detail.finished and not detail.out_of_memory:
-                # The engine learns of the end and of its cause by two messages.
-                time.sleep(_CAUSE_S)
-                detail = Detail.of(self.engine.inspect(container.id))
         except NotFoundError:
             return
         self._details[container.id] = self._noted(detail)
@@ -578,8 +565,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
         try:
             self.engine.create(mark_name(app.app_id, mark), mark_body(app.bearer.image_id, app.app_id, mark, **labels))
-        except TakenError:
-            return  # somebody else decided first
+        except (TakenError, NotFoundError):
+            return  # somebody else decided first, or removes the app
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
@@ -722,8 +709,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def _look_once(self, app_id: str) -> tuple[App, float]:
         began = time.monotonic()
-        with self._mutex:
-            apps, _ = self._look([app_id])
+        apps, _ = self._look([app_id])
         if app_id not in apps:
             raise UnknownAppException(app_id)
         return apps[app_id], began

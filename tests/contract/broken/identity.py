@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from airflow_provider_launch.schedulers.api import LogChunk
 from airflow_provider_launch.specs.errors import AppConflictError
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.testing._base import until
 from tests.contract.broken.defects import Local, Threads, caught_by
 
 
@@ -51,6 +52,9 @@ class EachScheduleStarts(Threads):
                 (app_dir / "cancel").unlink(missing_ok=True)
                 again = self.app_thread(app_dir.resolve(), dryrun_info.request, Path(os.devnull).open())  # noqa: SIM115 - closed by the thread
                 threading.Thread(target=again.run).start()
+                # Else the app may be seen cancelled before its second life has begun.
+                starts = app_dir / "started"
+                until(lambda: starts.exists() and len(starts.read_text().split()) > 1, 2.0, "it starts again")
         return app_id
 
 

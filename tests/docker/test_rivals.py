@@ -1,0 +1,147 @@
+"""Submitters, observers and deleters that meet at a bad moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_launch.specs import (
+    AppState,
+    LaunchError,
+    Resource,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    is_terminal,
+)
+from tests.faults import Fault, drop, error
+
+pytestmark = pytest.mark.engine("docker")
+
+
+def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(docker_apps, monkeypatch):
+    """It may give back what it has made, but not what runs."""
+    info = docker_apps.info(docker_apps.sh("echo begun; sleep 5", num_replicas=2))
+    slow, quick = docker_apps.another(), docker_apps.another()
+    created, go_on, work = threading.Event(), threading.Event(), slow._work
+
+    def stalled(*args, **how):
+        created.set()
+        assert go_on.wait(60)
+        return work(*args, **how)
+
+    monkeypatch.setattr(slow, "_work", stalled)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(slow.schedule, info)
+        assert created.wait(30)
+        app_id = quick.schedule(info)
+        go_on.set()
+        assert late.result(60) == app_id
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert docker_apps.begun(app_id) == [1, 1]
+
+
+def test_what_an_outage_kept_from_being_prepared_is_prepared_by_the_repeat(docker_apps, docker_proxy):
+    info = docker_apps.info(docker_apps.sh("true"), network="app")
+    docker_proxy.add(Fault(drop(), "POST", "/networks/create"))
+    with pytest.raises(SchedulerUnavailableError):
+        docker_apps.scheduler.schedule(info)
+    app_id = docker_apps.another().schedule(info)
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+
+
+def test_a_stop_that_the_engine_did_not_take_is_sent_again(docker_apps, docker_proxy):
+    app_id = docker_apps.start(docker_apps.sh("sleep 60"))
+    docker_proxy.add(Fault(error(503, "busy"), "POST", "/stop"))
+    with pytest.raises(SchedulerUnavailableError):
+        docker_apps.scheduler.cancel(app_id)
+    docker_apps.scheduler.cancel(app_id)
+
+    assert docker_apps.end(app_id, timeout_s=20).state is AppState.CANCELLED
+
+
+def test_a_delete_does_not_hold_up_the_states_of_others(docker_apps):
+    """The app that is deleted may take its grace time to end."""
+    stubborn = docker_apps.start(docker_apps.sh("trap '' TERM; echo ready; while :; do sleep 1; done"), grace_s=4)
+    other = docker_apps.start(docker_apps.sh("sleep 30"))
+    while not docker_apps.lines(stubborn):
+        time.sleep(0.05)
+    with ThreadPoolExecutor(1) as pool:
+        deletion = pool.submit(docker_apps.scheduler.delete, stubborn)
+        time.sleep(1.0)
+        began = time.monotonic()
+        assert docker_apps.scheduler.describe(other).state is AppState.RUNNING
+        assert time.monotonic() - began < 2.0
+        assert not deletion.done()
+        deletion.result(60)
+
+    assert docker_apps.left(stubborn) == []
+    docker_apps.scheduler.cancel(other)
+
+
+def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
+    info = docker_apps.info(docker_apps.sh("echo begun"))
+    slow = docker_apps.another()
+    prepare = slow._prepare
+
+    def deleted_meanwhile(request):
+        docker_apps.another().delete(request.app_id)
+        prepare(request)
+
+    monkeypatch.setattr(slow, "_prepare", deleted_meanwhile)
+    with pytest.raises(SchedulerRejectedError, match="deleted while it was submitted"):
+        slow.schedule(info)
+
+    assert docker_apps.begun(info.request.app_id) == []
+    assert docker_apps.left(info.request.app_id) == []
+
+
+def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, monkeypatch):
+    """There is no GPU here, so nothing can be started with one; the record holds the lease before that."""
+    role = docker_apps.sh("true", resource=Resource(cpu=1, gpu=1, memMB=64))
+    docker_apps.scheduler = docker_apps.another(gpus=["GPU-a"])
+    schedulers = [docker_apps.another(gpus=["GPU-a"]) for _ in range(4)]
+    infos = [docker_apps.info(role) for _ in schedulers]
+    for scheduler in schedulers:
+        monkeypatch.setattr(scheduler, "_work", lambda *_args, **_how: None)  # claimed, and not begun
+
+    def submit(scheduler, info) -> LaunchError | str:
+        try:
+            return scheduler.schedule(info)
+        except LaunchError as caught:
+            return caught
+
+    with ThreadPoolExecutor(len(schedulers)) as pool:
+        ended = list(pool.map(submit, schedulers, infos))
+
+    assert sum("wants 1 GPUs, 0 of 1 are free" in str(each) for each in ended) == len(schedulers) - 1
+
+
+def test_a_failed_start_ends_no_sibling_that_is_about_to_start(docker_apps, monkeypatch):
+    """An end that was told is the end: nothing of the app may run after it."""
+    slow = docker_apps.another()
+    start = slow.engine.start
+
+    def late(name: str) -> None:
+        if "-b-" in name:
+            time.sleep(2.0)
+        start(name)
+
+    monkeypatch.setattr(slow.engine, "start", late)
+    broken = docker_apps.sh("true", "a", entrypoint="/nope", args=[])
+    info = docker_apps.info(broken, docker_apps.sh("echo begun; sleep 20", "b"), init=False)
+    states: list[AppState] = []
+    with ThreadPoolExecutor(1) as pool:
+        launching = pool.submit(slow.schedule, info)
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline and not (launching.done() and states and is_terminal(states[-1])):
+            if found := docker_apps.scheduler.describe(info.request.app_id):
+                states.append(found.state)
+            time.sleep(0.05)
+
+    first = next(n for n, state in enumerate(states) if is_terminal(state))
+    assert set(states[first:]) == {AppState.FAILED}
