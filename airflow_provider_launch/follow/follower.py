@@ -216,8 +216,11 @@ class Follower:
         if item.key is not None:
             # Before the yield: who stops with these lines in hand has seen them.
             self._cursors[item.key] = item.cursor
-        if item.event is not None:
-            yield item.event
+        try:
+            if item.event is not None:
+                yield item.event
+        finally:
+            self._reader.told(item)
 
     def _drained(self) -> bool:
         if not self._watch.has_ended() or self._reader:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LogItem", "LogReader", "place_after", "replica_key"]
 
-_QUEUE_LINES = 4096
-_QUEUE_CHARS = 2 * 1024 * 1024
+# Less than one read of a busy log: whoever reads waits until whoever writes has written. Two busy threads of one
+# interpreter pass its lock to and fro at each record, which costs more than the work of both.
+_QUEUE_LINES = 256
+_QUEUE_CHARS = 64 * 1024
 _BUSY_S = 0.1
 _IDLE_S = 1.0
 _RETRY_MAX_S = 5.0
@@ -158,17 +160,21 @@ class LogReader:
         with self._changed:
             if not self._items:
                 return None
-            full = self._full()
             item = self._items.popleft()
-            self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
-            self._chars -= item.size
             self.progress = time.monotonic()
-            if full:
-                self._changed.notify_all()
             return item
 
+    def told(self, item: LogItem) -> None:
+        """Say that an item is told, which makes room for the next."""
+        with self._changed:
+            full = self._full()
+            self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
+            self._chars -= item.size
+            if full:
+                self._changed.notify_all()
+
     def held_chars(self) -> int:
-        """Return how much text is queued."""
+        """Return how much text is read and not told."""
         return self._chars
 
     def __bool__(self) -> bool:

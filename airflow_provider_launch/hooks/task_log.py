@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
+from airflow_provider_launch.hooks.line_logger import line_logger
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
@@ -46,8 +47,9 @@ class TaskLog:
     ) -> None:
         self._log = log
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
-        self._out: Callable[[str], object] = log.info
-        self._err: Callable[[str], object] = log.warning
+        lines = line_logger(log)
+        self._out: Callable[[str], object] = lines.info
+        self._err: Callable[[str], object] = lines.warning
         self._name = name
         self._url: str | None = None
         self._on_url = on_url

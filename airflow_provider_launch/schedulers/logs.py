@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -33,12 +33,10 @@ class Stream(str, Enum):
     COMBINED = "combined"
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line of one replica."""
 
-    # Not `dataclass(slots=True)`: a million lines are created one by one, and a plain
-    # instance is faster to make; none of them lives long.
+    # Not a dataclass: a million lines are made one by one, and a named tuple is made in half the time.
     text: str
     """With its line feed, unless the replica ended without one."""
     stream: Stream

@@ -107,7 +107,7 @@ class Feed:
 
     def held_bytes(self) -> int:
         """Return about how much was read and not written."""
-        return self.reader.held_chars() + (self._item.size if self._item else 0)
+        return self.reader.held_chars()
 
     def take_turn(self) -> int:
         """Write some lines, and return their bytes."""
@@ -156,6 +156,7 @@ class Feed:
         if item.key is not None:
             self._places[item.key] = item.cursor
         self._item = None
+        self.reader.told(item)
 
     def _write(self, event: Event) -> None:
         # A log that fails must not stop the logs of the others.

@@ -31,14 +31,14 @@ class Log:
     def write(self, stream: str, text: str, time: int) -> None:
         data = text.encode()
         pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
-        self.frames += [Frame(stream, time, piece) for piece in pieces]
+        self.frames += [(stream, time, piece) for piece in pieces]
 
     def logs(self, _container: str, since: str | None, tail: int | None) -> Log.Answer:
         self.reads += 1
         frames = self.frames if tail is None else self.frames[-tail:]
         if since:
             seconds, _, rest = since.partition(".")
-            frames = [frame for frame in frames if frame.time >= int(seconds) * NS + int(rest)]
+            frames = [frame for frame in frames if frame[1] >= int(seconds) * NS + int(rest)]
         return Log.Answer(encoded(frames), self.cut_after)
 
     @dataclass
@@ -60,10 +60,10 @@ def encoded(frames: list[Frame]) -> bytes:
     from datetime import datetime, timezone
 
     parts = []
-    for frame in frames:
-        second = datetime.fromtimestamp(frame.time // NS, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-        payload = f"{second}.{frame.time % NS:09d}Z ".encode() + frame.text
-        parts.append(bytes([2 if frame.stream == "stderr" else 1, 0, 0, 0]) + len(payload).to_bytes(4, "big") + payload)
+    for stream, time, text in frames:
+        second = datetime.fromtimestamp(time // NS, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        payload = f"{second}.{time % NS:09d}Z ".encode() + text
+        parts.append(bytes([2 if stream == "stderr" else 1, 0, 0, 0]) + len(payload).to_bytes(4, "big") + payload)
     return b"".join(parts)
 
 
@@ -171,7 +171,7 @@ def test_what_was_rotated_away_does_not_stop_the_rest() -> None:
 
 
 def test_frames_cut_anywhere_are_put_together() -> None:
-    frames = [Frame("stdout", BASE, b"a\n"), Frame("stderr", BASE + 5, b"\xff\x00\n"), Frame("stdout", BASE + 7, b"")]
+    frames = [("stdout", BASE, b"a\n"), ("stderr", BASE + 5, b"\xff\x00\n"), ("stdout", BASE + 7, b"")]
     data = encoded(frames)
 
     for size in (1, 3, 9, len(data)):

@@ -8,7 +8,6 @@ frames of that time); a read begins some seconds before the newest time seen, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
@@ -28,12 +27,9 @@ Position = tuple[int, int]
 """Time of a frame in nanoseconds, and its number among the frames of that time, from 1."""
 
 
-class Frame(NamedTuple):
-    """A line, or a piece of one that is longer than 16 KiB; only the last piece ends in a line feed."""
-
-    stream: str
-    time: int
-    text: bytes
+Frame = tuple[str, int, bytes]
+"""Stream, time in nanoseconds, text: a line, or a piece of one that is longer than 16 KiB; only the last piece ends in
+a line feed. A plain tuple, because a named one takes as long to make as all else that is done to a frame."""
 
 
 def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
@@ -57,7 +53,7 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
             digits = stamp[_SECOND + 1 : -1]
             # Docker's times are UTC; other engines write their zone.
             time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
-            yield Frame("stderr" if data[at] == 2 else "stdout", time, text)  # noqa: PLR2004 - the engine's number
+            yield "stderr" if data[at] == 2 else "stdout", time, text  # noqa: PLR2004 - the engine's number
             at = end
         rest = data[at:]
 
@@ -82,21 +78,22 @@ class _StreamReader:
     @property
     def pending_since(self) -> int | None:
         """Time of the first frame that is read and not delivered."""
-        times = [frame.time for frame, _ in self._held[:1]]
+        times = [time for (_, time, _), _ in self._held[:1]]
         if self._parts:
             times.append(self._parts_time)
         return min(times, default=None)
 
-    def take(self, frame: Frame) -> Iterable[LogLine]:
-        _, time, text = frame
+    def take(self, time: int, text: bytes, lines: list[LogLine]) -> None:
+        """Add the line that this frame completes, or the lines that it proves to be new."""
         self._ordinal = self._ordinal + 1 if time == self._time else 1
         self._time = time
         at = (time, self._ordinal)
         if not (self.skipping or self._parts) and text.endswith(b"\n"):
-            # The usual case, for which two generators would cost more than all the rest.
+            # The usual case, for which a generator would cost more than all the rest.
             self.position = at
-            return (LogLine(text.decode("utf-8", "replace"), self.stream, time / _NS),)
-        return self._take(frame, at)
+            lines.append(LogLine(text.decode("utf-8", "replace"), self.stream, time / _NS))
+        else:
+            lines.extend(self._take((self.stream, time, text), at))
 
     def _take(self, frame: Frame, at: Position) -> Iterator[LogLine]:
         if not self.skipping:
@@ -110,7 +107,7 @@ class _StreamReader:
             self._held.clear()
         elif at > self.position:
             self._held.append((frame, at))
-            self._held_bytes += len(frame.text)
+            self._held_bytes += len(frame[2])
             if self._held_bytes > _HELD_BYTES:
                 yield from self.settle()
 
@@ -127,13 +124,14 @@ class _StreamReader:
             yield self._line(self._parts_time)
 
     def _add(self, frame: Frame, at: Position) -> Iterator[LogLine]:
+        _, time, text = frame
         if not self._parts:
-            self._parts_time = frame.time
-        self._parts.append(frame.text)
-        self._parts_bytes += len(frame.text)
-        if frame.text.endswith(b"\n") or self._parts_bytes >= LONGEST_LINE:
+            self._parts_time = time
+        self._parts.append(text)
+        self._parts_bytes += len(text)
+        if text.endswith(b"\n") or self._parts_bytes >= LONGEST_LINE:
             self.position = at
-            yield self._line(frame.time)
+            yield self._line(time)
 
     def _line(self, time: int) -> LogLine:
         text = b"".join(self._parts).decode("utf-8", "replace")
@@ -168,9 +166,18 @@ class LineReader:
         """Return the last frame delivered of a stream."""
         return self._streams[stream].position
 
-    def take(self, frame: Frame) -> Iterable[LogLine]:
-        """Return the lines that this frame completes."""
-        return self._streams[frame.stream].take(frame)
+    def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
+        """Add the lines that frames complete, until they have so many bytes; False: the frames ended before."""
+        readers = self._streams
+        size = count = 0
+        for stream, time, text in frames:
+            readers[stream].take(time, text, lines)
+            if len(lines) != count:
+                count = len(lines)
+                size += len(text)
+                if size >= limit:
+                    return True
+        return False
 
     def end(self, *, complete: bool) -> Iterator[LogLine]:
         """Return what the end of the answer completes.

@@ -1,7 +1,8 @@
 """Reading the log of one container by a cursor, chunk by chunk.
 
 The cursor of a container is `{"stdout": [time, ordinal], "stderr": [...], "newest": time}`, times in ns of the engine's
-clock; with `"pending": true` pieces of an unfinished line stand before the place, with `"done": true` all was read.
+clock; with `"pending": true` pieces of an unfinished line stand before the place, with `"done": true` all was read,
+with `"fast": true` much was written between the last two reads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.docker.log_frames import MARGIN_NS, Frame, LineReader, frames_in
+from airflow_provider_launch.schedulers.docker.log_frames import (
+    LONGEST_LINE,
+    MARGIN_NS,
+    Frame,
+    LineReader,
+    frames_in,
+)
 from airflow_provider_launch.schedulers.logs import LogLine
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
@@ -28,7 +35,7 @@ __all__ = ["Chunk", "LogReader"]
 CHUNK_BYTES = 256 * 1024
 TAIL_FRAMES = 500
 """The engine reads the end of a log backwards and fast, but looks through all of it to find a time."""
-_KEYS = ("stdout", "stderr", "newest", "pending")
+_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
 
@@ -54,6 +61,8 @@ class _Answer:
     reader: LineReader
     complete: bool
     """The container had ended before it was asked for; otherwise it ends where the log ended then."""
+    brought: int = 0
+    """Lines so far."""
 
 
 class LogReader:
@@ -89,38 +98,36 @@ class LogReader:
         if answer is None:
             answer = self._ask(container, cursor, complete=complete)
         lines: list[LogLine] = []
-        size = 0
-        at_end = False
+        at_end = cut_off = False
         try:
-            while size < CHUNK_BYTES:
-                frame = next(answer.frames, None)
-                if frame is None:
-                    at_end = True
-                    lines += answer.reader.end(complete=complete and answer.complete)
-                    break
-                for line in answer.reader.take(frame):
-                    lines.append(line)
-                    size += len(line.text)
+            at_end = not answer.reader.take(answer.frames, lines, CHUNK_BYTES)
+            if at_end:
+                lines += answer.reader.end(complete=complete and answer.complete)
         except (OSError, ValueError) as error:
-            # The answer was cut off (urllib3's and requests' errors are OSErrors): what came before it counts.
+            # urllib3's and requests' errors are OSErrors. What came before it counts.
+            cut_off = True
             answer.response.close()
             if not lines:
                 raise SchedulerUnavailableError(
                     f"the log of container {container[:12]} was cut off: {error}"
                 ) from error
         after = self._cursor(cursor, answer.reader)
+        answer.brought += len(lines)
         partial = answer.reader.pending_since is not None
         if at_end:
             answer.response.close()
+            if answer.brought > TAIL_FRAMES:
+                after["fast"] = True
             at_end = answer.complete or not complete
             if complete and at_end:
                 after["done"] = True
-        elif size >= CHUNK_BYTES:
+        elif not cut_off:
             self._keep(container, after, answer)
         return Chunk(lines, after, at_end, partial)
 
     def _ask(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> _Answer:
-        if cursor.get("newest") is None or cursor.get("pending"):
+        # What writes fast has written more than the tail again; but once it has ended, there may be little left.
+        if cursor.get("newest") is None or cursor.get("pending") or (cursor.get("fast") and not complete):
             return self._answer(container, cursor, None, complete=complete)
         answer = self._answer(container, cursor, TAIL_FRAMES, complete=complete)
         first = self._first(answer)
@@ -149,9 +156,7 @@ class LogReader:
         """Tell whether the frames reach back to what was delivered; otherwise the tail was too short."""
         since = max(0, cursor["newest"] - MARGIN_NS)
         probe = _reader(cursor, since)
-        for frame in frames:
-            for _ in probe.take(frame):
-                pass
+        probe.take(frames, [], len(frames) * LONGEST_LINE)
         return probe.found() and any(cursor.get(name) and cursor[name][0] >= since for name in ("stdout", "stderr"))
 
     def _cursor(self, before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:

@@ -736,7 +736,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             state = {"at": at, **chunk.cursor}
             lines = chunk.lines
             if number:
-                lines = [dataclasses.replace(line, attempt=number) for line in lines]
+                lines = [line._replace(attempt=number) for line in lines]
             certain = not chunk.partial and _is_only(app, role_name)
             if lines or container.live:
                 break
