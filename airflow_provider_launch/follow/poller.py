@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Poller", "poll_many"]
 
 _BACKOFF_MAX_S = 15.0
-_FIRST_STEP_S = 0.05
+_FIRST_STEP_S = 0.02
 _AGE_PER_STEP = 4
 """A young app is asked for again after a quarter of its age: one that ends at once is not waited for."""
 

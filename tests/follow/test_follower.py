@@ -502,7 +502,7 @@ def test_followers_may_share_a_poller(engine, scheduler):
         engine.state(app_id, AppState.SUCCEEDED)
     ends = [states(collect(follower)) for follower in followers]
 
-    assert len(asked) < 20
+    assert len(asked) < 40  # each follower for itself: 20 times as many
     assert all(len(one) == 20 for one in asked)
     assert ends == [["SUCCEEDED"]] * 20
     assert launch_threads() == []
