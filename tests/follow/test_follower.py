@@ -491,7 +491,7 @@ def test_an_exception_in_the_consumer_ends_all_threads(follow):
 def test_followers_may_share_a_poller(engine, scheduler):
     """A thousand apps are one question."""
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(20)]
-    poller = Poller(scheduler, 0.05)
+    poller = Poller(scheduler, 0.02)
     followers = [Follower(scheduler, app_id, logs=False, poller=poller) for app_id in ids]
     for follower in followers:
         until(follower, lambda event: isinstance(event, StateChanged))
