@@ -112,7 +112,9 @@ class Poller:
     def _step(self) -> float:
         """Return seconds until young apps are asked for alone; forget those that are not young any more."""
         now = time.monotonic()
-        steps = {app_id: max(_FIRST_STEP_S, (now - since) / _AGE_PER_STEP) for app_id, since in self._young.items()}
+        # The more apps, the less a single one is worth a question of its own: in a triggerer some app is always young.
+        first = _FIRST_STEP_S * len(self._inboxes)
+        steps = {app_id: max(first, (now - since) / _AGE_PER_STEP) for app_id, since in self._young.items()}
         self._young = {app_id: self._young[app_id] for app_id, step in steps.items() if step < self.interval_s}
         return min((steps[app_id] for app_id in self._young), default=self.interval_s)
 

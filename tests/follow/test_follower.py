@@ -488,6 +488,26 @@ def test_an_exception_in_the_consumer_ends_all_threads(follow):
     assert launch_threads() == []
 
 
+def test_young_apps_of_many_wait_for_the_round(engine, scheduler):
+    """In a triggerer some app is always young; the scheduler would never be left alone."""
+    ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(50)]
+    poller = Poller(scheduler, 0.5)
+    heard: list[object] = []
+    for app_id in ids:
+        poller.subscribe(app_id, heard.append)
+    until_heard = time.monotonic() + 5
+    while len(heard) < len(ids) and time.monotonic() < until_heard:
+        time.sleep(0.01)
+    engine.describe_calls.clear()
+    time.sleep(1.2)
+    asked = list(engine.describe_calls)
+    for app_id in ids:
+        poller.unsubscribe(app_id, heard.append)
+
+    assert 1 <= len(asked) <= 3
+    assert all(len(one) == 50 for one in asked)
+
+
 def test_followers_may_share_a_poller(engine, scheduler):
     """A thousand apps are one question."""
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(20)]
