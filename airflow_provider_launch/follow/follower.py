@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick
-from airflow_provider_launch.follow.log_reader import LogReader
+from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
 from airflow_provider_launch.follow.poller import Answer, Poller
 from airflow_provider_launch.follow.state_watch import Learned, StateWatch
 
@@ -93,6 +93,8 @@ class Follower:
             from_now=logs_from == "now",
         )
         self._closed = False
+        self._item: LogItem | None = None
+        self._left: set[str] = set()
         self._events: Generator[Event, None, None] | None = None
 
     @property
@@ -118,6 +120,14 @@ class Follower:
         if self._events is None:
             self._events = self._follow()
         return self._events
+
+    def leave(self, shown: int) -> None:
+        """Read the replica of the lines in hand no further; its cursor stands after the first `shown` of them."""
+        item = self._item
+        if item is not None and item.key is not None:
+            self._cursors[item.key] = place_after(item.start, item.start_skip + shown)
+            self._left.add(item.key)
+            self._reader.leave(item.key)
 
     def close(self) -> None:
         """End the helper threads, without waiting for one that hangs in a request; may be repeated."""
@@ -213,13 +223,17 @@ class Follower:
         item = self._reader.pop()
         if item is None:
             return
-        if item.key is not None:
-            # Before the yield: who stops with these lines in hand has seen them.
-            self._cursors[item.key] = item.cursor
         try:
+            if item.key in self._left:
+                return
+            self._item = item
+            if item.key is not None:
+                # Before the yield: who stops with these lines in hand has seen them.
+                self._cursors[item.key] = item.cursor
             if item.event is not None:
                 yield item.event
         finally:
+            self._item = None
             self._reader.told(item)
 
     def _drained(self) -> bool:

@@ -190,6 +190,13 @@ class LogReader:
         with self._changed:
             return not self._items and all(replica.complete for replica in self._replicas.values())
 
+    def leave(self, key: str) -> None:
+        """Read this replica no more."""
+        with self._changed:
+            if (replica := self._replicas.get(key)) is not None:
+                replica.complete = True
+                self._changed.notify_all()
+
     def stop(self) -> None:
         """Let the thread end as soon as the read under way returns; what is queued can still be popped."""
         with self._changed:

@@ -15,6 +15,8 @@ from airflow_provider_launch.specs.states import AppState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_launch.hooks.log_limit import LogLimit
+
 __all__ = ["TaskLog", "pieces"]
 
 PIECE_BYTES = 32 * 1024
@@ -34,6 +36,7 @@ class TaskLog:
         last_state: the state that was told before, which is not told again.
         tails: last lines of replicas, told before.
         on_url: takes the page of the app in its scheduler's user interface, each time another is named.
+        limit: how much of a long log is shown. None: all.
     """
 
     def __init__(
@@ -44,8 +47,10 @@ class TaskLog:
         last_state: str = "",
         tails: Mapping[str, Sequence[str]] | None = None,
         on_url: Callable[[str], object] | None = None,
+        limit: LogLimit | None = None,
     ) -> None:
         self._log = log
+        self._limit = limit if limit and limit.max_bytes is not None else None
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
         lines = line_logger(log)
         self._out: Callable[[str], object] = lines.info
@@ -65,7 +70,7 @@ class TaskLog:
     def tell(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
         if isinstance(event, LogLines):
-            self._lines(f"{event.role}/{event.replica}", event.lines)
+            self._limited(f"{event.role}/{event.replica}", event.lines)
         elif isinstance(event, StateChanged):
             self._state(event)
         elif isinstance(event, LogGap):
@@ -76,7 +81,37 @@ class TaskLog:
         elif isinstance(event, Reached):
             self._log.info("app %s: the scheduler answers again after %.0f s", self._name, event.after_s)
         elif isinstance(event, Ended):
+            self.finish()
             self._show_url(event.response.ui_url)
+
+    def finish(self) -> None:
+        """Write the last lines of what was cut short; may be repeated."""
+        if self._limit is None:
+            return
+        for key, rest in self._limit.rests():
+            if rest.left_out or rest.bytes_left_out:
+                self._log.warning(
+                    "[%s] --- max_log_bytes=%d: %d lines, %d bytes, are not shown here ---",
+                    key, self._limit.max_bytes, rest.left_out, rest.bytes_left_out,
+                )  # fmt: skip
+            self._lines(key, [*rest.lines])
+
+    def say_cut(self, key: str, max_bytes: int | None) -> None:
+        """Say that the next lines of a replica come at the end."""
+        self._log.info("[%s] --- max_log_bytes=%s: the last lines follow when the app has ended ---", key, max_bytes)
+
+    def _limited(self, key: str, lines: Sequence[LogLine]) -> None:
+        limit = self._limit
+        if limit is None:
+            self._lines(key, lines)
+            return
+        was_full = limit.is_full(key)
+        first = limit.admit(key, lines)
+        self._lines(key, lines[:first])
+        if first < len(lines):
+            if not was_full:
+                self.say_cut(key, limit.max_bytes)
+            limit.hold(key, lines[first:])
 
     def _state(self, event: StateChanged) -> None:
         new = str(event.new)

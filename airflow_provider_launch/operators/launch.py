@@ -47,6 +47,7 @@ class LaunchAppOperator(BaseOperator):
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now": an app that is taken up again is shown without its earlier lines.
+        max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
         unavailable_for_s: how long a scheduler out of reach is borne.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
@@ -73,6 +74,7 @@ class LaunchAppOperator(BaseOperator):
         streams: str | Stream | None = None,
         log_roles: Sequence[str] | None = None,
         logs_from: str = "start",
+        max_log_bytes: int | None = None,
         on_kill: str = "cancel",
         unavailable_for_s: float = 600,
         time_limit_s: float | None = None,
@@ -89,6 +91,7 @@ class LaunchAppOperator(BaseOperator):
         self.streams = streams
         self.log_roles = log_roles
         self.logs_from = logs_from
+        self.max_log_bytes = max_log_bytes
         # `on_kill` is the name of Airflow's method.
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
@@ -105,6 +108,7 @@ class LaunchAppOperator(BaseOperator):
                 _as_app(app)
 
     def _check_arguments(self) -> None:
+        from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         for name, value, allowed in (
@@ -117,6 +121,7 @@ class LaunchAppOperator(BaseOperator):
         for name, number in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
             if number is not None and not number > 0:
                 raise InvalidAppError(f"{name}={number!r} must be more than 0 seconds")
+        check_max_log_bytes(self.max_log_bytes)
         if self.unavailable_for_s < 0:
             raise InvalidAppError(f"unavailable_for_s={self.unavailable_for_s!r} must not be negative")
 

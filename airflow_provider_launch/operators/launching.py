@@ -16,6 +16,7 @@ from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.lineage import with_parent_run
+from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
@@ -191,6 +192,7 @@ class Launching:
             streams=None if op.streams is None else Stream(op.streams).value,
             log_roles=None if op.log_roles is None else list(op.log_roles),
             logs_from=op.logs_from,
+            max_log_bytes=op.max_log_bytes,
             deadline=None if limit is None else began + limit.total_seconds(),
             cancels_at_deadline=op.kill_policy == "cancel",
             kill_policy=op.kill_policy,
@@ -336,6 +338,7 @@ class Launching:
             last_state=handover.state,
             tails=handover.tails,
             on_url=lambda url: show_ui(op, self._ti, url),
+            limit=LogLimit(op.max_log_bytes, handover.told),
         )
         with Follower(
             self._scheduler,
@@ -351,7 +354,11 @@ class Launching:
             log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
             scheduled=True,
         ) as follower:
-            response = watch(follower, task_log, self._check)
+            try:
+                response = watch(follower, task_log, self._check)
+            finally:
+                with contextlib.suppress(Exception):
+                    task_log.finish()
         if response is None:
             raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
         if response.state == AppState.SUCCEEDED:

@@ -41,6 +41,7 @@ class AppStatusSensor(BaseSensorOperator):
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now": without the lines of before the first look.
+        max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
         unavailable_for_s: how long a scheduler out of reach is borne.
         deferrable: True waits in the triggerer, whatever the mode, from the start if nothing has to be rendered on a
@@ -61,6 +62,7 @@ class AppStatusSensor(BaseSensorOperator):
         streams: str | None = None,
         log_roles: Sequence[str] | None = None,
         logs_from: str = "start",
+        max_log_bytes: int | None = None,
         on_kill: str = "leave",
         unavailable_for_s: float = 600,
         deferrable: bool | None = None,
@@ -72,6 +74,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.streams = streams
         self.log_roles = log_roles
         self.logs_from = logs_from
+        self.max_log_bytes = max_log_bytes
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
         self.deferrable = _default_deferrable() if deferrable is None else deferrable
@@ -91,8 +94,10 @@ class AppStatusSensor(BaseSensorOperator):
             self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
+        from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
         from airflow_provider_launch.specs.errors import InvalidAppError
 
+        check_max_log_bytes(self.max_log_bytes)
         for name, value, allowed in (
             ("logs_from", self.logs_from, ("start", "now")),
             ("on_kill", self.kill_policy, ("cancel", "leave")),
@@ -141,6 +146,7 @@ class AppStatusSensor(BaseSensorOperator):
             "streams": self.streams,
             "log_roles": None if self.log_roles is None else list(self.log_roles),
             "logs_from": self.logs_from,
+            "max_log_bytes": self.max_log_bytes,
             "timeout_s": float(self.timeout),
             "cancels_at_deadline": self.kill_policy == "cancel",
             "kill_policy": self.kill_policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
@@ -111,7 +113,13 @@ class Look:
             self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
         handover = Handover.from_json(event) if lasts else Handover()
-        log = TaskLog(self._sensor.log, self._app_id, last_state=handover.state, tails=handover.tails)
+        log = TaskLog(
+            self._sensor.log,
+            self._app_id,
+            last_state=handover.state,
+            tails=handover.tails,
+            limit=LogLimit(self._sensor.max_log_bytes, handover.told),
+        )
 
         def follow() -> dict[str, Any]:
             places = dict(handover.places)
@@ -130,19 +138,18 @@ class Look:
     def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         if self._sensor.mode == "reschedule":
             return self._glance(context)
-        log = self._task_log(context)
+        log = self._task_log(context, limit=LogLimit(self._sensor.max_log_bytes))
         with self._follower({}, self._sensor.follow_interval_s) as follower:
-            return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
+            try:
+                return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
+            finally:
+                with contextlib.suppress(Exception):
+                    log.finish()
 
     def _glance(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
-        store = context.get("task_state_store")
-        # A new try has a new log, which begins at the start; the same try goes on in the same file.
-        scope = [self._handle, context["ti"].try_number, getattr(context["dag_run"], "clear_number", 0)]
-        stored: object = None if store is None else store.get(KEY, None)
-        memory: dict[str, Any] = {"scope": scope}
-        if isinstance(stored, dict) and stored.get("scope") == scope:
-            memory = dict(stored)
+        memory = self._remembered(context)
         log = self._task_log(context, str(memory.get("state", "")))
+        limit = LogLimit(self._sensor.max_log_bytes, memory.get("told"))
         response: DescribeAppResponse | None = None
         with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1) as follower:
             moment = _Moment()
@@ -152,30 +159,58 @@ class Look:
                     self._bear_outage(memory, event)
                 # A log that fails must not change how the task ends.
                 with contextlib.suppress(Exception):
-                    log.tell(event)
+                    log.tell(_first_lines(event, limit, follower, log) if isinstance(event, LogLines) else event)
                 if isinstance(event, Ended):
                     response = event.response
                 if response is not None or moment.is_over(event):
                     break
-            packed = pack(follower.cursors)
+            places = follower.cursors
         if moment.is_state_known:
             memory.pop("unreachable_since", None)
-        memory["state"] = log.last_state
-        if len(packed) <= MAX_PACKED:
-            memory["cursors"] = packed
-        elif response is None:
-            self._sensor.log.warning("the app has too many replicas for the state store: lines may be shown twice")
-        if store is not None and response is None:
-            store.set(KEY, memory)
+        if response is None:
+            self._remember(context, memory, places, log, limit)
+        elif limit.max_bytes is not None:
+            log = self._tell_last_lines(context, places, limit, log)
         return response, log
 
-    def _task_log(self, context: Context, last_state: str = "") -> TaskLog:
+    def _remembered(self, context: Context) -> dict[str, Any]:
+        """Return what the last look of this try has kept."""
+        store = context.get("task_state_store")
+        # A new try has a new log, which begins at the start; the same try goes on in the same file.
+        scope = [self._handle, context["ti"].try_number, getattr(context["dag_run"], "clear_number", 0)]
+        stored: object = None if store is None else store.get(KEY, None)
+        return dict(stored) if isinstance(stored, dict) and stored.get("scope") == scope else {"scope": scope}
+
+    def _remember(
+        self, context: Context, memory: dict[str, Any], places: dict[str, Any], log: TaskLog, limit: LogLimit
+    ) -> None:
+        memory["state"] = log.last_state
+        if limit.max_bytes is not None:
+            memory["told"] = limit.told
+        packed = pack(places)
+        if len(packed) <= MAX_PACKED:
+            memory["cursors"] = packed
+        else:
+            self._sensor.log.warning("the app has too many replicas for the state store: lines may be shown twice")
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(KEY, memory)
+
+    def _tell_last_lines(self, context: Context, places: dict[str, Any], limit: LogLimit, first: TaskLog) -> TaskLog:
+        """Read what no look has shown, and show its last lines."""
+        log = self._task_log(context, first.last_state, LogLimit(limit.max_bytes, limit.told))
+        with self._follower(places, None, is_first=False) as follower:
+            watch(follower, log, self._check)
+        return log
+
+    def _task_log(self, context: Context, last_state: str = "", limit: LogLimit | None = None) -> TaskLog:
         sensor = self._sensor
         return TaskLog(
             sensor.log,
             self._app_id,
             last_state=last_state,
             on_url=lambda url: show_ui(sensor, context["ti"], url),
+            limit=limit,
         )
 
     def _bear_outage(self, memory: dict[str, Any], event: Unreachable) -> None:
@@ -219,6 +254,22 @@ class Look:
     def _check(self) -> None:
         if self._sensor._killed:  # noqa: SLF001 - set by its `on_kill`
             raise AppKilledError("the task was killed")
+
+
+def _first_lines(event: LogLines, limit: LogLimit, follower: Follower, log: TaskLog) -> LogLines:
+    """Return the lines which are shown before the end; where there are others, their replica is read no further."""
+    key = f"{event.role}/{event.replica}"
+    was_full = limit.is_full(key)
+    shown = limit.admit(key, event.lines)
+    if shown == len(event.lines):
+        return event
+    follower.leave(shown)
+    first = dataclasses.replace(event, lines=event.lines[:shown])
+    if not was_full:
+        log.tell(first)
+        log.say_cut(key, limit.max_bytes)
+        return dataclasses.replace(event, lines=[])
+    return first
 
 
 class _Moment:

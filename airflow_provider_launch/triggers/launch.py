@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch.hooks.handover import Handover
+from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.specs.errors import (
@@ -34,9 +35,9 @@ _LOOK_S = 5.0
 """How often silence and the deadline are looked at; all else wakes the trigger."""
 _DRAIN_S = 2.0
 _STEP_S = 0.02
-_STATE_KEY, _DEADLINE_KEY = "*", "#"
-"""Beside the places of `role/replica`: the state that was told last, and until when a trigger waits that was started
-anew."""
+_STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
+"""Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
+and how much was shown where there is a limit."""
 _OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
@@ -57,6 +58,7 @@ class AppStatusTrigger(BaseTrigger):
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now": without what was written before; replicas with a place go on from there.
+        max_log_bytes: half of it is shown of each replica here; the last lines are shown by the worker. None: all.
         deadline: epoch seconds after which the waiting ends. None: never.
         timeout_s: the same, counted from the start of the trigger.
         cancels_at_deadline: whether that happens, or the app is left alone.
@@ -75,6 +77,7 @@ class AppStatusTrigger(BaseTrigger):
         streams: str | None = None,
         log_roles: Sequence[str] | None = None,
         logs_from: str = "start",
+        max_log_bytes: int | None = None,
         deadline: float | None = None,
         timeout_s: float | None = None,
         cancels_at_deadline: bool = True,
@@ -90,6 +93,7 @@ class AppStatusTrigger(BaseTrigger):
         self.streams = streams
         self.log_roles = log_roles
         self.logs_from = logs_from
+        self.max_log_bytes = max_log_bytes
         self.deadline = deadline
         self.timeout_s = timeout_s
         self.cancels_at_deadline = cancels_at_deadline
@@ -103,7 +107,7 @@ class AppStatusTrigger(BaseTrigger):
         """Return what the triggerer makes this trigger from; plain JSON, no secrets."""
         names = (
             "handle", "launch_conn_id", "poll_interval_s", "unavailable_for_s", "streams", "log_roles", "logs_from",
-            "deadline", "timeout_s", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
+            "max_log_bytes", "deadline", "timeout_s", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
         )  # fmt: skip
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -223,6 +227,8 @@ class _Watching:
         places = await self._checkpoint.load() or dict(given.places)
         state = str(places.pop(_STATE_KEY, given.state) or "")
         self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
+        told = places.pop(_TOLD_KEY, given.told)
+        self._limit = LogLimit(trigger.max_log_bytes, told)
         self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
@@ -233,6 +239,7 @@ class _Watching:
             cursors=places,
             streams=None if trigger.streams is None else Stream(trigger.streams),
             from_now=trigger.logs_from == "now",
+            limit=self._limit,
         )
         self._feed.on_checkpoint = self._wake
         self._pump.add(self._feed)
@@ -252,7 +259,7 @@ class _Watching:
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_STEP_S)
         await self._checkpoint.save(self._with_state(places))
-        handover = Handover(places, self._task_log.last_state, self._tails())
+        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
         return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
 
     def _tails(self) -> dict[str, Sequence[str]]:
@@ -310,7 +317,10 @@ class _Watching:
         return f"the time is over; app {self._app_id} is cancelled"
 
     def _with_state(self, places: Mapping[str, Any]) -> dict[str, Any]:
-        return {**places, _STATE_KEY: self._task_log.last_state, _DEADLINE_KEY: self._deadline}
+        kept: dict[str, Any] = {_STATE_KEY: self._task_log.last_state, _DEADLINE_KEY: self._deadline}
+        if self._limit.max_bytes is not None:
+            kept[_TOLD_KEY] = self._limit.told
+        return {**places, **kept}
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 

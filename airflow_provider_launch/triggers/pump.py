@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
+from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Feed:
         cursors: where another feed or follower left off.
         streams: which stream is read. None: what the backend has.
         from_now: without what was written before; replicas with a cursor go on from there.
+        limit: how much of each replica is shown here. None: all.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Feed:
         cursors: Mapping[str, JsonValue],
         streams: Stream | None,
         from_now: bool,
+        limit: LogLimit | None = None,
     ) -> None:
         self.reader = LogReader(
             scheduler,
@@ -83,6 +86,8 @@ class Feed:
         """Number of the pump's turn in which it wrote last."""
         self._task_log = task_log
         self._context = context
+        self._limit = limit or LogLimit(None)
+        self._left: set[str] = set()
         self._places: dict[str, JsonValue] = dict(cursors)
         self._events: deque[Event] = deque()
         self._item: LogItem | None = None
@@ -137,6 +142,9 @@ class Feed:
         return places
 
     def _write_part(self, item: LogItem) -> int:
+        if item.key is not None and item.key in self._left:
+            self._drop(item)
+            return _RECORD_BYTES
         if not isinstance(item.event, LogLines):
             if item.event is not None:
                 self._write(item.event)
@@ -147,16 +155,37 @@ class Feed:
         while self._told < len(lines) and size < _TURN_BYTES:
             size += len(lines[self._told].text) + _RECORD_BYTES
             self._told += 1
-        self._write(LogLines(item.event.role, item.event.replica, lines[first : self._told]))
-        if self._told == len(lines):
+        part = lines[first : self._told]
+        key = item.key or ""
+        was_full = self._limit.is_full(key)
+        shown = self._limit.admit(key, part)
+        self._write(LogLines(item.event.role, item.event.replica, part[:shown]))
+        if shown < len(part):
+            self._told = first + shown
+            self._leave(item, told=was_full)
+        elif self._told == len(lines):
             self._finish(item)
         return size
+
+    def _leave(self, item: LogItem, *, told: bool) -> None:
+        """Read a replica no further whose first lines are shown; the worker shows its last ones."""
+        key = item.key or ""
+        self._places[key] = place_after(item.start, item.start_skip + self._told)
+        self._left.add(key)
+        self.reader.leave(key)
+        if not told:
+            with contextlib.suppress(Exception):
+                self._context.run(self._task_log.say_cut, key, self._limit.max_bytes)
+        self._drop(item)
+
+    def _drop(self, item: LogItem) -> None:
+        self._item = None
+        self.reader.told(item)
 
     def _finish(self, item: LogItem) -> None:
         if item.key is not None:
             self._places[item.key] = item.cursor
-        self._item = None
-        self.reader.told(item)
+        self._drop(item)
 
     def _write(self, event: Event) -> None:
         # A log that fails must not stop the logs of the others.

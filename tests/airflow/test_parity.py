@@ -53,6 +53,18 @@ CASES = [
     Case("log_roles", {"log_roles": ["worker-1"]}, roles=2, expected=["[worker-1/0] err", "[worker-1/0] out"]),
     Case("log_roles", {"log_roles": []}, expected=[]),
     Case("logs_from", {"logs_from": "now"}, expected=["[worker/0] err", "[worker/0] out"]),
+    Case(
+        "max_log_bytes",
+        {"max_log_bytes": 200},
+        script="seq 1 1000; sleep 0.6",
+        looks=lambda ran, _: [line for line in ran.lines if line.startswith("[")],
+        expected=[
+            *(f"[worker/0] {number}" for number in range(1, 37)),
+            "[worker/0] --- max_log_bytes=200: the last lines follow when the app has ended ---",
+            "[worker/0] --- max_log_bytes=200: 940 lines, 3697 bytes, are not shown here ---",
+            *(f"[worker/0] {number}" for number in range(977, 1001)),
+        ],
+    ),
     Case("on_kill", {"on_kill": "leave"}, looks=state, expected="success"),
     Case("unavailable_for_s", {"unavailable_for_s": 0}, looks=state, expected="success"),
     Case(

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.pump import Feed, LogPump
@@ -31,6 +32,9 @@ class Log:
             self.lines += [line.text for line in event.lines]
             self.times += [time.monotonic()] * len(event.lines)
 
+    def say_cut(self, key: str, max_bytes: int | None) -> None:
+        self.lines.append(f"cut {key} {max_bytes}")
+
 
 @pytest.fixture
 def engine() -> FakeEngine:
@@ -41,17 +45,18 @@ def engine() -> FakeEngine:
 def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
     scheduler = FakeScheduler("session", engine)
 
-    def make(name: str, cursors: dict[str, Any] | None = None) -> tuple[Feed, Log, str]:
+    def make(name: str, cursors: dict[str, Any] | None = None, limit: LogLimit | None = None) -> tuple[Feed, Log, str]:
         app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
         log = Log()
         feed = Feed(
             scheduler,
             app_id,
-            log,
+            log,  # type: ignore[arg-type]
             contextvars.copy_context(),
             cursors=cursors or {},
             streams=None,
-            from_now=False,  # type: ignore[arg-type]
+            from_now=False,
+            limit=limit,
         )
         feed.reader.want([("worker", 0)], existing=False)
         return feed, log, app_id
@@ -183,3 +188,31 @@ def test_many_quiet_apps_are_read_a_bounded_number_of_times(engine: FakeEngine, 
 
     assert total < 3.0 * module._IDLE_READS_PER_S * 1.5
     assert apps > 30
+
+
+def test_beyond_its_limit_a_replica_is_left_to_the_worker(engine, feeds) -> None:
+    """A triggerer that watches for days reads of a flood no more than it may show."""
+    limit = LogLimit(200)
+    feed, log, app_id = feeds("flood", limit=limit)
+    pump = LogPump(1e9)
+    pump.add(feed)
+    for number in range(1, 1001):
+        engine.write(app_id, "worker", 0, f"{number}\n")
+    until(lambda: log.lines[-1:] == ["cut worker/0 200"])
+    reads = engine.log_calls
+    engine.write(app_id, "worker", 0, "more\n")
+    time.sleep(0.5)
+    places = pump.remove(feed)
+
+    assert log.lines[:-1] == [f"{number}\n" for number in range(1, 37)]
+    assert engine.log_calls <= reads + 1
+    again, shown, _ = feeds("flood", places, LogLimit(200, limit.told))
+    pump.add(again)
+    time.sleep(0.5)
+    assert shown.lines == []
+    assert pump.remove(again) == places
+    with Follower(FakeScheduler("session", engine), app_id, cursors=places) as follower:
+        engine.state(app_id, AppState.SUCCEEDED)
+        texts = [line.text for event in follower if isinstance(event, LogLines) for line in event.lines]
+    assert texts[0] == "37\n"
+    assert texts[-1] == "more\n"

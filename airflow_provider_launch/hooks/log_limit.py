@@ -1,0 +1,108 @@
+"""`max_log_bytes`: of a long log the beginning and the end are shown, and what is left out is said."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import LogLine
+
+__all__ = ["LogLimit", "Rest", "check_max_log_bytes"]
+
+
+def check_max_log_bytes(value: object) -> None:
+    """Refuse what is no number of bytes.
+
+    Raises:
+        InvalidAppError: it is none.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+        raise InvalidAppError(
+            f"max_log_bytes={value!r} must be a whole number of bytes above 0, or None for the whole log; "
+            f"log_roles=[] shows no lines"
+        )
+
+
+@dataclass
+class Rest:
+    """What follows the beginning of one replica's log."""
+
+    lines: deque[LogLine] = field(default_factory=deque)
+    """The last ones."""
+    bytes: int = 0
+    left_out: int = 0
+    bytes_left_out: int = 0
+
+
+class LogLimit:
+    """Shares out `max_bytes` of each replica: one half for its first lines, one half for its last.
+
+    Args:
+        max_bytes: of the texts of one replica, in UTF-8. None: no limit.
+        told: by `role/replica`, what an earlier part of the task has shown; what is no such thing counts as nothing.
+    """
+
+    def __init__(self, max_bytes: int | None, told: object = None) -> None:
+        self.max_bytes = max_bytes
+        self._half = (max_bytes or 0) // 2
+        self._told: dict[str, int] = {}
+        if isinstance(told, Mapping):
+            self._told = {str(key): size for key, size in told.items() if isinstance(size, int)}
+        self._rests: dict[str, Rest] = {}
+
+    @property
+    def told(self) -> dict[str, int]:
+        """Bytes of the first lines by `role/replica`; half of `max_bytes` where no more are shown."""
+        return dict(self._told)
+
+    def is_full(self, key: str) -> bool:
+        """Tell whether the first lines of the replica are all shown."""
+        return self.max_bytes is not None and self._told.get(key, 0) >= self._half
+
+    def admit(self, key: str, lines: Sequence[LogLine]) -> int:
+        """Return how many of the next lines belong to the first ones, which are shown at once."""
+        if self.max_bytes is None:
+            return len(lines)
+        told = self._told.get(key, 0)
+        for number, line in enumerate(lines):
+            size = _size(line)
+            if told + size > self._half:
+                # Also a shorter one after it: the beginning has no holes.
+                self._told[key] = self._half
+                return number
+            told += size
+        self._told[key] = told
+        return len(lines)
+
+    def hold(self, key: str, lines: Sequence[LogLine]) -> None:
+        """Keep the last of the lines after the first ones; memory is bounded by the limit."""
+        rest = self._rests.setdefault(key, Rest())
+        for line in lines:
+            rest.lines.append(line)
+            rest.bytes += _size(line)
+            while rest.bytes > self._half and len(rest.lines) > 1:
+                size = _size(rest.lines.popleft())
+                rest.bytes -= size
+                rest.bytes_left_out += size
+                rest.left_out += 1
+            if rest.bytes > self._half:
+                whole = rest.lines.pop()
+                kept = whole.text.encode("utf-8", "surrogatepass")[rest.bytes - self._half :]
+                rest.bytes_left_out += rest.bytes - len(kept)
+                rest.bytes = len(kept)
+                rest.lines.append(whole._replace(text=kept.decode("utf-8", "replace")))
+
+    def rests(self) -> Iterator[tuple[str, Rest]]:
+        """Return what was held, once."""
+        rests, self._rests = self._rests, {}
+        yield from rests.items()
+
+
+def _size(line: LogLine) -> int:
+    text = line.text
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
