@@ -60,6 +60,8 @@ def options_page() -> str:
 
 
 def _table(options: Any) -> Iterator[str]:
+    from airflow_provider_launch.util.types import get_type_name
+
     yield "| Option | Type | Default | Meaning |"
     yield "|---|---|---|---|"
     helps = options.get_docstrings()
@@ -68,7 +70,7 @@ def _table(options: Any) -> Iterator[str]:
     for field in dataclasses.fields(options):
         name = field.metadata.get("cfg_key", field.name)
         type_ = schema.get(name).opt_type
-        shown = str(type_) if get_args(type_) else type_.__name__
+        shown = get_type_name(type_)
         limits = "".join(f", {limit}" for limit in _limits(hints[field.name]))
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         if field.default_factory is not dataclasses.MISSING:

@@ -24,4 +24,5 @@ def final_errors() -> Iterator[None]:
     except FinalAppError:
         raise
     except InvalidAppError as error:
-        raise FinalAppError(str(error)) from error
+        # The text says what, which and how to mend it; where we noticed it is of no use to whoever wrote the DAG.
+        raise FinalAppError(str(error)) from None

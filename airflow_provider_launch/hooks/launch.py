@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields, split_extras
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -169,7 +169,14 @@ class LaunchHook(BaseHook):
         if len(schema) == 0:
             return {**self.options.cfg, **own}
         # By registered name, so that two spellings of one option do not stand side by side.
-        return {**schema.registered(self.options.cfg, strict=True), **schema.registered(own, strict=True)}
+        try:
+            return {**schema.registered(self.options.cfg, strict=True), **schema.registered(own, strict=True)}
+        except InvalidRunConfigException as error:
+            name = error.cfg_key
+            reason = str(error).partition(". Given:")[0]
+            if schema.registered_name(name) is None and name in self.options.params:
+                reason = f"option {name!r} says where apps run, and belongs into connection {self.launch_conn_id!r}"
+            raise InvalidRunConfigException(f"cfg of the task: {reason}", name, own) from None
 
     def get_conn(self) -> Scheduler[Any]:
         """Return the scheduler."""

@@ -72,13 +72,13 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
         tails: the last lines by `role/replica`.
     """
     replica = first_failed(response)
-    parts = [f"app {handle} {response.state}"]
-    if replica is not None:
-        parts.append(f": {_replica_text(replica)}")
+    reasons = [] if replica is None else [_replica_text(replica)]
     msg = response.msg if response.msg not in ("", NONE) else ""
-    # A scheduler often says the same once more in its message.
+    # A scheduler often says the same once more in its message; otherwise that is the cause, and the replica's end the
+    # effect: a time limit, a cancellation.
     if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
-        parts.append(f" ({msg})")
+        reasons.insert(0, msg)
+    parts = [f"app {handle} {response.state}" + (f": {'; '.join(reasons)}" if reasons else "")]
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {line}" for line in tail)

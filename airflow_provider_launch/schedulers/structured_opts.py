@@ -202,7 +202,7 @@ def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = Tru
     try:
         return cls.from_cfg(values)
     except InvalidRunConfigException as error:
-        raise InvalidRunConfigException(str(error.args[0]).partition(". Given:")[0], error.cfg_key, cfg) from error
+        raise InvalidRunConfigException(str(error.args[0]).partition(". Given:")[0], error.cfg_key, cfg) from None
     except (TypeError, ValueError) as error:
         # What `__post_init__` of the options refuses.
         raise InvalidRunConfigException(str(error), "", cfg) from error

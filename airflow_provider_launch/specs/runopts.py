@@ -272,7 +272,10 @@ def _wrong_value(
     name: str, value: object, opt: runopt, cfg: Mapping[str, Any], why: str = ""
 ) -> InvalidRunConfigException:
     shown, kind = _shown(name, value), get_type_name(opt.opt_type)
-    reason = f"option {name!r} must be of type {kind}, but {shown} is {type(value).__name__}"
+    if get_origin(opt.opt_type) is Literal:
+        reason = f"option {name!r} must be {kind}, not {shown}"
+    else:
+        reason = f"option {name!r} must be of type {kind}, but {shown} is {type(value).__name__}"
     # The cause may quote the value, which must not be seen for a secret.
     if why and shown != "***":
         reason += f": {why}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,9 +189,11 @@ def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], Any
 
 
 def get_type_name(tp: Any) -> str:
-    """Return how a person writes the type: `int`, `list[str]`, `typing.Union[str, int]`."""
+    """Return how a person writes the type: `int`, `list[str]`, `typing.Union[str, int]`, `'a' or 'b'`."""
     if tp is type(None):
         return "None"
+    if get_origin(tp) is Literal:
+        return " or ".join(map(repr, get_args(tp)))
     if get_origin(tp) is not None or not hasattr(tp, "__name__"):
         return str(tp)
     return str(tp.__name__)

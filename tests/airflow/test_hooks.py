@@ -15,7 +15,7 @@ from airflow.sdk.log import redact
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from tests.engines.docker.private import PrivateDocker
 
 
@@ -91,6 +91,22 @@ def test_cfg_wins_over_the_connection(define) -> None:
     hook = define(extra={"grace_s": 1, "working_dir": "w"})
 
     assert hook.merged_cfg({"graceS": 2.0}) == {"grace_s": 2.0, "working_dir": "w"}
+
+
+@pytest.mark.parametrize(
+    ("cfg", "text"),
+    [
+        ({"root": "/x"}, "cfg of the task: option 'root' says where apps run, and belongs into connection 'c'"),
+        ({"grace": 1}, "cfg of the task: unknown option 'grace'; did you mean 'grace_s'?"),
+    ],
+)
+def test_what_is_wrong_in_cfg_is_told_of_the_task(define, cfg, text) -> None:
+    with pytest.raises(InvalidRunConfigException) as caught:
+        define(extra={"grace_s": 1}).merged_cfg(cfg)
+
+    assert str(caught.value).startswith(text)
+    # One traceback in the log, not three.
+    assert caught.value.__suppress_context__
 
 
 def test_the_connection_test_says_what_was_checked(define, tmp_path) -> None:

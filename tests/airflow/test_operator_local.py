@@ -291,3 +291,11 @@ def test_the_worker_environment_does_not_reach_the_app(monkeypatch) -> None:
     assert ran.told("PATH=")
     assert not ran.told("geheim")
     assert os.environ["AIRFLOW__CORE__FERNET_KEY"] == "geheim"
+
+
+def test_a_time_limit_is_the_cause_and_the_end_of_the_replica_its_effect(api) -> None:
+    ran = run_task(launch(sh("exec sleep 60"), time_limit_s=1), api)
+    text = str(ran.error)
+
+    assert ran.state == "failed"
+    assert re.search(r"FAILED: [^;]*time limit[^;]*; role 'worker' replica 0", text), text
