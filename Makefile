@@ -6,9 +6,10 @@ BUILD  := $(CURDIR)/.build
 VENV   := $(BUILD)/venv
 PY     := $(VENV)/bin/python
 UV     := $(VENV)/bin/uv
-# Pass e.g. ARGS="-k retry tests/local" to test, or a DAG's name to demo: make demo DAG=launch_local_retry
+# Pass e.g. ARGS="-k retry tests/local" to test, or a DAG's name to demo: make demo DAG=launch_local_retry, or yours: DAGS=my/folder DAG=mine
 ARGS   ?=
 DAG    ?= launch_local_demo
+DAGS   ?= example_dags
 JOBS   ?= 2
 PORT   ?= 8793
 
@@ -25,9 +26,9 @@ export AIRFLOW_HOME := $(BUILD)/airflow
 
 # Only our examples: Airflow's own would bring complaints about providers that are not installed.
 BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", \
-  "kwargs": {"path": "$(CURDIR)/example_dags"}}]
+  "kwargs": {"path": "$(abspath $(DAGS))"}}]
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
-  AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/example_dags AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
+  AIRFLOW__CORE__DAGS_FOLDER=$(abspath $(DAGS)) AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db \
   AIRFLOW_CONN_LAUNCH_DOCKER_DEFAULT='launch-docker://?pull=never'
 # Containers need an engine, and an image: made from files of this machine, so that nothing is pulled.

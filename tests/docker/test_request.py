@@ -149,7 +149,7 @@ def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
     assert "hush" not in text
     assert '"LEVEL=info"' in text
     assert "POST /containers/create?name=app-1-main-0" in text
-    assert "and 2 more replicas" in text
+    assert "and 4 more replicas" in text
 
 
 def test_names_tell_attempts_apart_and_hosts_do_not() -> None:

@@ -47,7 +47,7 @@ RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which 
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
-_FORMATTED_REPLICAS = 3
+_FORMATTED_REPLICAS = 1
 _MB = 1024 * 1024
 NO_NETWORK = "none"
 NAMELESS = {NO_NETWORK, "host", "bridge", "default"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import docker
-from docker.errors import ImageNotFound
+from docker.errors import APIError, ImageNotFound
 
 from tests.engines.docker.daemon import EngineError
 
@@ -72,11 +73,11 @@ def _build(
     # Workers of one run ask at the same time.
     with (Path(tempfile.gettempdir()) / f"launch-image-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            if client.images.get(name).labels.get(_CONTENT) == content:
-                return name
-        except ImageNotFound:
-            pass
+        old = None
+        with contextlib.suppress(ImageNotFound):
+            old = client.images.get(name)
+        if old is not None and old.labels.get(_CONTENT) == content:
+            return name
         with tempfile.NamedTemporaryFile(suffix=".tar") as file:
             with tarfile.open(fileobj=file, mode="w") as tar:
                 pack(tar)
@@ -85,6 +86,10 @@ def _build(
             client.api.import_image_from_file(
                 file.name, repository, tag, changes=[*changes, f"LABEL {_CONTENT}={content}"]
             )
+        if old is not None:
+            # It has no name any more. A container may still need it.
+            with contextlib.suppress(APIError):
+                client.api.remove_image(old.id)
     return name
 
 
