@@ -43,6 +43,20 @@ def test_a_deferred_task_ends_as_the_app_does_and_shows_each_line_once() -> None
     assert "echo line" in str(api.rendered)
 
 
+@pytest.mark.parametrize("is_sensor", [False, True])
+def test_where_the_log_of_a_triggerer_is_lost_the_worker_writes_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, is_sensor: bool
+) -> None:
+    """Here both logs are kept, so each line is there twice: once of the trigger, and once more at the end."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_LOGS_LAST", "False")
+    task = sensor(launched(WAIT)) if is_sensor else launch(sh(WAIT), deferrable=True)
+    ran, _ = run_to_end(task, FakeExecutionApi())
+    shown = [line for line in ran.lines if line.startswith("[worker/0]")]
+
+    assert ran.state == "success", ran.error
+    assert shown == 2 * [f"[worker/0] line {n}" for n in (1, 2, 3)]
+
+
 def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeExecutionApi()
     ran = run_task(launch(sh(WAIT, env={"API_TOKEN": "hush"}), deferrable=True), api)
