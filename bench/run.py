@@ -25,9 +25,10 @@ SECTIONS = {
     "Imports": ["imports"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_idle"],
+    "Triggerer": ["triggers", "trigger_floods"],
 }
 NAMES = [name for names in SECTIONS.values() for name in names]
-PACKAGES = ["apache-airflow", "apache-airflow-task-sdk", "apache-airflow-providers-docker", "docker"]
+PACKAGES = ["apache-airflow", "apache-airflow-task-sdk", "apache-airflow-providers-docker", "docker", "structlog"]
 HEAD = """# Benchmarks
 
 Written by `make bench`, which measures on your machine and says which limits it keeps. Some measures alone:

@@ -1,0 +1,139 @@
+"""A thousand followed apps in one triggerer process: lag, CPU, memory, requests, and how soon an end is known.
+
+The same for `KubernetesPodTrigger` with fewer pods, in an environment of its own, and for triggers that only wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
+from airflow_provider_launch.triggers import pump
+from rows import row, skip
+from triggerer import quantile
+
+COUNTS = (1, 100, 1000)
+PODS = 100
+"""More need more than one core: what is shown of a hundred is better than what there is of a thousand."""
+ROOT = Path(__file__).resolve().parents[2]
+FOLLOWED = Path(__file__).with_name("followed.py")
+PEER = "apache-airflow-providers-cncf-kubernetes"
+VENV = ROOT / ".build" / "bench-peers" / "kubernetes"
+
+
+def followed(python: str, side: str, *counts: int) -> dict[str, Any]:
+    """Run one side in a new process."""
+    env = dict(os.environ)
+    if side == "peer":
+        env.pop("PYTHONPATH", None)
+    command = [python, str(FOLLOWED), side, *map(str, counts)]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=600, check=False)
+    seen = [line[5:] for line in done.stdout.splitlines() if line.startswith("SEEN ")]
+    if not seen:
+        raise RuntimeError(f"{side}: exit code {done.returncode}\n{done.stdout[-2000:]}")
+    found: dict[str, Any] = json.loads(seen[0])
+    return found
+
+
+def peer_python() -> str:
+    """Return the interpreter of the peer's environment; made once for each set of constraints."""
+    constraints = ROOT / "constraints.txt"
+    digest = hashlib.sha256(constraints.read_bytes()).hexdigest()[:12]
+    python, ready = VENV / "bin" / "python", VENV / f"ready-{digest}"
+    if not ready.exists():
+        uv = str(Path(sys.executable).with_name("uv"))
+        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV)], check=True)
+        install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+        subprocess.run([*install, "--constraint", str(constraints), "apache-airflow", PEER], check=True)
+        ready.touch()
+    return str(python)
+
+
+def peer() -> tuple[dict[str, Any], str] | None:
+    """Return what the peer's side has seen, and what it is; None where it cannot be had."""
+    try:
+        python = peer_python()
+        code = f"from importlib.metadata import version as v; print('{PEER}', v('{PEER}'))"
+        name = subprocess.run([python, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        return followed(python, "peer", 1, PODS), name
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:
+        skip("peer: KubernetesPodTrigger", " ".join(str(error).split())[-300:])
+        return None
+
+
+def per_app(stages: list[dict[str, Any]]) -> float:
+    """KB of memory that each app adds."""
+    first, last = stages[0], stages[-1]
+    return float((last["rss"] - first["rss"]) / (last["count"] - first["count"]) / 1024)
+
+
+ours = followed(sys.executable, "ours", *COUNTS)
+empty = followed(sys.executable, "empty", 1, max(COUNTS))
+other = peer()
+
+last, waiting = ours["stages"][-1], empty["stages"][-1]
+pods: dict[str, Any] = other[0]["stages"][-1] if other else {}
+what = f"{last['count']} apps"
+note = f"peer: {PODS} pods, KubernetesPodTrigger, {other[1]}" if other else ""
+alone = f"{waiting['count']} triggers that only wait: "
+
+
+def ms(found: dict[str, Any], key: str) -> float | None:
+    return 1000 * found[key] if found else None
+
+
+row(f"{what}: lag of the loop, p50", 1000 * last["lag_p50"], "ms", peer=ms(pods, "lag_p50"), note=note)
+row(
+    f"{what}: lag of the loop, p99",
+    1000 * last["lag_p99"],
+    "ms",
+    limit=50,
+    peer=ms(pods, "lag_p99"),
+    note=f"{alone}{1000 * waiting['lag_p99']:.1f} ms",
+)
+row(
+    f"{what}: CPU",
+    100 * last["cpu"],
+    "%",
+    peer=100 * pods["cpu"] if pods else None,
+    note=f"of a core; {alone}{100 * waiting['cpu']:.1f} %",
+)
+row(
+    "memory per app",
+    per_app(ours["stages"]),
+    "KB",
+    limit=20,
+    peer=per_app(other[0]["stages"]) if other else None,
+    note=f"growth from 1 to {last['count']}",
+)
+row("memory per app: an empty trigger", per_app(empty["stages"]), "KB", note="Airflow's part, in every trigger")
+budget = 60 * pump._IDLE_READS_PER_S  # noqa: SLF001 - what it promises
+for stage in ours["stages"]:
+    asked, count = stage["asked"], stage["count"]
+    first = ours["stages"][0]["asked"]["states"]
+    theirs = pods["asked"]["states"] if pods and count == PODS else None
+    limit = None if count == COUNTS[0] else 1.1 * first
+    row(f"states of {count} apps: requests", asked["states"], "/min", limit=limit, peer=theirs)
+    row(
+        f"logs of {count} silent apps: requests",
+        asked["logs"],
+        "/min",
+        limit=1.1 * budget,
+        note=f"at most {budget:g} for any number" if count > 1 else "",
+    )
+interval = DockerScheduler.poll_interval_s
+theirs = other[0]["ends"] if other else []
+for share, limit in ((0.5, None), (0.99, interval + 0.2)):
+    row(
+        f"{what}: end to event, p{100 * share:g}",
+        quantile(ours["ends"], share),
+        limit=limit,
+        peer=quantile(theirs, share) if theirs else None,
+        note=f"asked each {interval:g} s; the peer each 2 s, {PODS} pods" if theirs else f"asked each {interval:g} s",
+    )
