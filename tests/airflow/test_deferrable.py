@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from datetime import timedelta
@@ -17,7 +18,13 @@ from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, FakeExecutionApi, a_dag, launch, run_task, run_to_end, run_trigger, sh
 
-WAIT = "for i in 1 2 3; do echo line $i; sleep 0.3; done"
+WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _triggerer() -> None:
+    """Import it before the first app runs: on a busy machine that takes longer than the app."""
+    importlib.import_module("airflow.jobs.triggerer_job_runner")
 
 
 def deferred(**kwargs: Any) -> tuple[AppStatusTrigger, FakeExecutionApi]:
