@@ -135,6 +135,9 @@ class Launching:
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
+            from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
+
+            begin_checkpoint(self._ti)
             self._op.defer(trigger=self._trigger(handle, began), method_name="resume")
         return self._conclude(handle, Handover())
 
