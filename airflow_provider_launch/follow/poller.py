@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,7 +137,9 @@ class Poller:
             answers = poll_many(self._scheduler, asked)
             self._asking_since = None
             if full_round:
-                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values())
+                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
+                    isinstance(answer, SchedulerRejectedError) for answer in answers.values()
+                )
                 pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()
                 next_round = time.monotonic() + pause
             with self._changed:
