@@ -216,9 +216,32 @@ class _Watching:
         # Answers come from the poller's thread, silence is judged on the event loop.
         self._judging = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
+        # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
+        self._has_news = False
+        self._asleep: asyncio.Future[None] | None = None
 
     async def run(self) -> dict[str, Any]:
+        trigger = self._trigger
+        await self._begin()
+        try:
+            why, text = await self._wait()
+        except asyncio.CancelledError as error:
+            self._shared.poller.unsubscribe(self._app_id, self._hear)
+            places = self._pump.remove(self._feed)
+            if not _is_of_user(error):
+                await self._checkpoint.save_at_last(self._with_state(places))
+            raise
+        self._shared.poller.unsubscribe(self._app_id, self._hear)
+        places = await asyncio.to_thread(self._pump.remove, self._feed)
+        # What is in the log's socket when a trigger ends goes into another log.
+        deadline = self._loop.time() + _DRAIN_S
+        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_STEP_S)
+        await self._checkpoint.save(self._with_state(places))
+        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
+        return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
+
+    async def _begin(self) -> None:
         from airflow_provider_launch.schedulers.logs import Stream
         from airflow_provider_launch.triggers.pump import Feed
 
@@ -244,23 +267,6 @@ class _Watching:
         self._feed.on_checkpoint = self._wake
         self._pump.add(self._feed)
         self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
-        try:
-            why, text = await self._wait()
-        except asyncio.CancelledError as error:
-            self._shared.poller.unsubscribe(self._app_id, self._hear)
-            places = self._pump.remove(self._feed)
-            if not _is_of_user(error):
-                await self._checkpoint.save_at_last(self._with_state(places))
-            raise
-        self._shared.poller.unsubscribe(self._app_id, self._hear)
-        places = await asyncio.to_thread(self._pump.remove, self._feed)
-        # What is in the log's socket when a trigger ends goes into another log.
-        deadline = self._loop.time() + _DRAIN_S
-        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_STEP_S)
-        await self._checkpoint.save(self._with_state(places))
-        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
-        return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
 
     def _tails(self) -> dict[str, Sequence[str]]:
         """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
@@ -277,6 +283,8 @@ class _Watching:
         """Wait for what ends the waiting, and return why and what to say."""
         saved, linked = self._feed.checkpoint, ""
         while True:
+            # Before the look: what comes after it, while something is saved, must not wait for the next one.
+            self._has_news = False
             with self._judging:
                 if not self._watch.has_ended() and self._error is None:
                     self._take(self._watch.silence(self._shared.poller.asking_since))
@@ -293,9 +301,24 @@ class _Watching:
             if self._ui_url != linked:
                 linked = self._ui_url
                 await show_ui_from_trigger(self._trigger.task_instance, linked)
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(_LOOK_S, left))
+            await self._sleep(min(_LOOK_S, left))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for news, but not for ever."""
+        if self._has_news:
+            return
+        self._asleep = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._learn)
+        try:
+            await self._asleep
+        finally:
+            timer.cancel()
+            self._asleep = None
+
+    def _learn(self) -> None:
+        self._has_news = True
+        if self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
 
     def _deadline_of(self, kept: object) -> float | None:
         trigger = self._trigger
@@ -355,7 +378,7 @@ class _Watching:
     def _wake(self) -> None:
         # The loop may be gone: the triggerer ends.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._learn)
 
 
 def _is_of_user(error: asyncio.CancelledError) -> bool:
