@@ -65,7 +65,7 @@ class Place(Protocol):
         """Remove the app and all that is known of it."""
 
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
-        """Let no log be read, though the engine answers all else."""
+        """Let no log of the task's apps be read, though the engine answers all else."""
 
 
 def launch(place: Place, *roles: Role, **kwargs: Any) -> LaunchAppOperator:
@@ -123,7 +123,7 @@ class LocalPlace:
     @contextlib.contextmanager
     def stalled_logs(self) -> Iterator[None]:
         """Put pipes without a writer in the place of the files: who opens one waits for ever."""
-        files = [*self.root.glob("apps/*/run/*/*/*/*/stdout")]
+        files = [*self.root.glob(f"apps/*{self.mark}*/run/*/*/*/*/stdout")]
         for file in files:
             file.rename(file.with_name("kept"))
             os.mkfifo(file)
@@ -219,7 +219,8 @@ class DockerPlace:
                 self._api.remove_container(row["Id"], force=True, v=True)
 
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
-        return self._proxy.stalled(r"/logs$")
+        ids = "|".join(row["Id"] for row in self._rows("replica"))
+        return self._proxy.stalled(rf"/({ids})/logs$")
 
     @contextlib.contextmanager
     def _broken(self, action: Any) -> Iterator[None]:
