@@ -25,7 +25,7 @@ from tests.airflow.support import launch as launch_locally
 
 __all__ = ["place"]
 
-RUNS = {"local": 34, "docker": 16}
+RUNS = {"local": 32, "docker": 18}
 """For each mode; 100 together."""
 MODES = ("sync", "deferrable")
 REPLICAS = 2
