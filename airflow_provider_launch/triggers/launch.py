@@ -356,7 +356,8 @@ class _Watching:
             self._take(learned)
         if learned.events:
             self._feed.reader.hurry()
-        self._pump.wake()
+            # Not at each answer: the pump looks at all feeds then, and there are as many answers as feeds.
+            self._pump.wake()
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 
