@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,12 @@ _RECORD_BYTES = 150
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
 _SETTLE_S = 1.0
-_NAP_S = 0.01
+# The kernel counts far more bytes for a record than it has, so "unread" is reached after some forty of them.
+_NAP_S = 0.002
+
+
+# One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
+_CHANGED = threading.Condition()
 
 
 class Feed:
@@ -71,7 +75,7 @@ class Feed:
         self.reader = LogReader(
             scheduler,
             app_id,
-            threading.Condition(),
+            _CHANGED,
             cursors=dict(cursors),
             streams=streams,
             from_now=from_now,
@@ -89,7 +93,7 @@ class Feed:
         self._limit = limit or LogLimit(None)
         self._left: set[str] = set()
         self._places: dict[str, JsonValue] = dict(cursors)
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._item: LogItem | None = None
         self._told = 0
         self._closed = False
@@ -120,7 +124,7 @@ class Feed:
             if self._closed:
                 return 0
             if self._events:
-                self._write(self._events.popleft())
+                self._write(self._events.pop(0))
                 return _RECORD_BYTES
             if self._item is None:
                 self._item, self._told = self.reader.pop(), 0
@@ -131,7 +135,7 @@ class Feed:
         self.reader.stop()
         with self._turn:
             while self._events and not self._closed:
-                self._write(self._events.popleft())
+                self._write(self._events.pop(0))
             self._closed = True
             return self._places_now()
 

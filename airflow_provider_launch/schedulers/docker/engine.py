@@ -489,7 +489,10 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             chosen = self.verify if verify is None else verify
             return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
 
-    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+    client = Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+    # No engine asks for a password; without this requests looks for a `.netrc` at each request.
+    client.auth = lambda request: request
+    return client
 
 
 def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
