@@ -27,6 +27,7 @@ from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
     LaunchError,
+    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
@@ -170,8 +171,8 @@ class Launching:
     def _conclude(self, handle: str, handover: Handover) -> dict[str, Any]:
         try:
             value = self._follow(handle, handover)
-        except (SchedulerUnavailableError, AppKilledError):
-            # The app may be running: the next try looks for it.
+        except (SchedulerUnavailableError, SchedulerRejectedError, AppKilledError):
+            # The app may be running, or its result only not be readable by us: the next try looks for it.
             raise
         except Exception as error:
             self._close_record(error)
@@ -274,6 +275,13 @@ class Launching:
         if response.state in (AppState.FAILED, AppState.CANCELLED):
             self._log.info("app %s of the last try ended as %s; launching anew", record.app_id, response.state)
             return None
+        if (
+            record.state == "intent"
+            and not is_terminal(response.state)
+            and Capability.ADOPT in self._scheduler.capabilities
+        ):
+            # The submission may have been broken off in its middle, and only a repeated one ends it.
+            return dataclasses.replace(record, spec_hash=digest)
         self._log.info("going on with app %s of the last try, which is %s", record.app_id, response.state)
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
@@ -322,6 +330,7 @@ class Launching:
             if not was_intended:
                 raise
             handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
+            self._refuse_half(record)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         app_id = parse_app_handle(handle).app_id
         self._hold(dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle))
@@ -329,6 +338,16 @@ class Launching:
         self._memory.save(self._current)
         self._log.info("launched %s", handle)
         return handle
+
+    def _refuse_half(self, record: Record) -> None:
+        """Cancel an app of another version of the DAG that was not begun: nobody can end its submission."""
+        response = self._patiently(lambda: self._scheduler.describe(record.app_id))
+        if response is not None and response.state in (AppState.SUBMITTED, AppState.PENDING):
+            self._retire(record)
+            raise LaunchError(
+                f"app {record.app_id} of an earlier try, from another version of the DAG, had not begun and was "
+                f"cancelled; the next try launches this version"
+            )
 
     # ---- follow ----------------------------------------------------------------------------------------------
 

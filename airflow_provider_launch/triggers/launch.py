@@ -38,7 +38,8 @@ _STEP_S = 0.02
 _STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
 """Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
 and how much was shown where there is a limit."""
-_OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+_GONE = "gone"
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", _GONE}
 
 
 class AppStatusTrigger(BaseTrigger):
@@ -170,9 +171,18 @@ class AppStatusTrigger(BaseTrigger):
 
     async def _is_task_over(self) -> bool:
         """Tell whether the task is really over: a trigger that moves to another triggerer is ended in the same way."""
+        # After a clear the state is None, and the new try decides what becomes of the app.
+        return await self._task_state() in _OVER
+
+    async def is_awaited(self) -> bool:
+        """Tell whether the task waits for a trigger; without a task nobody else does."""
+        return self.task_instance is None or await self._task_state() == "deferred"
+
+    async def _task_state(self) -> str | None:
+        """Return the state of the task, which may be None; "gone": the run was deleted, or there is no task."""
         ti = self.task_instance
         if ti is None:
-            return True
+            return _GONE
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
         from asgiref.sync import sync_to_async
 
@@ -180,9 +190,8 @@ class AppStatusTrigger(BaseTrigger):
             dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id], map_index=ti.map_index
         )
         key = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-        run = states.get(ti.run_id, {})
-        # After a clear the new try decides what becomes of the app; without a row the run was deleted.
-        return key not in run or run[key] in _OVER
+        state: str | None = states.get(ti.run_id, {}).get(key, _GONE)
+        return state
 
     def _cancel(self) -> None:
         """Cancel the app, with a scheduler of its own."""
@@ -294,7 +303,7 @@ class _Watching:
             if error is not None:
                 return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
             if (left := self._left()) <= 0:
-                return "deadline", await asyncio.to_thread(self._end_at_deadline)
+                return "deadline", await self._end_at_deadline()
             if self._feed.checkpoint is not saved:
                 saved = self._feed.checkpoint
                 await self._checkpoint.save(self._with_state(saved))
@@ -330,9 +339,15 @@ class _Watching:
     def _left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - time.time()
 
-    def _end_at_deadline(self) -> str:
+    async def _end_at_deadline(self) -> str:
         if not self._trigger.cancels_at_deadline:
             return "the time is over"
+        if not await self._trigger.is_awaited():
+            # A newer try may follow the same app; if the task still waits, its worker repeats the cancel.
+            return "the time is over"
+        return await asyncio.to_thread(self._cancel)
+
+    def _cancel(self) -> str:
         try:
             self._shared.scheduler.cancel(self._app_id)
         except LaunchError as error:

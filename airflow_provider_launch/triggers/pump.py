@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Feed", "LogPump"]
 
-_READERS = 4
+_READERS, _MOST_READERS = 4, 32
+_STALLED_S = 2.0
+"""After so long a reader does not count as one: a log source that hangs must not silence those of others."""
 _TURN_BYTES = 8 * 1024
 _UNREAD_BYTES = 32 * 1024
 """The supervisor's buffer holds more; whoever meets it full waits, and on the event loop that would be everybody."""
@@ -209,6 +211,7 @@ class LogPump:
         self._feeds: list[Feed] = []
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
+        self._reading_since: dict[threading.Thread, float] = {}
         self._next_idle_read = 0.0
 
     def add(self, feed: Feed) -> None:
@@ -216,13 +219,8 @@ class LogPump:
         with self._changed:
             self._feeds.append(feed)
             if not self._threads:
-                jobs: Sequence[Callable[[], None]] = [self._write, *[self._read] * _READERS]
-                self._threads = [
-                    threading.Thread(target=job, name=f"launch-pump-{number}", daemon=True)
-                    for number, job in enumerate(jobs)
-                ]
-                for thread in self._threads:
-                    thread.start()
+                for job in (self._write, *[self._read] * _READERS):
+                    self._start(job)
             self._changed.notify_all()
 
     def remove(self, feed: Feed) -> dict[str, JsonValue]:
@@ -232,6 +230,11 @@ class LogPump:
                 self._feeds.remove(feed)
             self._changed.notify_all()
         return feed.close()
+
+    def _start(self, job: Callable[[], None]) -> None:
+        thread = threading.Thread(target=job, name=f"launch-pump-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def wake(self) -> None:
         """Look at all feeds: one has something to say or to read."""
@@ -249,6 +252,8 @@ class LogPump:
                     self._threads = []
                     self._changed.notify_all()
                     return
+                if len(self._threads) <= self._readers_wanted():
+                    self._start(self._read)
                 feeds = list(self._feeds)
                 ready = [feed for feed in feeds if feed.has_more()]
                 if not ready:
@@ -296,6 +301,7 @@ class LogPump:
                 feed.reader.step()
             finally:
                 with self._changed:
+                    self._reading_since.pop(threading.current_thread(), None)
                     feed.busy = False
                     if feed.has_more():
                         # Reads that bring something are limited by what may be written.
@@ -307,16 +313,26 @@ class LogPump:
         with self._changed:
             mine = threading.current_thread()
             while mine in self._threads:
+                # The writer is one of the threads, and no reader.
+                if len(self._threads) - 1 > self._readers_wanted():
+                    self._threads.remove(mine)
+                    return None
                 pause = max(0.0, self._next_idle_read - time.monotonic())
                 if not pause:
                     feed, pause = self._due()
                     if feed is not None:
                         feed.busy = True
+                        self._reading_since[mine] = time.monotonic()
                         # Many quiet apps together are read only so often.
                         self._next_idle_read = max(self._next_idle_read, time.monotonic()) + 1 / _IDLE_READS_PER_S
                         return feed
                 self._changed.wait(pause)
             return None
+
+    def _readers_wanted(self) -> int:
+        now = time.monotonic()
+        stalled = sum(now - since > _STALLED_S for since in self._reading_since.values())
+        return min(_READERS + stalled, _MOST_READERS)
 
     def _due(self) -> tuple[Feed | None, float]:
         if sum(feed.held_bytes() for feed in self._feeds) > _HELD_BYTES:

@@ -138,7 +138,6 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
     assert place.starts() == ["0"]
 
 
-@pytest.mark.xfail(reason="the trigger does not ask whether the task still waits for it", strict=False)
 @on_places
 @pytest.mark.parametrize("state", ["running", "queued"])
 def test_a_late_deadline_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted(

@@ -224,7 +224,7 @@ def test_what_is_wrong_for_good_is_not_tried_again(engine, make_api, kwargs, mes
 
     assert ran.state == "failed"
     assert message in str(ran.error)
-    assert isinstance(ran.error.__cause__, InvalidAppError)
+    assert isinstance(ran.error, InvalidAppError)
     assert engine.started == 0
 
 

@@ -116,11 +116,7 @@ def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
     code, steps = killed.first_try(kill_at=counted[engine][number % len(counted[engine])])
     assert code == -signal.SIGKILL
     assert len(place.apps()) <= 1
-    is_half = engine == "docker" and place.apps() and not place.starts()
-    if is_half:
-        reason = "the next try follows an app whose submission was broken off, and nobody ends the submission"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
-    second = killed.next_try(3 if is_half else 40)
+    second = killed.next_try(40)
 
     assert second.state == "success", (steps[-1], second.error, second.lines)
     assert place.starts() == [str(k) for k in range(REPLICAS)], steps[-1]
