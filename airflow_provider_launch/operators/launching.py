@@ -420,6 +420,10 @@ class Launching:
             except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is told
                 error = problem
             else:
+                if self._had_succeeded(record):
+                    # The record stays open: a retry takes the result.
+                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    return
                 self._log.warning("the task was killed; app %s is cancelled", record.app_id)
                 self._close_record(AppKilledError("killed"))
                 return
@@ -427,6 +431,12 @@ class Launching:
                 break
             time.sleep(0.2)
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    def _had_succeeded(self, record: Record) -> bool:
+        with contextlib.suppress(Exception):
+            found = self._scheduler.describe(record.app_id)
+            return found is not None and found.state == AppState.SUCCEEDED
+        return False
 
     # ---- small parts -----------------------------------------------------------------------------------------
 
