@@ -164,19 +164,7 @@ def written_by_worker(run) -> int:
 
 
 @on_engines
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "lost",
-        pytest.param(
-            "terminated",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the killed try closes its record as if it had cancelled the app, so the retry launches another",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("ending", ["lost", "terminated"])
 def test_a_retry_after_the_end_of_a_worker_that_was_finishing_takes_the_result(live, engine: str, ending: str) -> None:
     run, app_id = finishing(live, engine)
 
