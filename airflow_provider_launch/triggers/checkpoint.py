@@ -76,6 +76,9 @@ class Checkpoint:
             # The second cancellation is the same end; what is being sent is worth the moment.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(_STEP_S)
-            if saving.done() or not comms_bytes_unread():
+            if saving.cancelled():
+                # The end takes all tasks, this one too, perhaps before it has sent anything; twice is no harm.
+                saving = asyncio.ensure_future(self.save(places))
+            elif saving.done() or not comms_bytes_unread():
                 break
         saving.cancel()
