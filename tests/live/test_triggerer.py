@@ -26,7 +26,7 @@ pytestmark = pytest.mark.alone
 log = logging.getLogger(__name__)
 
 APPS = 20
-# Each costs about 20 seconds; the whole proof is 20.
+# Each costs about 20 seconds. The whole proof is 20: a stop has to meet the moment of a checkpoint, too.
 TERMS = KILLS = int(os.environ.get("LAUNCH_TRIGGERER_RESTARTS", "1"))
 LINES_PER_S = 10
 CHECKPOINT_S = 10
