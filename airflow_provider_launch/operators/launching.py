@@ -330,7 +330,6 @@ class Launching:
             if not was_intended:
                 raise
             handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
-            self._refuse_half(record)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
         app_id = parse_app_handle(handle).app_id
         self._hold(dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle))
@@ -338,16 +337,6 @@ class Launching:
         self._memory.save(self._current)
         self._log.info("launched %s", handle)
         return handle
-
-    def _refuse_half(self, record: Record) -> None:
-        """Cancel an app of another version of the DAG that was not begun: nobody can end its submission."""
-        response = self._patiently(lambda: self._scheduler.describe(record.app_id))
-        if response is not None and response.state in (AppState.SUBMITTED, AppState.PENDING):
-            self._retire(record)
-            raise LaunchError(
-                f"app {record.app_id} of an earlier try, from another version of the DAG, had not begun and was "
-                f"cancelled; the next try launches this version"
-            )
 
     # ---- follow ----------------------------------------------------------------------------------------------
 
