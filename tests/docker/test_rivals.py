@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_provider_launch.schedulers.docker import scheduler as docker_scheduler
 from airflow_provider_launch.specs import (
     AppState,
     LaunchError,
@@ -145,3 +146,29 @@ def test_a_failed_start_ends_no_sibling_that_is_about_to_start(docker_apps, monk
 
     first = next(n for n, state in enumerate(states) if is_terminal(state))
     assert set(states[first:]) == {AppState.FAILED}
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
+def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy, monkeypatch, gone):
+    """Lists begin after an older app, which somebody may remove at any time."""
+    monkeypatch.setattr(docker_scheduler, "_CLOCK_S", 0)
+    older, *watched = [_ended(docker_apps) for _ in range(3)]
+    docker_apps.scheduler.describe_many([older, *watched])
+    docker_apps.scheduler.describe_many(watched)
+    assert "since" in docker_proxy.matching("GET", "/containers/json")[-1].query["filters"]
+    if gone:
+        docker_apps.another().delete(older)
+    else:
+        # What the engine says while it removes the container.
+        docker_proxy.add(Fault(error(500, "no such container 608a9a5a"), "GET", "/containers/json"))
+
+    found = docker_apps.scheduler.describe_many(watched)
+
+    assert [app and app.state for app in found.values()] == [AppState.SUCCEEDED] * 2
+
+
+def _ended(docker_apps) -> str:
+    app_id = docker_apps.start(docker_apps.sh("true"))
+    docker_apps.end(app_id)
+    time.sleep(1.1)  # the engine tells the time of creation in whole seconds
+    return app_id
