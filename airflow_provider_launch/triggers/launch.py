@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -105,12 +106,14 @@ class AppStatusTrigger(BaseTrigger):
         self._resolved = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the triggerer makes this trigger from; plain JSON, no secrets."""
-        names = (
-            "handle", "launch_conn_id", "poll_interval_s", "unavailable_for_s", "streams", "log_roles", "logs_from",
-            "max_log_bytes", "deadline", "timeout_s", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
-        )  # fmt: skip
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        """Return what the triggerer makes this trigger from; plain JSON, no secrets.
+
+        What has its default is left out, so that a triggerer of an older version takes all that it knows.
+        """
+        parameters = inspect.signature(type(self)).parameters.values()
+        kwargs = {each.name: getattr(self, each.name) for each in parameters}
+        changed = {each.name: kwargs[each.name] for each in parameters if kwargs[each.name] != each.default}
+        return f"{type(self).__module__}.{type(self).__qualname__}", changed
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
@@ -230,25 +233,24 @@ class _Watching:
         self._asleep: asyncio.Future[None] | None = None
 
     async def run(self) -> dict[str, Any]:
-        trigger = self._trigger
         await self._begin()
         try:
             why, text = await self._wait()
+            self._shared.poller.unsubscribe(self._app_id, self._hear)
+            places = await asyncio.to_thread(self._pump.remove, self._feed)
+            # What is in the log's socket when a trigger ends goes into another log.
+            deadline = self._loop.time() + _DRAIN_S
+            while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(_STEP_S)
+            await self._checkpoint.save(self._with_state(places))
         except asyncio.CancelledError as error:
             self._shared.poller.unsubscribe(self._app_id, self._hear)
             places = self._pump.remove(self._feed)
             if not _is_of_user(error):
                 await self._checkpoint.save_at_last(self._with_state(places))
             raise
-        self._shared.poller.unsubscribe(self._app_id, self._hear)
-        places = await asyncio.to_thread(self._pump.remove, self._feed)
-        # What is in the log's socket when a trigger ends goes into another log.
-        deadline = self._loop.time() + _DRAIN_S
-        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_STEP_S)
-        await self._checkpoint.save(self._with_state(places))
         handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
-        return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
+        return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
 
     async def _begin(self) -> None:
         from airflow_provider_launch.schedulers.logs import Stream

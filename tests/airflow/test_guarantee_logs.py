@@ -24,13 +24,10 @@ from tests.airflow.guarantees import (
     launch,
     meanwhile,
     on_places,
-    place,
     resumed,
 )
 from tests.airflow.support import FakeExecutionApi, run_to_end, run_triggers
 from tests.support.local import until
-
-__all__ = ["place"]
 
 FLOOD = 60_000
 """Lines that are written as fast as the replica can: more than a million in a minute."""

@@ -8,10 +8,8 @@ import time
 import pytest
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from tests.airflow.guarantees import WAIT, Heard, Place, in_modes, launch, meanwhile, place
+from tests.airflow.guarantees import WAIT, Heard, Place, in_modes, launch, meanwhile
 from tests.airflow.support import FakeExecutionApi, run_to_end
-
-__all__ = ["place"]
 
 _LOCAL = ["root is missing", "root is unreadable"]
 _DOCKER = ["connections are refused", "credentials have expired"]

@@ -20,13 +20,10 @@ from tests.airflow.guarantees import (
     launch,
     meanwhile,
     on_places,
-    place,
     resumed,
 )
 from tests.airflow.support import USER_ACTION, FakeExecutionApi, run_task, run_to_end, run_trigger, run_triggers
 from tests.support.local import until
-
-__all__ = ["place"]
 
 HOUR_S = 3600.0
 

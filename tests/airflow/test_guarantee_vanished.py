@@ -18,12 +18,9 @@ from tests.airflow.guarantees import (
     launch,
     meanwhile,
     on_places,
-    place,
     resumed,
 )
 from tests.airflow.support import FakeExecutionApi, Ran, run_to_end, run_trigger
-
-__all__ = ["place"]
 
 
 def check(ran: Ran, api: FakeExecutionApi, mark: str) -> None:

@@ -19,11 +19,9 @@ from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.guarantees import CONN, WAIT, LastingApi, Place, WorkerHost, launch, on_places, place
+from tests.airflow.guarantees import CONN, WAIT, LastingApi, Place, WorkerHost, launch, on_places
 from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
 from tests.airflow.support import launch as launch_locally
-
-__all__ = ["place"]
 
 RUNS = {"local": 32, "docker": 18}
 """For each mode; 100 together."""
