@@ -118,11 +118,15 @@ class LogReader:
 
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
-    def want(self, replicas: Iterable[tuple[str, int]], *, existing: bool) -> None:
-        """Read these replicas too. `existing`: they may have written before the follower came."""
+    def want(self, replicas: Iterable[tuple[str, int]], *, existing: bool) -> bool:
+        """Read these replicas too, and tell whether one is new.
+
+        `existing`: they may have written before the follower came.
+        """
         with self._changed:
             if self._stopped:
-                return
+                return False
+            known = len(self._replicas)
             for role, k in replicas:
                 key = replica_key(role, k)
                 if key not in self._replicas:
@@ -133,7 +137,10 @@ class LogReader:
                 name = f"launch-logs-{self._scheduler.backend}-{self._app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
+            if len(self._replicas) == known:
+                return False
             self._changed.notify_all()
+            return True
 
     def hurry(self) -> None:
         """Look at all replicas soon: something happened to the app."""

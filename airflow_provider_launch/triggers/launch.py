@@ -254,7 +254,7 @@ class _Watching:
 
     async def _begin(self) -> None:
         from airflow_provider_launch.schedulers.logs import Stream
-        from airflow_provider_launch.triggers.pump import Feed
+        from airflow_provider_launch.triggers.feed import Feed
 
         trigger = self._trigger
         given = Handover.from_json(trigger.handover or {})
@@ -366,28 +366,31 @@ class _Watching:
 
     def _hear(self, answer: Answer) -> None:
         with self._judging:
-            first = self._watch.response is None
+            before = self._watch.response
             learned = self._watch.learn(answer)
-            if self._watch.response is not None:
-                self._want(self._watch.response, existing=first and not self._trigger.scheduled)
+            response = self._watch.response
+            # A scheduler may give the same answer again, and mostly there is nothing new.
+            if response is not None and response is not before:
+                self._want(response, existing=before is None and not self._trigger.scheduled)
+            if learned.events:
+                self._feed.reader.hurry()
             self._take(learned)
-        if learned.events:
-            self._feed.reader.hurry()
-            # Not at each answer: the pump looks at all feeds then, and there are as many answers as feeds.
-            self._pump.wake()
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 
     def _take(self, learned: Any) -> None:
         for event in learned.events:
             self._feed.say(event)
+        if learned.events:
+            self._pump.wake(self._feed)
         self._error = self._error or learned.error
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
         shown = self._trigger.log_roles
         replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
         replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
-        self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing)
+        if self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing):
+            self._pump.wake(self._feed)
 
     def _show_url(self, url: str) -> None:
         self._ui_url = url

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.triggers import hub as hub_module
-from airflow_provider_launch.triggers.pump import _RECORD_BYTES
+from airflow_provider_launch.triggers.feed import RECORD_BYTES
 from tests.airflow.guarantees import (
     WAIT,
     Heard,
@@ -141,7 +141,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
         ran = resumed(task, api, asked, events[0][0].payload)
 
     assert [[event.payload["why"] for event in each] for each in events] == [["ended"], ["ended"]]
-    size = sum(len(line) - len("[main/0] ") + 1 + _RECORD_BYTES for _, line in shown)
+    size = sum(len(line) - len("[main/0] ") + 1 + RECORD_BYTES for _, line in shown)
     # Begun with a part of a second in hand.
     assert size < rate * (shown[-1][0] - shown[0][0] + 1)
     ticks = [moment for moment, line in heard.lines if "tick" in line]

@@ -16,7 +16,8 @@ from airflow_provider_launch.follow.events import Event
 from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
-from airflow_provider_launch.triggers.pump import Feed, LogPump
+from airflow_provider_launch.triggers.feed import RECORD_BYTES, TURN_BYTES, Feed
+from airflow_provider_launch.triggers.pump import LogPump
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
 
@@ -90,7 +91,7 @@ def test_a_quiet_app_is_heard_beside_floods(engine: FakeEngine, feeds: Any) -> N
     assert time.monotonic() - began < 4
     shares = [len(other.lines) for _, other, _ in floods]
     # Within one turn of each other.
-    turn = module._TURN_BYTES / (100 + module._RECORD_BYTES) + 1
+    turn = TURN_BYTES / (100 + RECORD_BYTES) + 1
     assert max(shares) - min(shares) <= 2 * turn
     for feed, _, _ in floods:
         pump.remove(feed)
@@ -107,7 +108,7 @@ def test_the_budget_holds_for_all_together(engine: FakeEngine, feeds: Any) -> No
     for feed, _, _ in made:
         pump.remove(feed)
 
-    written = sum(len(text) + module._RECORD_BYTES for _, log, _ in made for text in log.lines)
+    written = sum(len(text) + RECORD_BYTES for _, log, _ in made for text in log.lines)
     assert 0.3 * 100_000 < written < 1.8 * 100_000
 
 

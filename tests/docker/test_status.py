@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.containers import App, Detail, Plan, apps_in
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, apps_in, container_in
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.schedulers.docker.status import Verdict, judge
+from airflow_provider_launch.schedulers.docker.status import Verdict, is_lasting, judge
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppState
 
@@ -24,6 +24,8 @@ class Engine:
         plan = {"roles": [list(role) for role in roles], "time_limit_s": time_limit_s}
         self.rows: list[dict[str, Any]] = []
         self.details: dict[str, Detail] = {}
+        self.containers: dict[str, Container] = {}
+        self.apps: dict[str, App] = {}
         self.plan = json.dumps(plan)
         self.add(Kind.APP, "created", created=100, labels={})
 
@@ -71,7 +73,11 @@ class Engine:
         self.add(Kind.MARK, "created", created=created, labels={Label.MARK: name, **labels})
 
     def app(self) -> App:
-        return apps_in(self.rows)["app"]
+        # As who looks again and again: what has not changed is taken from the look before.
+        containers = [container_in(row, self.containers) for row in self.rows]
+        self.containers = {container.id: container for container in containers}
+        self.apps = apps_in(containers, self.apps.get)
+        return self.apps["app"]
 
     def judge(self, now: float = NOW, *, submitted: bool = False) -> Verdict:
         app = self.app()
@@ -338,3 +344,36 @@ def test_a_cancelled_container_without_its_detail_was_stopped() -> None:
     del engine.details["id1"]
 
     assert engine.judge().state is AppState.CANCELLED
+
+
+def test_an_app_is_built_anew_only_when_its_list_has_changed() -> None:
+    engine = Engine(("a", 2, "REPLICA", 0))
+    engine.replica("a", 0, "running")
+    engine.replica("a", 1, "running")
+    before = engine.app()
+
+    assert engine.app() is before
+    engine.rows[2].update(Status="Up 3 seconds")
+    assert engine.app() is before
+    engine.rows[2].update(State="exited", Status="Exited (0) now")
+    assert engine.app() is not before
+    before = engine.app()
+    engine.rows[2]["Names"] = ["/c2.by-another"]
+    assert engine.app() is not before
+    before = engine.app()
+    engine.rows.pop()
+    assert engine.app() is not before
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "change", "lasting"),
+    [(None, None, True), (9.0, None, False), (None, ("exited", 1), False), (None, ("created", None), False)],
+)
+def test_an_answer_is_repeated_only_while_nothing_can_change_it(limit_s, change, lasting) -> None:
+    """A time limit is reached without a change in the list, and what failed or never began may look other tomorrow."""
+    engine = Engine(("a", 1, "REPLICA", 1), time_limit_s=limit_s)
+    engine.replica("a", 0, *(change or ("running",)))
+
+    assert is_lasting(engine.app()) is lasting
+    engine.mark("cancel", created=200)
+    assert not is_lasting(engine.app())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
 
-from airflow_provider_launch.schedulers.docker.containers import App, apps_in
+from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
 from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, request_in
@@ -29,6 +28,7 @@ class Catalog:
         """When the last look began, by `time.monotonic`."""
         self._engine = engine
         self._apps: dict[str, tuple[App, float]] = {}
+        self._containers: dict[str, Container] = {}
         self._boundaries: dict[str, int] = {}
         self._requests: dict[str, DockerRequest] = {}
 
@@ -37,10 +37,11 @@ class Catalog:
         with self.mutex:
             began = self.listed_at = time.monotonic()
             if len(ids) == 1:
-                rows, now = self._engine.containers(app_id=ids[0])
+                containers, now = self._engine.containers(app_id=ids[0])
             else:
-                rows, now = self._list_since(self._boundary(ids))
-            apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
+                containers, now = self._list_since(self._boundary(ids))
+            found = apps_in(containers, self._seen)
+            apps = {app_id: app for app_id, app in found.items() if app.replicas() or app.record}
             if len(self._apps) > _KEPT_APPS:
                 self._apps.clear()
             for app_id in ids:
@@ -52,8 +53,8 @@ class Catalog:
 
     def every(self) -> tuple[dict[str, App], float]:
         """List all apps; return them, with what is left of removed ones, and the engine's time."""
-        rows, now = self._engine.containers()
-        return apps_in(rows), now
+        containers, now = self._engine.containers()
+        return apps_in(containers), now
 
     def look_once(self, app_id: str) -> tuple[App, float]:
         """Look at one app; return it, and when the look began.
@@ -97,17 +98,20 @@ class Catalog:
         self._requests.pop(app_id, None)
         self._apps.pop(app_id, None)
 
-    def _list_since(self, boundary: str | None) -> tuple[list[dict[str, Any]], float]:
+    def _seen(self, app_id: str) -> App | None:
+        found = self._apps.get(app_id)
+        return found[0] if found else None
+
+    def _list_since(self, boundary: str | None) -> tuple[list[Container], float]:
         try:
-            rows, now = self._engine.containers(since=boundary)
+            containers, now = self._engine.containers(since=boundary, known=self._containers)
         except NotFoundError:
-            rows, now = self._engine.containers()
+            containers, now = self._engine.containers(known=self._containers)
             boundary = None
+        self._containers = {container.id: container for container in containers}
         kept = {boundary: self._boundaries[boundary]} if boundary else {}
-        self._boundaries = kept | {
-            row["Id"]: row["Created"] for row in rows if row["Labels"].get(Label.KIND) == Kind.APP
-        }
-        return rows, now
+        self._boundaries = kept | {c.id: c.created for c in containers if c.labels.get(Label.KIND) == Kind.APP}
+        return containers, now
 
     def _boundary(self, ids: Iterable[str]) -> str | None:
         """Return a record older than all these apps: what ended before need not be listed each time. None: list all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -14,14 +14,14 @@ from typing import Any
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
-__all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
+__all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "container_in", "epoch_ns", "void_name"]
 
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
 TAKEN, _VOID = ".by-", ".void-"
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Container:
     """One row of the list of containers."""
 
@@ -133,7 +133,7 @@ def _plan(text: str) -> Plan:
     )
 
 
-@dataclass
+@dataclass(slots=True)
 class App:
     """All containers of one app, from one list."""
 
@@ -163,16 +163,27 @@ class App:
         return max((container.app_attempt for container in self.replicas()), default=0)
 
 
-def apps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, App]:
-    """Return the apps among the rows of a list of containers."""
-    apps: dict[str, App] = {}
-    for row in rows:
-        container = _container(row)
-        if not container.genuine:
-            continue
-        app_id = container.labels.get(Label.APP_ID, "")
-        app = apps.setdefault(app_id, App(app_id))
-        app.all.append(container)
+def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] = lambda _: None) -> dict[str, App]:
+    """Return the apps among the containers of a list.
+
+    Args:
+        containers: in the order of the engine.
+        known: returns what an earlier list has shown of an app; one that has not changed is returned from there.
+    """
+    lists: dict[str, list[Container]] = {}
+    for container in containers:
+        if container.genuine:
+            lists.setdefault(container.labels.get(Label.APP_ID, ""), []).append(container)
+    apps = {}
+    for app_id, listed in lists.items():
+        before = known(app_id)
+        apps[app_id] = before if before is not None and before.all == listed else _app(app_id, listed)
+    return apps
+
+
+def _app(app_id: str, listed: list[Container]) -> App:
+    app = App(app_id, all=listed)
+    for container in listed:
         kind = container.labels.get(Label.KIND)
         if kind == Kind.APP:
             app.record = container
@@ -182,27 +193,31 @@ def apps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, App]:
             app.voided.add((container.role, container.replica))
         elif kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
-    for app in apps.values():
-        for key, attempts in app.attempts.items():
-            # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
-            attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
-            app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
-            app.seconds |= {c.id for c in attempts} - {c.id for c in app.attempts[key]}
-    return apps
+    for key, attempts in app.attempts.items():
+        # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
+        attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
+        app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
+        app.seconds |= {c.id for c in attempts} - {c.id for c in app.attempts[key]}
+    return app
 
 
 def _same_attempt(one: Container, other: Container) -> bool:
     return (one.app_attempt, one.attempt) == (other.app_attempt, other.attempt)
 
 
-def _container(row: Mapping[str, Any]) -> Container:
-    state = row["State"]
+def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Container:
+    """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed."""
+    name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
     code = _EXIT_CODE.match(row.get("Status") or "")
+    exit_code = int(code.group(1)) if code else None
+    before = known.get(row["Id"])
+    if before is not None and (before.name, before.state, before.exit_code) == (name, row["State"], exit_code):
+        return before  # nothing else of a container ever changes
     return Container(
         id=row["Id"],
-        name=(row.get("Names") or [row["Id"]])[0].lstrip("/"),
-        state=sys.intern(state),
-        exit_code=int(code.group(1)) if code else None,
+        name=name,
+        state=sys.intern(row["State"]),
+        exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
         # Only ours, and each text once: these stay as long as the app is followed.

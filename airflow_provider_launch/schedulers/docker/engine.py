@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -25,6 +26,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.util.json_rows import json_rows
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -39,6 +41,7 @@ _UNAVAILABLE = {_TOO_MANY, 502, 503, 504}
 _SERVER_ERROR = 500
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
+_PIECE_BYTES = 64 * 1024
 _PULL = "the pull"
 _LIST_NEWER = "the list of newer containers"
 _PULL_SILENCE_S = 600.0
@@ -100,12 +103,15 @@ class Engine:
 
     # ---- containers --------------------------------------------------------------------------------------------------
 
-    def containers(self, *, app_id: str | None = None, since: str | None = None) -> tuple[list[dict[str, Any]], float]:
-        """Return the rows of our containers, and the engine's time in epoch seconds.
+    def containers(
+        self, *, app_id: str | None = None, since: str | None = None, known: Mapping[str, Container] | None = None
+    ) -> tuple[list[Container], float]:
+        """Return our containers, and the engine's time in epoch seconds.
 
         Args:
             app_id: only those of this app.
             since: only those created after the container with this id.
+            known: what an earlier list has shown, by id; what has not changed is returned from there.
 
         Raises:
             NotFoundError: there is no container `since`.
@@ -117,8 +123,9 @@ class Engine:
             filters["since"] = [since]
         query = {"all": "1", "filters": json.dumps(filters)}
         with self._request("GET", "/containers/json", query, what=_LIST_NEWER if since else "") as response:
-            rows: list[dict[str, Any]] = response.json()
-            return rows, parsedate_to_datetime(response.headers["Date"]).timestamp()
+            rows = json_rows(response.iter_content(_PIECE_BYTES))
+            containers = [container_in(row, known or {}) for row in rows]
+            return containers, parsedate_to_datetime(response.headers["Date"]).timestamp()
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Return all that is known of a container."""

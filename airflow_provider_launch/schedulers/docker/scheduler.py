@@ -41,7 +41,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     format_request,
     record_body,
 )
-from airflow_provider_launch.schedulers.docker.status import CANCEL, judge, response_from, to_inspect
+from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, response_from, to_inspect
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
@@ -62,7 +62,7 @@ from airflow_provider_launch.util.threads import each
 __all__ = ["DockerScheduler", "create_scheduler"]
 
 _START_S = 2.0
-_KEPT_REPLIES = 200
+_KEPT_REPLIES, _KEPT_ANSWERS = 200, 5000
 _GRACE_S = 60.0
 _LONGEST_REPLY = 64 * 1024
 
@@ -98,6 +98,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         self._leases = GpuLeases(self._catalog, self._observer, self.connection.gpus or [])
         self._logs = AttemptsLog(self.engine)
         self._replies: dict[str, str] = {}
+        self._said: dict[str, tuple[App, DockerRequest | None, DescribeAppResponse]] = {}
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -183,13 +184,25 @@ class DockerScheduler(Scheduler[DockerOpts]):
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
+        request = self._catalog.known_request(app.app_id)
+        said = self._said.get(app.app_id)
+        # Whoever follows a thousand apps hears news of a few: what is the same is neither judged nor built again.
+        if said is not None and said[0] is app and said[1] is request:
+            return said[2]
         verdict = self._observer.judge(app, now)
+        is_quiet = verdict.settled and verdict.state is AppState.RUNNING and is_lasting(app)
         if not verdict.settled:
             app, verdict = self._observer.work(app.app_id) or (app, verdict)
-        request = self._catalog.known_request(app.app_id)
+            request = self._catalog.known_request(app.app_id)
         response = response_from(app, verdict, self._observer.details, self._host(), request)
         if response.state is AppState.FAILED:
             self._add_replies(app, response)
+        if is_quiet:
+            if len(self._said) > _KEPT_ANSWERS:
+                self._said.clear()
+            self._said[app.app_id] = app, request, response
+        else:
+            self._said.pop(app.app_id, None)
         return response
 
     def _host(self) -> str:
@@ -275,8 +288,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
         limit_s = grace_s + self.connection.timeout_s
         # Not under the lock: other apps are looked at meanwhile.
         each(lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live])
-        rows, _ = self.engine.containers(app_id=app_id)
-        left = apps_in(rows).get(app_id)
+        containers, _ = self.engine.containers(app_id=app_id)
+        left = apps_in(containers).get(app_id)
         if left is not None:
             # Void and second containers too; the record last, so that an interrupted deletion can be repeated.
             record = left.record.id if left.record else None

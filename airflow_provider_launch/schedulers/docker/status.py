@@ -31,6 +31,7 @@ __all__ = [
     "EndMark",
     "Verdict",
     "end_mark",
+    "is_lasting",
     "judge",
     "response_from",
     "to_inspect",
@@ -94,6 +95,11 @@ def to_inspect(app: App) -> list[Container]:
         *marks,
         *(c for c in app.replicas() if c.unstarted or (not c.live and (marks or c.exit_code != 0))),
     ]
+
+
+def is_lasting(app: App) -> bool:
+    """Tell whether a verdict that leaves nothing to do stands until the list shows something else."""
+    return Plan.of(app).time_limit_s is None and not to_inspect(app)
 
 
 def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Verdict:
