@@ -1,0 +1,139 @@
+"""Logs of pods, read on from a cursor."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
+from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+__all__ = ["Chunk", "LogReader"]
+
+CHUNK_BYTES = 1024 * 1024
+_OPEN_ANSWERS = 16
+_KEYS = ("last", "done")
+_GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
+
+
+@dataclass
+class Chunk:
+    """Some lines of one pod."""
+
+    lines: list[LogLine]
+    cursor: dict[str, Any]
+    at_end: bool
+    """All that the node had when it was asked."""
+
+
+class _How(Enum):
+    """How a look at an answer ended."""
+
+    MORE = "more"
+    ENDED = "ended"
+    CUT = "cut"
+
+
+@dataclass
+class _Answer:
+    """An answer of which a part was read."""
+
+    response: BaseHTTPResponse
+    texts: Iterator[bytes]
+    reader: LineReader
+    complete: bool
+    """The program had ended before it was asked for; otherwise it ends where the log ended then."""
+
+
+class LogReader:
+    """Reads logs of pods; keeps a few answers open between two reads, so that a long log is read once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """Drop the open answers."""
+        with self._mutex:
+            answers = list(self._open.values())
+            self._open.clear()
+        for answer in answers:
+            answer.response.close()
+
+    def read(self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
+        """Return the next lines.
+
+        Args:
+            pod: its name.
+            uid: its uid.
+            cursor: of an earlier chunk of the pod; empty: from the first line on.
+            complete: the program had ended before this call, so nothing is added any more.
+
+        Raises:
+            NotFoundError: there is no such pod.
+        """
+        cursor = {name: cursor[name] for name in _KEYS if name in cursor}
+        with self._mutex:
+            answer = self._open.pop((uid, json.dumps(cursor)), None)
+        lines: list[LogLine] = []
+        try:
+            if answer is None:
+                answer = self._ask(pod, LineReader(cursor), complete=complete)
+            how = self._take(pod, answer, lines)
+            if how is _How.ENDED and answer.reader.seeking and answer.reader.seen:
+                # The line from which to go on is not in this file any more, so all of it is new.
+                lines.append(LogLine(_GAP, Stream.COMBINED))
+                answer = self._ask(pod, LineReader({}), complete=complete)
+                how = self._take(pod, answer, lines)
+        except NotStartedError:
+            return Chunk([], dict(cursor), at_end=True)
+        whole = how is _How.ENDED and answer.complete and complete
+        if whole:
+            lines += answer.reader.rest()
+        after = answer.reader.cursor()
+        if whole:
+            after["done"] = True
+        if how is _How.ENDED:
+            answer.response.release_conn()
+        elif how is _How.MORE:
+            self._keep(uid, after, answer)
+        return Chunk(lines, after, at_end=how is _How.ENDED and (answer.complete or not complete))
+
+    def _ask(self, pod: str, reader: LineReader, *, complete: bool) -> _Answer:
+        response = self._cluster.log(pod, CONTAINER, reader.since)
+        return _Answer(response, split(chunks(response)), reader, complete)
+
+    def _take(self, pod: str, answer: _Answer, lines: list[LogLine]) -> _How:
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return _How.MORE if answer.reader.take(answer.texts, lines, CHUNK_BYTES) else _How.ENDED
+        except (HTTPError, OSError) as error:
+            answer.response.close()
+            # What came before it counts: the next read goes on there.
+            if not lines:
+                raise SchedulerUnavailableError(f"the log of pod {pod} was cut off: {error}") from error
+            return _How.CUT
+
+    def _keep(self, uid: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
+        key = (uid, json.dumps(cursor))
+        with self._mutex:
+            # Of two readers at one place the later answer serves both.
+            dropped = [self._open.pop(key)] if key in self._open else []
+            self._open[key] = answer
+            if len(self._open) > _OPEN_ANSWERS:
+                dropped.append(self._open.popitem(last=False)[1])
+        for old in dropped:
+            old.response.close()
