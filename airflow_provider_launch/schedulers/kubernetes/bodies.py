@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
 
-__all__ = ["CONTAINER", "anchor_body", "format_request", "job_body", "owner", "pod_body"]
+__all__ = ["BACKSTOP_S", "CONTAINER", "anchor_body", "format_request", "job_body", "owner", "plan_text", "pod_body"]
 
 CONTAINER = "main"
 BACKSTOP_S = 60
@@ -94,7 +94,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 **request.annotations,
                 Note.APP_NAME: request.name,
                 Note.SPEC_HASH: request.spec_hash,
-                Note.PLAN: _plan(request),
+                Note.PLAN: plan_text(request),
             },
         },
         "spec": merged(spec, request.job),
@@ -149,7 +149,8 @@ def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> d
     }
 
 
-def _plan(request: KubernetesRequest) -> str:
+def plan_text(request: KubernetesRequest) -> str:
+    """Return what each Job says about roles, retries and limits."""
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,

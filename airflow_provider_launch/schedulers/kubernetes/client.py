@@ -6,11 +6,12 @@ long as the JSON itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,7 @@ class Cluster:
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return self._request("POST", self._path(kind), query, body)
 
-    def patch(self, kind: str, name: str, change: Mapping[str, Any] | list[dict[str, Any]]) -> dict[str, Any]:
+    def patch(self, kind: str, name: str, change: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Change an object and return it: a list is a JSON Patch, whose tests must hold; anything else is merged in.
 
         Raises:
@@ -149,15 +150,13 @@ class Cluster:
     def delete(self, kind: str, name: str, uid: str) -> None:
         """Delete an object and all that it owns, which goes first; no-op if it is gone or another one."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
-        try:
+        with contextlib.suppress(NotFoundError, ConflictError):
             self._request("DELETE", self._path(kind, name), {}, body)
-        except (NotFoundError, ConflictError):
-            pass
 
     def may(self, verb: str, resource: str) -> bool:
-        """Tell whether we may do this; `resource` is `group/name`, `name` or `name/subresource`."""
-        group, name = resource.split(".", 1)[::-1] if "." in resource else ("", resource)
-        name, _, subresource = name.partition("/")
+        """Tell whether we may do this; `resource` is spelt like `jobs.batch` or `pods/log`."""
+        name, _, subresource = resource.partition("/")
+        name, _, group = name.partition(".")
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": name}
         if subresource:
             asked["subresource"] = subresource
@@ -241,9 +240,7 @@ class Cluster:
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _sent(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str
-    ) -> BaseHTTPResponse:
+    def _sent(self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> BaseHTTPResponse:
         from urllib3.exceptions import HTTPError, ProtocolError
 
         access = self._accessed()
@@ -346,7 +343,7 @@ class _Access:
 
     def headers(self) -> dict[str, str]:
         """Return the credentials, renewed if it is time."""
-        settings = self._configuration.auth_settings().values()
+        settings: list[Any] = [*self._configuration.auth_settings().values()]
         return {found["key"]: found["value"] for found in settings if found["in"] == "header" and found["value"]}
 
 

@@ -13,7 +13,20 @@ from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
-__all__ = ["Anchor", "App", "Condition", "Job", "Plan", "PlannedRole", "Pod", "apps_in", "epoch", "job_of", "plan_in", "pod_of"]
+__all__ = [
+    "Anchor",
+    "App",
+    "Condition",
+    "Job",
+    "Plan",
+    "PlannedRole",
+    "Pod",
+    "apps_in",
+    "epoch",
+    "job_of",
+    "plan_in",
+    "pod_of",
+]
 
 
 @dataclass(frozen=True)

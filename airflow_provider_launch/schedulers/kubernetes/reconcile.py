@@ -150,7 +150,8 @@ class _Judge:
         msg = limit if timed or self._beyond_backstop() else NONE
         if live:
             why = TIME if timed else PEER
-            end = [(job, OWN if phases.get(job.role) is Phase.FAILED and job in self.members.values() else why) for job in live]
+            failed = [job for slug, job in self.members.items() if phases[slug] is Phase.FAILED]
+            end = [(job, OWN if job in failed else why) for job in live]
             return Verdict(AppState.RUNNING, msg, phases, end=end)
         assert self.anchor is not None
         if self.plan.restarts and not self.anchor.failed:
@@ -180,14 +181,13 @@ class _Judge:
             lost = next(role.name for role in self.plan.roles if role.slug not in self.members)
             live = any(not job.finished for job in self.members.values())
             state = AppState.RUNNING if live else AppState.UNKNOWN
-            return Verdict(state, f"lost: the Job of role {lost!r} was removed from outside", phases)
+            # An observer that stalled may have made it anew.
+            end = [(job, STRAY) for job in self.strays if not job.finished]
+            return Verdict(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
         waiting = AppState.RUNNING if self.number else AppState.SUBMITTED
-        old = [job for job in self.older if not job.finished]
-        if old or self.strays:
+        if old := [job for job in self.older if not job.finished]:
             # Only when they have ended are their pods gone, so that no two attempts overlap.
-            end = [*((job, RESTART) for job in old), *((job, STRAY) for job in self.strays if not job.finished)]
-            if end:
-                return Verdict(waiting if old else self._state_of_live(), NONE, phases, end=end)
+            return Verdict(waiting, NONE, phases, end=[(job, RESTART) for job in old])
         if self.committed is None:
             return Verdict(waiting, NONE, phases, create=begun)
         if not self.anchor.released:

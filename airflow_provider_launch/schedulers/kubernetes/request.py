@@ -206,13 +206,6 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "enableServiceLinks": False,
         "automountServiceAccountToken": opts.service_account is not None,
     }
-    security: dict[str, Any] = {}
-    if opts.security == "restricted":
-        security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if opts.run_as_user is not None:
-        security["runAsUser"] = opts.run_as_user
-    if security:
-        body["securityContext"] = security
     if opts.init:
         body["shareProcessNamespace"] = True
     selector = dict(opts.node_selector or {})
@@ -221,6 +214,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     if selector:
         body["nodeSelector"] = selector
     given = {
+        "securityContext": _security(opts),
         "serviceAccountName": opts.service_account,
         "priorityClassName": opts.priority_class,
         "tolerations": opts.tolerations,
@@ -228,6 +222,21 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
     }
     body |= {name: value for name, value in given.items() if value}
+    if volumes := _volumes(role, opts):
+        body["volumes"] = volumes
+    return body
+
+
+def _security(opts: KubernetesOpts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if opts.security == "restricted":
+        found = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if opts.run_as_user is not None:
+        found["runAsUser"] = opts.run_as_user
+    return found
+
+
+def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = []
     for number, mount in enumerate(role.mounts):
         if isinstance(mount, BindMount):
@@ -237,9 +246,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
             volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
     if opts.shm_size_mb:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{opts.shm_size_mb}Mi"}})
-    if volumes:
-        body["volumes"] = volumes
-    return body
+    return volumes
 
 
 def _ports(app: AppDef) -> dict[str, int]:

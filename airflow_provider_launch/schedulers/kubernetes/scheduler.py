@@ -8,7 +8,9 @@ says how they keep out of each other's way.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
+import json
 import os
 import threading
 import time
@@ -34,6 +36,7 @@ from airflow_provider_launch.schedulers.kubernetes.bodies import (
     format_request,
     job_body,
     owner,
+    plan_text,
     pod_body,
 )
 from airflow_provider_launch.schedulers.kubernetes.client import (
@@ -43,7 +46,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import (
     TakenError,
 )
 from airflow_provider_launch.schedulers.kubernetes.log_reader import LogReader
-from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag, app_slug, job_name
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag, app_slug
 from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Job, Plan, Pod, apps_in, plan_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
@@ -83,6 +86,7 @@ _NAMED_APPS = 40
 """Apps that are asked for by name; of more of them everything is listed."""
 _STOPPED_PODS = 100
 """Replicas that are ended one by one, so that their logs stay; more of them are ended by their Job."""
+_FEW_ANCHORS = 2
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """How often the pods of an app are looked at that waits, if there are many such apps."""
@@ -112,7 +116,7 @@ class _Known:
 
 
 class KubernetesScheduler(Scheduler[KubernetesOpts]):
-    """Runs each attempt of each replica as a pod of its own, which stays until the app is deleted or its TTL is over."""
+    """Runs each attempt of each replica as a pod of its own, which stays until app or TTL end."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
@@ -257,11 +261,10 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         with self._mutex:
             valid = [app_id for app_id in dict.fromkeys(ids) if APP_ID.fullmatch(app_id)]
             apps, now = self._jobs(valid) if valid else ({}, 0.0)
-            looked: dict[str, tuple[App, Plan, Verdict] | None] = {}
-            for app_id in valid:
-                app = apps.get(app_id) or App(app_id)
-                if self._final(app) is None:
-                    looked[app_id] = self._looked(app, now, alone=len(ids) == 1)
+            open_apps = [apps.get(app_id) or App(app_id) for app_id in valid]
+            open_apps = [app for app in open_apps if self._final(app) is None]
+            anchors = self._anchors(open_apps, now)
+            looked = {app.app_id: self._looked(app, now, anchors, alone=len(ids) == 1) for app in open_apps}
             self._read_pods([(app, verdict) for app, _, verdict in filter(None, looked.values())])
             return {app_id: self._described(apps.get(app_id), looked.get(app_id)) for app_id in ids}
 
@@ -280,9 +283,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         same = known.final_of == {job.uid for job in app.jobs.values()}
         return known.final if same else None
 
-    def _described(
-        self, app: App | None, looked: tuple[App, Plan, Verdict] | None
-    ) -> DescribeAppResponse | None:
+    def _described(self, app: App | None, looked: tuple[App, Plan, Verdict] | None) -> DescribeAppResponse | None:
         if looked is None:
             return self._final(app) if app else None
         app, plan, verdict = looked
@@ -301,13 +302,28 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     def _of(self, app_id: str) -> _Known:
         return self._known.setdefault(app_id, _Known())
 
-    def _looked(self, app: App, now: float, *, alone: bool) -> tuple[App, Plan, Verdict] | None:
+    def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, Anchor] | None:
+        """Return the anchors, by one list, if many apps cannot be judged without; None: they are asked for one by one.
+
+        The list is read after the Jobs, so it is not older than they are.
+        """
+        plans = [(app, app.plan()) for app in apps]
+        unclear = [app.app_id for app, plan in plans if plan is None or judge(app, plan, now).unclear]
+        if len(unclear) <= _FEW_ANCHORS:
+            return None
+        found, _ = self.cluster.list("services", _selector(unclear))
+        anchors = filter(None, map(Anchor.of, found))
+        return {anchor.name: anchor for anchor in anchors}
+
+    def _looked(
+        self, app: App, now: float, anchors: Mapping[str, Anchor] | None, *, alone: bool
+    ) -> tuple[App, Plan, Verdict] | None:
         """Judge an app and do what it needs; None: there is none."""
         known = self._of(app.app_id)
         plan = app.plan()
         verdict = judge(app, plan, now) if plan is not None else None
         if verdict is None or verdict.unclear or (alone and known.request is None):
-            app.anchor = self._anchor(app.app_id)
+            app.anchor = self._anchor(app.app_id) if anchors is None else self._met(anchors.get(app.app_id))
             if app.anchor is None:
                 # Its Jobs, if there are any left, go with it.
                 self._known.pop(app.app_id, None)
@@ -324,14 +340,14 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
 
     def _anchor(self, app_id: str) -> Anchor | None:
         document = self.cluster.get("services", app_id)
-        anchor = Anchor.of(document) if document else None
-        if anchor is not None:
-            known = self._of(app_id)
-            if known.anchor_uid != anchor.uid:
-                # Another app that was given the id of a deleted one.
-                request = unpacked(anchor.annotations[Note.REQUEST])
-                plan = plan_in(job_body(request, request.roles[0], 0)["metadata"]["annotations"][Note.PLAN])
-                self._known[app_id] = _Known(anchor.uid, request, plan)
+        return self._met(Anchor.of(document) if document else None)
+
+    def _met(self, anchor: Anchor | None) -> Anchor | None:
+        """Remember what an anchor says."""
+        if anchor is not None and self._of(anchor.name).anchor_uid != anchor.uid:
+            # New here, or another app that was given the id of a deleted one.
+            request = unpacked(anchor.annotations[Note.REQUEST])
+            self._known[anchor.name] = _Known(anchor.uid, request, plan_in(plan_text(request)))
         return anchor
 
     def _plan(self, app_id: str) -> Plan:
@@ -442,10 +458,14 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         """
         unless = (Note.CANCELLED, Note.RESULT, *notes) if Note.RESULT not in notes else (Note.RESULT,)
         tests: builtins.list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": anchor.uid}]
-        for name in dict.fromkeys([Note.ATTEMPT, *unless]):
-            # None: it must be absent.
-            tests.append({"op": "test", "path": _note_path(name), "value": anchor.annotations.get(name)})
-        changes = [{"op": "add", "path": _note_path(name), "value": text} for name, text in notes.items()]
+        # None: it must be absent.
+        tests += [
+            {"op": "test", "path": _note_path(name), "value": anchor.annotations.get(name)}
+            for name in dict.fromkeys([Note.ATTEMPT, *unless])
+        ]
+        changes: builtins.list[dict[str, Any]] = [
+            {"op": "add", "path": _note_path(name), "value": text} for name, text in notes.items()
+        ]
         if owners is not None:
             changes.append({"op": "add", "path": "/metadata/ownerReferences", "value": owners})
         self.cluster.patch("services", anchor.name, [*tests, *changes])
@@ -523,10 +543,8 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
 
     def _stop(self, pod: Pod) -> None:
         """Let the node end a pod: TERM, and KILL after its grace."""
-        try:
+        with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
             self.cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
-        except (NotFoundError, ConflictError):
-            pass  # it has gone meanwhile
 
     def _cancel_existing(self, app_id: str) -> None:
         with self._mutex:
@@ -568,13 +586,15 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             if anchor.owners and not anchor.deleting:
                 # Owned by what it owns, it would wait for itself.
                 test = {"op": "test", "path": "/metadata/uid", "value": anchor.uid}
-                try:
-                    self.cluster.patch(
-                        "services", app_id, [test, {"op": "remove", "path": "/metadata/ownerReferences"}]
-                    )
-                except (NotFoundError, ConflictError):
-                    pass  # gone, or somebody else deletes it
+                with contextlib.suppress(NotFoundError, ConflictError):  # gone, or somebody else deletes it
+                    change = {"op": "remove", "path": "/metadata/ownerReferences"}
+                    self.cluster.patch("services", app_id, [test, change])
             self.cluster.delete("services", app_id, anchor.uid)
+
+    def missing_rights(self) -> builtins.list[str]:
+        """Return what the cluster would not let us do, as `create pods`; nothing is created."""
+        asked = [(verb, resource) for resource, verbs in VERBS.items() for verb in verbs]
+        return [f"{verb} {resource}" for verb, resource in asked if not self.cluster.may(verb, resource)]
 
     def close(self) -> None:
         self._logs.close()
@@ -610,8 +630,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         return sorted(found, key=lambda row: row.app_id)
 
     def _plan_of(self, anchor: Anchor) -> Plan:
-        request = unpacked(anchor.annotations[Note.REQUEST])
-        return plan_in(job_body(request, request.roles[0], 0)["metadata"]["annotations"][Note.PLAN])
+        return plan_in(plan_text(unpacked(anchor.annotations[Note.REQUEST])))
 
     def result(self, app_id: str) -> JsonValue:
         with self._mutex:
@@ -718,8 +737,6 @@ def _note_path(name: str) -> str:
 
 
 def _compact(document: Mapping[str, str]) -> str:
-    import json
-
     return json.dumps(document, separators=(",", ":"))
 
 

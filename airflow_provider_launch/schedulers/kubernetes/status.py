@@ -139,10 +139,8 @@ def _replica(role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state:
     return status
 
 
-def _state(job: Job | None, pod: Pod | None, k: int, state: AppState) -> AppState:  # noqa: PLR0911 - a table
-    if state is AppState.SUCCEEDED or (job and k in job.completed):
-        return AppState.SUCCEEDED
-    if pod is not None and pod.phase == "Succeeded":
+def _state(job: Job | None, pod: Pod | None, k: int, state: AppState) -> AppState:
+    if state is AppState.SUCCEEDED or (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
         return AppState.SUCCEEDED
     if pod is not None and pod.stopped:
         return AppState.CANCELLED  # ended by us, so its exit code says nothing about it
@@ -156,7 +154,7 @@ def _state(job: Job | None, pod: Pod | None, k: int, state: AppState) -> AppStat
     return AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING
 
 
-def _reason(pod: Pod, state: AppState) -> str | None:
+def _reason(pod: Pod, state: AppState) -> str | None:  # noqa: PLR0911 - a table
     if pod.ended_by == "StartError":
         return " ".join(pod.said.split())[:_TEXT]
     if state in {AppState.PENDING, AppState.SUBMITTED}:
