@@ -37,7 +37,7 @@ ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker 
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ui test live engine lint types gen docs bench constraints build clean
+.PHONY: help setup demo demo-ui test live engine cluster lint types gen docs bench constraints build clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ live: $(READY)  ## run tasks in a real Airflow, end them in every way, and look 
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)
+
+cluster: $(READY)  ## say which Kubernetes cluster the tests use; ARGS=start, build, images, clean, stop
+	@$(PY) -m tests.engines.kubernetes $(or $(ARGS),status)
 
 lint: $(READY)  ## style, formatting and the layers of the imports
 	$(VENV)/bin/ruff check
