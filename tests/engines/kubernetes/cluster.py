@@ -208,10 +208,6 @@ class Cluster:
             server.kill()
             shutil.rmtree(folder)
 
-    def images(self) -> set[str]:
-        """Return the names of the images that the node has."""
-        return set(self.ctr("images", "list", "--quiet").split())
-
     def ctr(self, *words: str) -> str:
         """Run containerd's own client."""
         return run("ctr", "--address", str(self.socket), "--namespace", "k8s.io", *words)

@@ -71,6 +71,9 @@ class Host:
         # Docker sets the policy to DROP; pods could then not reach each other.
         if not self._rule("-C"):
             self._rule("-I")
+        if (CGROUPS / "cgroup.controllers").exists():
+            # The kubelet looks for these below; systemd turns on only what its services ask for.
+            (CGROUPS / "cgroup.subtree_control").write_text("+cpu +cpuset +memory +pids")
         for folder in self._cgroups(make=True):
             folder.mkdir(exist_ok=True)
 

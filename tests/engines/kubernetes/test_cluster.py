@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from kubernetes import client as k8s
-from kubernetes import config
+from kubernetes import config, watch
 
 from tests.engines.kubernetes.process import until
 from tests.faults import Fault, drop_answer
@@ -180,3 +180,25 @@ def test_status_names_the_cluster(kubernetes_engine, checkout):
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
 
     assert done.stdout == f"KUBECONFIG={kubernetes_engine.kubeconfig}\n"
+
+
+def test_a_watch_passes_through_the_proxy(kubernetes_engine, kubernetes_make_namespace):
+    """An answer without an end has to arrive as it comes, for a user with few rights as well."""
+    namespace = kubernetes_make_namespace()
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "create"]}]
+    seen = []
+    with (
+        kubernetes_engine.proxy(kubernetes_engine.limited(namespace, rules), namespace) as proxy,
+        config.new_client_from_config(str(proxy.kubeconfig)) as client,
+    ):
+        core, stream = k8s.CoreV1Api(client), watch.Watch()
+        for event in stream.stream(core.list_namespaced_config_map, namespace, timeout_seconds=30):
+            seen.append((event["type"], event["object"].metadata.name))
+            if seen == [("ADDED", "kube-root-ca.crt")]:
+                core.create_namespaced_config_map(namespace, {"metadata": {"name": "second"}})
+            elif len(seen) == 2:
+                stream.stop()
+
+        assert seen == [("ADDED", "kube-root-ca.crt"), ("ADDED", "second")]
+        with proxy.refused(), pytest.raises(Exception, match="refused"):
+            core.list_namespaced_config_map(namespace, _request_timeout=5)
