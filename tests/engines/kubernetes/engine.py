@@ -76,6 +76,7 @@ class Use:
 
     def begin(self, *, start: bool, keep: bool = False, say: Callable[[str], None] = say) -> Path:
         """Return the kubeconfig of a cluster; `start` one if none answers. `keep` lets it outlive all users."""
+        os.environ.pop(_FOUND, None)  # may be of another session that has started this one
         kubeconfig = self._begin(start=start, keep=keep, say=say)
         os.environ[_FOUND] = str(kubeconfig)
         return kubeconfig
