@@ -53,6 +53,9 @@ class ProxiedEngine(Engine):
 class TestKubernetes(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.kubernetes.scheduler:create_scheduler"
     timeout_s = 120
+    xfail = {  # noqa: RUF012 - of the kit
+        "test_odd_output_is_complete": "containerd writes logs without the carriage return before a line feed"
+    }
     many = 60  # a node has room for 110 pods
     capabilities = frozenset(
         {

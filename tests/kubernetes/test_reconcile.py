@@ -26,7 +26,12 @@ STARTED = "2023-11-14T22:13:00Z"  # 20 s before
 
 RUNS = {"active": 1, "ready": 1, "startTime": STARTED}
 STARTS = {"active": 1, "startTime": STARTED}
-DONE = {"succeeded": 1, "completedIndexes": "0", "startTime": STARTED, "conditions": [{"type": "Complete", "status": "True"}]}
+DONE = {
+    "succeeded": 1,
+    "completedIndexes": "0",
+    "startTime": STARTED,
+    "conditions": [{"type": "Complete", "status": "True"}],
+}
 FAILS = {"active": 1, "ready": 1, "failed": 1, "failedIndexes": "1", "startTime": STARTED}
 
 
@@ -86,7 +91,7 @@ def steps(verdict: Verdict) -> list[Any]:
     return found
 
 
-# ---- without the anchor: one list of Jobs for all apps -----------------------------------------------------------------
+# ---- without the anchor: one list of Jobs for all apps ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_a_time_limit_that_is_over_needs_the_anchor():
     assert not judge(app(None, *jobs), plan("REPLICA", "REPLICA", limit=30.0), NOW).unclear
 
 
-# ---- the states, and what to do ------------------------------------------------------------------------------------------
+# ---- the states, and what to do --------------------------------------------------------------------------------------
 
 TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
     "a submitter died before its Jobs": (TWO, app(anchor(0, None, released=False)), AppState.SUBMITTED, []),
@@ -198,7 +203,11 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
     ),
     "cancelled and ended": (
         TWO,
-        app(anchor(cancelled="true"), job("a", failed(), ended=CANCEL), job("b", failed("DeadlineExceeded"), ended=CANCEL)),
+        app(
+            anchor(cancelled="true"),
+            job("a", failed(), ended=CANCEL),
+            job("b", failed("DeadlineExceeded"), ended=CANCEL),
+        ),
         AppState.CANCELLED,
         [],
     ),
@@ -318,4 +327,3 @@ def test_the_limit_is_told():
     _, given, _, _ = TABLE["time limit, kept by Kubernetes"]
 
     assert "time limit of 10 s" in judge(given, plan("REPLICA", limit=10.0), NOW).msg
-

@@ -27,7 +27,8 @@ def test_a_quota_that_is_used_up_passes_and_nothing_else(text, passing):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("1", "1"), ("500m", "0.5"), ("1Gi", str(2**30)), ("1.5k", "1500"), ("1e3", "1000"), ("2M", "2000000")]
+    ("text", "number"),
+    [("1", "1"), ("500m", "0.5"), ("1Gi", str(2**30)), ("1.5k", "1500"), ("1e3", "1000"), ("2M", "2000000")],
 )
 def test_quantities(text, number):
     assert quantity(text) == Decimal(number)

@@ -99,7 +99,7 @@ def test_a_service_of_somebody_else_is_a_conflict(kubernetes_apps):
     assert apps.scheduler.describe(info.request.app_id) is None
 
 
-# ---- refused by the server's dry run -----------------------------------------------------------------------------------
+# ---- refused by the server's dry run ---------------------------------------------------------------------------------
 
 
 def refused(apps, *roles, **cfg):
@@ -123,7 +123,9 @@ def test_a_limit_range_refuses_at_once(apps_in, kubernetes_make_namespace):
 
 def test_a_quota_that_can_never_be_met_refuses_and_one_that_is_used_up_waits(apps_in, kubernetes_make_namespace):
     apps = apps_in(kubernetes_make_namespace())
-    apps.call("POST", "/api/v1/{ns}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"limits.memory": "64Mi"}}})
+    apps.call(
+        "POST", "/api/v1/{ns}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"limits.memory": "64Mi"}}}
+    )
     small, large = (Resource(cpu=0, gpu=0, memMB=size) for size in (48, 128))
 
     assert "exceeded quota" in refused(apps, apps.sh("true", resource=large))
@@ -153,13 +155,16 @@ def test_a_missing_namespace_is_named(apps_in):
         apps.start(apps.sh("true"))
 
 
-# ---- pod security ------------------------------------------------------------------------------------------------------
+# ---- pod security ----------------------------------------------------------------------------------------------------
 
 
 def test_the_default_passes_restricted_pod_security(apps_in, kubernetes_make_namespace):
     apps = apps_in(kubernetes_make_namespace(**{"pod-security.kubernetes.io/enforce": "restricted"}))
     found = apps.run(
-        apps.sh('id -u; echo \'{"a": 1}\' > $LAUNCH_RESULT_PATH'), security="restricted", run_as_user=65532, shm_size_mb=8
+        apps.sh("id -u; echo '{\"a\": 1}' > $LAUNCH_RESULT_PATH"),
+        security="restricted",
+        run_as_user=65532,
+        shm_size_mb=8,
     )
 
     assert found.state is AppState.SUCCEEDED

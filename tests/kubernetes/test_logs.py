@@ -1,0 +1,61 @@
+"""Logs on the cluster: what the node changes, and what is said about lines that are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.specs import AppState
+
+pytestmark = pytest.mark.engine("kubernetes")
+
+
+def test_odd_output_is_complete_but_for_carriage_returns_before_line_feeds(kubernetes_apps):
+    """containerd drops those; nothing else is changed."""
+    written = [
+        (r"\n", "\n"),
+        (r"50%%\r100%%\n", "50%\r100%\n"),
+        (r"dos\r\n", "dos\n"),
+        (r"  blanks\t \n", "  blanks\t \n"),
+        (r"\346\227\245\346\234\254\n", "日本\n"),
+        (r"a\013b\014c\302\205d\342\200\250e\n", "a\x0bb\x0cc\x85d\u2028e\n"),
+        (r"\033[31mred\033[0m\n", "\x1b[31mred\x1b[0m\n"),
+        (r"2020-01-01T00:00:00.000000000Z no time of ours\n", "2020-01-01T00:00:00.000000000Z no time of ours\n"),
+        (r"broken \377\376!\n", "broken \ufffd\ufffd!\n"),
+        (r"end", "end"),
+    ]
+    apps = kubernetes_apps
+    found = apps.run(apps.sh("; ".join(f"printf '{octal}'" for octal, _ in written)))
+
+    assert apps.lines(found.app_id) == [text for _, text in written]
+
+
+def test_lines_that_were_rotated_away_are_told(kubernetes_apps):
+    """A reader that comes back after megabytes finds another file; it goes on, and says that something is missing."""
+    apps = kubernetes_apps
+    flood = (
+        "n=0; while [ $n -lt 5 ]; do n=$((n + 1)); head -c 4000000 /dev/zero | tr '\\0' x | fold -w 999; sleep 4; done"
+    )
+    app_id = apps.start(apps.sh(f"echo first; sleep 3; {flood}; echo; echo last"))
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    chunk = apps.scheduler.read_logs(app_id, "main", 0)
+    assert [line.text for line in chunk.lines] == ["first\n"]
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    rest: list[str] = []
+    while (chunk := apps.another().read_logs(app_id, "main", 0, chunk.cursor)).lines:
+        rest += [line.text for line in chunk.lines]
+
+    assert rest[-1] == "last\n"
+    told = [text for text in rest if "lines may be missing here" in text]
+    # Without a rotation, on a cluster that keeps more, everything is there.
+    assert len(told) == 1 or sum(len(text) for text in rest) > 20_000_000
+
+
+def test_the_log_of_a_deleted_pod_ends_and_the_app_is_still_known(kubernetes_apps):
+    apps = kubernetes_apps
+    found = apps.run(apps.sh("echo run"))
+    assert apps.lines(found.app_id) == ["run\n"]
+    (pod,) = apps.pods(found.app_id)
+    apps.call("DELETE", f"/api/v1/{{ns}}/pods/{pod.name}")
+
+    assert list(apps.another().log_iter(found.app_id, "main", 0)) == []
+    assert apps.another().describe(found.app_id).state is AppState.SUCCEEDED
