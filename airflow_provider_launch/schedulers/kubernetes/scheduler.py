@@ -91,7 +91,7 @@ _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """How often the pods of an app are looked at that waits, if there are many such apps."""
 _SILENT_S = 5.0
-"""How long a Job may be without pods until the events are asked why."""
+"""How often the events are asked why a Job has no pods."""
 _DELETION_S, _PAUSE_S = 30.0, 0.2
 _KEPT_APPS = 5000
 
@@ -110,6 +110,8 @@ class _Known:
     """Versions of the Jobs for which the pods were read."""
     pods_at: float = float("-inf")
     began: bool = False
+    silence: str = ""
+    silence_at: float = float("-inf")
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
     """Uids of the Jobs of the answer."""
@@ -382,19 +384,19 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
 
     def _silence(self, app: App) -> str:
         """Return why a Job has no pods, which only the events tell."""
+        known = self._of(app.app_id)
         for job in app.jobs.values():
             if job.suspended:
                 return "suspended: a queue, or a person, holds it back"
-            if job.active or job.attempt != app.attempt or job.started is None or not self._silent(job):
+            if job.active or job.attempt != app.attempt or job.started is None:
                 continue
-            events, _ = self.cluster.list("events", "", fields=f"involvedObject.name={job.name},reason=FailedCreate")
-            if events:
-                return f"FailedCreate: {events[-1].get('message', '')}"[:500]
+            if time.monotonic() - known.silence_at > _SILENT_S:
+                fields = f"involvedObject.name={job.name},reason=FailedCreate"
+                events, _ = self.cluster.list("events", "", fields=fields)
+                known.silence = f"FailedCreate: {events[-1].get('message', '')}"[:500] if events else ""
+                known.silence_at = time.monotonic()
+            return known.silence
         return ""
-
-    @staticmethod
-    def _silent(job: Job) -> bool:
-        return time.time() - (job.started or 0.0) > _SILENT_S
 
     # ---- what an observer does ---------------------------------------------------------------------------------------
 
@@ -539,7 +541,8 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
                     document["metadata"]["annotations"] = {Note.ENDED: why}
                 self.cluster.patch("jobs", job.name, document)
             if 0 < len(live) <= _STOPPED_PODS:
-                _each(self._stop, [pod for pod in live if pod.deadline != 1])
+                # What has just ended by itself keeps its own end.
+                _each(self._stop, [pod for pod in live if pod.running and pod.deadline != 1])
 
     def _stop(self, pod: Pod) -> None:
         """Let the node end a pod: TERM, and KILL after its grace."""
