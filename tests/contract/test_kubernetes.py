@@ -53,6 +53,7 @@ class ProxiedEngine(Engine):
 class TestKubernetes(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.kubernetes.scheduler:create_scheduler"
     timeout_s = 120
+    lag_s = 8  # the kubelet tells it a second later, the Job's controller two seconds after that
     xfail = {  # noqa: RUF012 - of the kit
         "test_odd_output_is_complete": "containerd writes logs without the carriage return before a line feed"
     }

@@ -102,8 +102,23 @@ def test_a_new_file_does_not_hold_the_place():
 
     assert lines == []
     assert reader.seeking
-    assert reader.seen
+    assert reader.first == (NOW + 1) * 10**9
+    assert not reader.cut_off
     assert after == cursor
+
+
+def test_an_answer_that_is_cut_off_is_no_new_file():
+    """Its lines are older than the place: they were delivered, and must not come again."""
+    log = Log()
+    for second in range(20):
+        log.add((NOW + second) * 10**9, f"{second}\n")
+    _, cursor, _ = read(log, {})
+    del log.lines[10:]
+    reader = LineReader(cursor, whole=True)
+    reader.take(split([log.answer(reader.since)]), [], 10**9)
+
+    assert reader.seeking
+    assert reader.cut_off
 
 
 @pytest.mark.parametrize("zone", ["Z", "+00:00", "+05:30", "-07:00"])

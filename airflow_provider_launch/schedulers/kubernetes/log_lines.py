@@ -42,15 +42,17 @@ class LineReader:
 
     Args:
         cursor: what an earlier reader gave; empty: from the first line on.
+        whole: look for the place in all of the file.
     """
 
-    def __init__(self, cursor: Mapping[str, Any]) -> None:
+    def __init__(self, cursor: Mapping[str, Any], *, whole: bool = False) -> None:
+        self._whole = whole
         last = cursor.get("last")
         self._last: tuple[int, int] | None = (last[0], last[1]) if last else None
         self.seeking = self._last is not None
         """The place from which to go on is not found yet."""
-        self.seen = False
-        """The answer has lines."""
+        self.first: int | None = None
+        """Time of the first line of the answer, in nanoseconds."""
         self.pending = b""
         """Text without its line feed."""
         self._seconds: dict[tuple[bytes, bytes], int] = {}
@@ -58,9 +60,14 @@ class LineReader:
     @property
     def since(self) -> str | None:
         """The second from which on the server is asked for lines; None: from the first one on."""
-        if self._last is None:
+        if self._last is None or self._whole:
             return None
         return f"{datetime.fromtimestamp(self._last[0] // _NS - MARGIN_S, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the answer was begun before the place that it does not have: then it is the same file, cut off."""
+        return self._last is not None and self.first is not None and self.first < self._last[0] - MARGIN_S * _NS
 
     def cursor(self) -> dict[str, Any]:
         """Return the position after the last line delivered."""
@@ -89,8 +96,9 @@ class LineReader:
         stamp = _STAMP.match(text)
         if stamp is None:
             return None  # the rest of a long line that began before the answer, and was delivered
-        self.seen = True
         time, text = self._time(stamp), text[stamp.end() :]
+        if self.first is None:
+            self.first = time
         if self.seeking:
             assert self._last is not None
             if time == self._last[0] and zlib.crc32(text) == self._last[1]:

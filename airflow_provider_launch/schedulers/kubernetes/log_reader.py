@@ -92,24 +92,41 @@ class LogReader:
             if answer is None:
                 answer = self._ask(pod, LineReader(cursor), complete=complete)
             how = self._take(pod, answer, lines)
-            if how is _How.ENDED and answer.reader.seeking and answer.reader.seen:
-                # The line from which to go on is not in this file any more, so all of it is new.
-                lines.append(LogLine(_GAP, Stream.COMBINED))
-                answer = self._ask(pod, LineReader({}), complete=complete)
+            if how is _How.ENDED and answer.reader.seeking and answer.reader.first is not None:
+                answer, how = self._elsewhere(pod, cursor, lines, complete=complete)
+            done = how is _How.ENDED and answer.complete and complete and not lines
+            if done and answer.reader.pending:
+                # A node that is busy may cut its answer off, and it still looks whole: only when two of them agree is
+                # this the last line.
+                last, answer = answer, self._ask(pod, LineReader(cursor), complete=True)
                 how = self._take(pod, answer, lines)
+                done = how is _How.ENDED and not lines and answer.reader.pending == last.reader.pending
+                if done:
+                    lines += answer.reader.rest()
         except NotStartedError:
             return Chunk([], dict(cursor), at_end=True)
-        whole = how is _How.ENDED and answer.complete and complete
-        if whole:
-            lines += answer.reader.rest()
         after = answer.reader.cursor()
-        if whole:
+        if done:
             after["done"] = True
         if how is _How.ENDED:
             answer.response.release_conn()
         elif how is _How.MORE:
             self._keep(uid, after, answer)
         return Chunk(lines, after, at_end=how is _How.ENDED and (answer.complete or not complete))
+
+    def _elsewhere(
+        self, pod: str, cursor: Mapping[str, Any], lines: list[LogLine], *, complete: bool
+    ) -> tuple[_Answer, _How]:
+        """Go on where the line from which to go on is not where it was: most likely in no file any more."""
+        answer = self._ask(pod, LineReader(cursor, whole=True), complete=complete)
+        how = self._take(pod, answer, lines)
+        if how is not _How.ENDED or not answer.reader.seeking:
+            return answer, how
+        if answer.reader.cut_off:
+            raise SchedulerUnavailableError(f"the log of pod {pod} was cut off; the same call may succeed later")
+        lines.append(LogLine(_GAP, Stream.COMBINED))
+        answer = self._ask(pod, LineReader({}), complete=complete)
+        return answer, self._take(pod, answer, lines)
 
     def _ask(self, pod: str, reader: LineReader, *, complete: bool) -> _Answer:
         response = self._cluster.log(pod, CONTAINER, reader.since)
