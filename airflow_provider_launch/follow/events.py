@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, LogLine
-    from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+    from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
     from airflow_provider_launch.specs.states import AppState
 
 __all__ = ["Ended", "Event", "LogGap", "LogLines", "Reached", "StateChanged", "Tick", "Unreachable"]
@@ -46,11 +46,11 @@ class LogGap:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """The scheduler does not answer; said once, then the follower keeps asking."""
+    """The scheduler does not answer, or refuses us; said once, then the follower keeps asking."""
 
     since_s: float
     """Seconds for which it has been so."""
-    error: SchedulerUnavailableError
+    error: SchedulerUnavailableError | SchedulerRejectedError
 
 
 @dataclass(frozen=True)

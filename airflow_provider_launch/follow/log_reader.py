@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -106,7 +105,7 @@ class LogReader:
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
         self._idle_s = max(_IDLE_S, self._busy_s * 5)
         self._replicas: dict[str, _Replica] = {}
-        self._items: deque[LogItem] = deque()
+        self._items: list[LogItem] = []
         self._lines = 0
         self._chars = 0
         self._outage_told = False
@@ -160,7 +159,7 @@ class LogReader:
         with self._changed:
             if not self._items:
                 return None
-            item = self._items.popleft()
+            item = self._items.pop(0)
             self.progress = time.monotonic()
             return item
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,13 +133,16 @@ class Poller:
                 full_round = time.monotonic() >= next_round
                 asked = list(self._inboxes if full_round else self._fresh)
                 self._fresh.clear()
-                self._asking_since = time.monotonic()
+                self._asking_since = began = time.monotonic()
             answers = poll_many(self._scheduler, asked)
             self._asking_since = None
             if full_round:
-                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values())
+                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
+                    isinstance(answer, SchedulerRejectedError) for answer in answers.values()
+                )
                 pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()
-                next_round = time.monotonic() + pause
+                # From start to start, but with a pause also for a scheduler which needs as long as the interval.
+                next_round = max(began + pause, time.monotonic() + pause / 5)
             with self._changed:
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
             for inbox, answer in calls:

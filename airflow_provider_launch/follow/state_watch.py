@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.follow.events import Event, Reached, StateChanged, Unreachable
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException, UnknownOutcomeError
+from airflow_provider_launch.specs.errors import (
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+    UnknownOutcomeError,
+)
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -58,7 +63,9 @@ class StateWatch:
         learned = Learned()
         if self.has_ended():
             return learned
-        if isinstance(answer, SchedulerUnavailableError):
+        # Credentials that expire say nothing of the app: as long as it is known, that is an outage too.
+        is_known = self._scheduled or self.response is not None
+        if isinstance(answer, SchedulerUnavailableError) or (is_known and isinstance(answer, SchedulerRejectedError)):
             if self._down_since is None:
                 self._down_since = time.monotonic()
             self._outage(learned, answer)
@@ -122,10 +129,19 @@ class StateWatch:
             )
         return UnknownAppException(self._name)
 
-    def _outage(self, learned: Learned, error: SchedulerUnavailableError) -> None:
+    def _outage(self, learned: Learned, error: SchedulerUnavailableError | SchedulerRejectedError) -> None:
         since_s = time.monotonic() - (self._down_since or time.monotonic())
         if not self._down_told:
             self._down_told = True
             learned.events.append(Unreachable(since_s, error))
         if since_s >= self._unavailable_for_s:
-            learned.error = error
+            learned.error = self._given_up(error, since_s)
+
+    def _given_up(self, error: Exception, since_s: float) -> SchedulerUnavailableError:
+        act = "renew the access of this connection" if isinstance(error, SchedulerRejectedError) else "bring it back"
+        given_up = SchedulerUnavailableError(
+            f"{error}. This has lasted for {since_s:.0f} s, and whoever runs the scheduler must {act}; "
+            f"{self._name!r} may be running, and was not cancelled"
+        )
+        given_up.__cause__ = error
+        return given_up

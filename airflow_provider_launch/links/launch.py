@@ -74,6 +74,8 @@ def show_request(operator: Any, ti: Any) -> None:
     """Let the link to the request appear now, and the request on the page to which it leads."""
     with contextlib.suppress(Exception):
         _send_rendered_fields(operator)
+        # Once is enough: rendering all fields again at the end takes Airflow some milliseconds.
+        operator.overwrite_rtif_after_execution = False
     with contextlib.suppress(Exception):
         ti.xcom_push(RequestLink().xcom_key, RequestLink().get_link(operator, ti_key=ti))
 

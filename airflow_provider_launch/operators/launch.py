@@ -58,7 +58,7 @@ class LaunchAppOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("app", "cfg", "launch_conn_id", "request")
     template_fields_renderers = {"cfg": "json"}  # noqa: RUF012 - as Airflow declares it
-    # `request` is known only after the dry run.
+    # `request` is known only after the dry run; needed where the link cannot store it at once.
     overwrite_rtif_after_execution = True
     operator_extra_links = (SchedulerLink(), RequestLink())
     ui_color = "#d9ecf2"

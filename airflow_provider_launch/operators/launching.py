@@ -27,6 +27,7 @@ from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
     LaunchError,
+    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
@@ -135,6 +136,9 @@ class Launching:
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
+            from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
+
+            begin_checkpoint(self._ti)
             self._op.defer(trigger=self._trigger(handle, began), method_name="resume")
         return self._conclude(handle, Handover())
 
@@ -167,8 +171,8 @@ class Launching:
     def _conclude(self, handle: str, handover: Handover) -> dict[str, Any]:
         try:
             value = self._follow(handle, handover)
-        except (SchedulerUnavailableError, AppKilledError):
-            # The app may be running: the next try looks for it.
+        except (SchedulerUnavailableError, SchedulerRejectedError, AppKilledError):
+            # The app may be running, or its result only not be readable by us: the next try looks for it.
             raise
         except Exception as error:
             self._close_record(error)
@@ -271,6 +275,13 @@ class Launching:
         if response.state in (AppState.FAILED, AppState.CANCELLED):
             self._log.info("app %s of the last try ended as %s; launching anew", record.app_id, response.state)
             return None
+        if (
+            record.state == "intent"
+            and not is_terminal(response.state)
+            and Capability.ADOPT in self._scheduler.capabilities
+        ):
+            # The submission may have been broken off in its middle, and only a repeated one ends it.
+            return dataclasses.replace(record, spec_hash=digest)
         self._log.info("going on with app %s of the last try, which is %s", record.app_id, response.state)
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
@@ -398,6 +409,10 @@ class Launching:
             except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is told
                 error = problem
             else:
+                if self._had_succeeded(record):
+                    # The record stays open: a retry takes the result.
+                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    return
                 self._log.warning("the task was killed; app %s is cancelled", record.app_id)
                 self._close_record(AppKilledError("killed"))
                 return
@@ -405,6 +420,12 @@ class Launching:
                 break
             time.sleep(0.2)
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    def _had_succeeded(self, record: Record) -> bool:
+        with contextlib.suppress(Exception):
+            found = self._scheduler.describe(record.app_id)
+            return found is not None and found.state == AppState.SUCCEEDED
+        return False
 
     # ---- small parts -----------------------------------------------------------------------------------------
 

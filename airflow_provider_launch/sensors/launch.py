@@ -120,6 +120,7 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch.hooks.errors import final_errors
         from airflow_provider_launch.hooks.outcome import handle_of
         from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         with final_errors():
@@ -127,6 +128,7 @@ class AppStatusSensor(BaseSensorOperator):
             Look(self).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {**self._trigger_kwargs(handle_of(self.handle)), "timeout_s": min(limits)}
+        begin_checkpoint(context["ti"])
         raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it

@@ -129,6 +129,18 @@ class Apps:
             f"{role}/{k} of {app_id} writes {text!r}",
         )
 
+    def until_running(self, app_id: str, *places: tuple[str, int]) -> None:
+        """Wait until app and replicas are told to run: an engine may say so some time after the program began."""
+
+        def runs() -> bool:
+            found = self.scheduler.describe(app_id)
+            if found is None or found.state is not AppState.RUNNING:
+                return False
+            known = replicas(found)
+            return all(place in known and known[place].state is AppState.RUNNING for place in places)
+
+        until(runs, self.timeout_s, f"{app_id} is RUNNING")
+
     def until_nothing_is_alive(self, app_id: str) -> None:
         """Wait until the engine itself says that nothing of the app runs; return at once if it cannot tell."""
         until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")

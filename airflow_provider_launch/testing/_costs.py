@@ -37,7 +37,7 @@ class CostTests(ContractBase):
         live, unknown = apps.start(apps.sh("echo up; sleep 60")), apps.new_id()
         for app_id in (good, bad):
             apps.end(app_id)
-        apps.until_written(live, "up")
+        apps.until_running(live)
         found = apps.another().describe_many(iter([good, unknown, bad, live]))
 
         assert {app_id: response and response.state for app_id, response in found.items()} == {

@@ -52,7 +52,7 @@ class FollowTests(ContractBase):
 
     def test_a_follower_tells_each_line_once_and_the_end(self, apps: Apps) -> None:
         """The log of the task is what the replicas wrote, no more and no less, and the task ends with the app."""
-        app_id = apps.start(apps.sh(_WRITER, num_replicas=2), apps.sh("echo bye >&2; exit 3", name="other"))
+        app_id = apps.start(apps.sh(_WRITER, num_replicas=2), apps.sh("sleep 1; echo bye >&2; exit 3", "other"))
         events = _follow(apps, app_id)
 
         found = lines_of(events)

@@ -161,7 +161,7 @@ class IdentityTests(ContractBase):
     def test_another_process_sees_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
         """The worker launches and the triggerer watches; nothing may live in the worker's memory."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300"), apps.sh("exec sleep 300", "peer"))
-        apps.until_written(app_id, "up")
+        apps.until_running(app_id)
         seen = other_process.call("describe", app_id=app_id)
 
         assert seen["state"] == "RUNNING"

@@ -59,7 +59,7 @@ class OutageTests(ContractBase):
     def test_unreachable_is_an_error_and_never_an_answer(self, apps: Apps, cut_off: CutOff, call: str) -> None:
         """Who takes an outage for "no such app" launches it twice; who takes it for RUNNING waits for ever."""
         app_id = apps.start(apps.sh("echo up; sleep 60"))
-        apps.until_written(app_id, "up")
+        apps.until_running(app_id)
         known = apps.scheduler
         with cut_off():
             # One that was connected before, and one that never was.

@@ -61,15 +61,11 @@ class RunningTests(ContractBase):
     def test_several_roles_run_at_the_same_time(self, apps: Apps) -> None:
         """The replicas of a distributed app talk to each other; one after the other they would wait for ever."""
         app_id = apps.start(apps.sh("echo up; sleep 120", "a", num_replicas=2), apps.sh("echo up; sleep 120", "b"))
-        for role, k in [("a", 0), ("a", 1), ("b", 0)]:
+        places = [("a", 0), ("a", 1), ("b", 0)]
+        for role, k in places:
             apps.until_written(app_id, "up", role, k)
-        found = apps.scheduler.describe(app_id)
+        apps.until_running(app_id, *places)
 
-        assert found is not None
-        assert found.state is AppState.RUNNING
-        assert {place: replica.state for place, replica in replicas(found).items()} == dict.fromkeys(
-            [("a", 0), ("a", 1), ("b", 0)], AppState.RUNNING
-        )
         assert apps.engine.alive(app_id) is None or (apps.engine.alive(app_id) or 0) >= 3
 
     @pytest.mark.parametrize("count", [1, 5, 50])

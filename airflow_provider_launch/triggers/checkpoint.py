@@ -13,10 +13,21 @@ from airflow_provider_launch.triggers.pipe import comms_bytes_unread
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import JsonValue
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "begin_checkpoint"]
 
 _LAST_WORDS_S = 8.0
 _STEP_S = 0.02
+
+
+def begin_checkpoint(ti: Any) -> None:
+    """Make room for the checkpoint of a try; without it Airflow logs an error when the trigger looks for one."""
+    with contextlib.suppress(Exception):
+        ti.xcom_push(_key(ti.try_number), "")
+
+
+def _key(try_number: int) -> str:
+    # One for each try: after a clear the old trigger and the new try overlap for a moment.
+    return f"launch_cursor_{try_number}"
 
 
 class Checkpoint:
@@ -31,8 +42,7 @@ class Checkpoint:
         if task_instance is not None:
             names = ("dag_id", "task_id", "run_id", "map_index")
             self._where = {name: getattr(task_instance, name) for name in names}
-            # A key for each try: after a clear the old trigger and the new try overlap for a moment.
-            self._where["key"] = f"launch_cursor_{task_instance.try_number}"
+            self._where["key"] = _key(task_instance.try_number)
         self._saved = ""
 
     async def load(self) -> dict[str, JsonValue]:
@@ -66,6 +76,9 @@ class Checkpoint:
             # The second cancellation is the same end; what is being sent is worth the moment.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(_STEP_S)
-            if saving.done() or not comms_bytes_unread():
+            if saving.cancelled():
+                # The end takes all tasks, this one too, perhaps before it has sent anything; twice is no harm.
+                saving = asyncio.ensure_future(self.save(places))
+            elif saving.done() or not comms_bytes_unread():
                 break
         saving.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,7 +39,8 @@ _STEP_S = 0.02
 _STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
 """Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
 and how much was shown where there is a limit."""
-_OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+_GONE = "gone"
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", _GONE}
 
 
 class AppStatusTrigger(BaseTrigger):
@@ -104,12 +106,14 @@ class AppStatusTrigger(BaseTrigger):
         self._resolved = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what the triggerer makes this trigger from; plain JSON, no secrets."""
-        names = (
-            "handle", "launch_conn_id", "poll_interval_s", "unavailable_for_s", "streams", "log_roles", "logs_from",
-            "max_log_bytes", "deadline", "timeout_s", "cancels_at_deadline", "kill_policy", "scheduled", "handover",
-        )  # fmt: skip
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        """Return what the triggerer makes this trigger from; plain JSON, no secrets.
+
+        What has its default is left out, so that a triggerer of an older version takes all that it knows.
+        """
+        parameters = inspect.signature(type(self)).parameters.values()
+        kwargs = {each.name: getattr(self, each.name) for each in parameters}
+        changed = {each.name: kwargs[each.name] for each in parameters if kwargs[each.name] != each.default}
+        return f"{type(self).__module__}.{type(self).__qualname__}", changed
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
@@ -170,9 +174,18 @@ class AppStatusTrigger(BaseTrigger):
 
     async def _is_task_over(self) -> bool:
         """Tell whether the task is really over: a trigger that moves to another triggerer is ended in the same way."""
+        # After a clear the state is None, and the new try decides what becomes of the app.
+        return await self._task_state() in _OVER
+
+    async def is_awaited(self) -> bool:
+        """Tell whether the task waits for a trigger; without a task nobody else does."""
+        return self.task_instance is None or await self._task_state() == "deferred"
+
+    async def _task_state(self) -> str | None:
+        """Return the state of the task, which may be None; "gone": the run was deleted, or there is no task."""
         ti = self.task_instance
         if ti is None:
-            return True
+            return _GONE
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
         from asgiref.sync import sync_to_async
 
@@ -180,9 +193,8 @@ class AppStatusTrigger(BaseTrigger):
             dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id], map_index=ti.map_index
         )
         key = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-        run = states.get(ti.run_id, {})
-        # After a clear the new try decides what becomes of the app; without a row the run was deleted.
-        return key not in run or run[key] in _OVER
+        state: str | None = states.get(ti.run_id, {}).get(key, _GONE)
+        return state
 
     def _cancel(self) -> None:
         """Cancel the app, with a scheduler of its own."""
@@ -216,9 +228,31 @@ class _Watching:
         # Answers come from the poller's thread, silence is judged on the event loop.
         self._judging = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
+        # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
+        self._has_news = False
+        self._asleep: asyncio.Future[None] | None = None
 
     async def run(self) -> dict[str, Any]:
+        await self._begin()
+        try:
+            why, text = await self._wait()
+            self._shared.poller.unsubscribe(self._app_id, self._hear)
+            places = await asyncio.to_thread(self._pump.remove, self._feed)
+            # What is in the log's socket when a trigger ends goes into another log.
+            deadline = self._loop.time() + _DRAIN_S
+            while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(_STEP_S)
+            await self._checkpoint.save(self._with_state(places))
+        except asyncio.CancelledError as error:
+            self._shared.poller.unsubscribe(self._app_id, self._hear)
+            places = self._pump.remove(self._feed)
+            if not _is_of_user(error):
+                await self._checkpoint.save_at_last(self._with_state(places))
+            raise
+        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
+        return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
+
+    async def _begin(self) -> None:
         from airflow_provider_launch.schedulers.logs import Stream
         from airflow_provider_launch.triggers.pump import Feed
 
@@ -244,23 +278,6 @@ class _Watching:
         self._feed.on_checkpoint = self._wake
         self._pump.add(self._feed)
         self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
-        try:
-            why, text = await self._wait()
-        except asyncio.CancelledError as error:
-            self._shared.poller.unsubscribe(self._app_id, self._hear)
-            places = self._pump.remove(self._feed)
-            if not _is_of_user(error):
-                await self._checkpoint.save_at_last(self._with_state(places))
-            raise
-        self._shared.poller.unsubscribe(self._app_id, self._hear)
-        places = await asyncio.to_thread(self._pump.remove, self._feed)
-        # What is in the log's socket when a trigger ends goes into another log.
-        deadline = self._loop.time() + _DRAIN_S
-        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_STEP_S)
-        await self._checkpoint.save(self._with_state(places))
-        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
-        return trigger._event(why, text, handover)  # noqa: SLF001 - its other half
 
     def _tails(self) -> dict[str, Sequence[str]]:
         """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
@@ -277,6 +294,8 @@ class _Watching:
         """Wait for what ends the waiting, and return why and what to say."""
         saved, linked = self._feed.checkpoint, ""
         while True:
+            # Before the look: what comes after it, while something is saved, must not wait for the next one.
+            self._has_news = False
             with self._judging:
                 if not self._watch.has_ended() and self._error is None:
                     self._take(self._watch.silence(self._shared.poller.asking_since))
@@ -286,16 +305,31 @@ class _Watching:
             if error is not None:
                 return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
             if (left := self._left()) <= 0:
-                return "deadline", await asyncio.to_thread(self._end_at_deadline)
+                return "deadline", await self._end_at_deadline()
             if self._feed.checkpoint is not saved:
                 saved = self._feed.checkpoint
                 await self._checkpoint.save(self._with_state(saved))
             if self._ui_url != linked:
                 linked = self._ui_url
                 await show_ui_from_trigger(self._trigger.task_instance, linked)
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(_LOOK_S, left))
+            await self._sleep(min(_LOOK_S, left))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for news, but not for ever."""
+        if self._has_news:
+            return
+        self._asleep = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._learn)
+        try:
+            await self._asleep
+        finally:
+            timer.cancel()
+            self._asleep = None
+
+    def _learn(self) -> None:
+        self._has_news = True
+        if self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
 
     def _deadline_of(self, kept: object) -> float | None:
         trigger = self._trigger
@@ -307,9 +341,15 @@ class _Watching:
     def _left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - time.time()
 
-    def _end_at_deadline(self) -> str:
+    async def _end_at_deadline(self) -> str:
         if not self._trigger.cancels_at_deadline:
             return "the time is over"
+        if not await self._trigger.is_awaited():
+            # A newer try may follow the same app; if the task still waits, its worker repeats the cancel.
+            return "the time is over"
+        return await asyncio.to_thread(self._cancel)
+
+    def _cancel(self) -> str:
         try:
             self._shared.scheduler.cancel(self._app_id)
         except LaunchError as error:
@@ -333,7 +373,8 @@ class _Watching:
             self._take(learned)
         if learned.events:
             self._feed.reader.hurry()
-        self._pump.wake()
+            # Not at each answer: the pump looks at all feeds then, and there are as many answers as feeds.
+            self._pump.wake()
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 
@@ -355,7 +396,7 @@ class _Watching:
     def _wake(self) -> None:
         # The loop may be gone: the triggerer ends.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._learn)
 
 
 def _is_of_user(error: asyncio.CancelledError) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Feed", "LogPump"]
 
-_READERS = 4
+_READERS, _MOST_READERS = 4, 32
+_STALLED_S = 2.0
+"""After so long a reader does not count as one: a log source that hangs must not silence those of others."""
 _TURN_BYTES = 8 * 1024
 _UNREAD_BYTES = 32 * 1024
 """The supervisor's buffer holds more; whoever meets it full waits, and on the event loop that would be everybody."""
@@ -39,7 +40,12 @@ _RECORD_BYTES = 150
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
 _SETTLE_S = 1.0
-_NAP_S = 0.01
+# The kernel counts far more bytes for a record than it has, so "unread" is reached after some forty of them.
+_NAP_S = 0.002
+
+
+# One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
+_CHANGED = threading.Condition()
 
 
 class Feed:
@@ -71,7 +77,7 @@ class Feed:
         self.reader = LogReader(
             scheduler,
             app_id,
-            threading.Condition(),
+            _CHANGED,
             cursors=dict(cursors),
             streams=streams,
             from_now=from_now,
@@ -89,7 +95,7 @@ class Feed:
         self._limit = limit or LogLimit(None)
         self._left: set[str] = set()
         self._places: dict[str, JsonValue] = dict(cursors)
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._item: LogItem | None = None
         self._told = 0
         self._closed = False
@@ -120,7 +126,7 @@ class Feed:
             if self._closed:
                 return 0
             if self._events:
-                self._write(self._events.popleft())
+                self._write(self._events.pop(0))
                 return _RECORD_BYTES
             if self._item is None:
                 self._item, self._told = self.reader.pop(), 0
@@ -131,7 +137,7 @@ class Feed:
         self.reader.stop()
         with self._turn:
             while self._events and not self._closed:
-                self._write(self._events.popleft())
+                self._write(self._events.pop(0))
             self._closed = True
             return self._places_now()
 
@@ -205,6 +211,7 @@ class LogPump:
         self._feeds: list[Feed] = []
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
+        self._reading_since: dict[threading.Thread, float] = {}
         self._next_idle_read = 0.0
 
     def add(self, feed: Feed) -> None:
@@ -212,13 +219,8 @@ class LogPump:
         with self._changed:
             self._feeds.append(feed)
             if not self._threads:
-                jobs: Sequence[Callable[[], None]] = [self._write, *[self._read] * _READERS]
-                self._threads = [
-                    threading.Thread(target=job, name=f"launch-pump-{number}", daemon=True)
-                    for number, job in enumerate(jobs)
-                ]
-                for thread in self._threads:
-                    thread.start()
+                for job in (self._write, *[self._read] * _READERS):
+                    self._start(job)
             self._changed.notify_all()
 
     def remove(self, feed: Feed) -> dict[str, JsonValue]:
@@ -228,6 +230,11 @@ class LogPump:
                 self._feeds.remove(feed)
             self._changed.notify_all()
         return feed.close()
+
+    def _start(self, job: Callable[[], None]) -> None:
+        thread = threading.Thread(target=job, name=f"launch-pump-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def wake(self) -> None:
         """Look at all feeds: one has something to say or to read."""
@@ -245,6 +252,8 @@ class LogPump:
                     self._threads = []
                     self._changed.notify_all()
                     return
+                if len(self._threads) <= self._readers_wanted():
+                    self._start(self._read)
                 feeds = list(self._feeds)
                 ready = [feed for feed in feeds if feed.has_more()]
                 if not ready:
@@ -292,6 +301,7 @@ class LogPump:
                 feed.reader.step()
             finally:
                 with self._changed:
+                    self._reading_since.pop(threading.current_thread(), None)
                     feed.busy = False
                     if feed.has_more():
                         # Reads that bring something are limited by what may be written.
@@ -303,16 +313,26 @@ class LogPump:
         with self._changed:
             mine = threading.current_thread()
             while mine in self._threads:
+                # The writer is one of the threads, and no reader.
+                if len(self._threads) - 1 > self._readers_wanted():
+                    self._threads.remove(mine)
+                    return None
                 pause = max(0.0, self._next_idle_read - time.monotonic())
                 if not pause:
                     feed, pause = self._due()
                     if feed is not None:
                         feed.busy = True
+                        self._reading_since[mine] = time.monotonic()
                         # Many quiet apps together are read only so often.
                         self._next_idle_read = max(self._next_idle_read, time.monotonic()) + 1 / _IDLE_READS_PER_S
                         return feed
                 self._changed.wait(pause)
             return None
+
+    def _readers_wanted(self) -> int:
+        now = time.monotonic()
+        stalled = sum(now - since > _STALLED_S for since in self._reading_since.values())
+        return min(_READERS + stalled, _MOST_READERS)
 
     def _due(self) -> tuple[Feed | None, float]:
         if sum(feed.held_bytes() for feed in self._feeds) > _HELD_BYTES:

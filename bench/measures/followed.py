@@ -108,7 +108,8 @@ def main() -> None:
             many = count > 500
             if api:
                 process.run_for(SETTLE_MANY_S if many else SETTLE_S)
-            assert not set(process.fired) & set(ids.values()), next(iter(process.fired.values()))
+            early = [event for one, event in process.fired.items() if one in ids.values()]
+            assert not early, early[0]
             stages.append({"count": count, **look(process, api, LOOK_MANY_S if many else LOOK_S)})
         found = {"stages": stages, "ends": ends(process, api, ids) if api else []}
     print(f"SEEN {json.dumps(found)}", flush=True)

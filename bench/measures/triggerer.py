@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import resource
 import time
 import uuid
@@ -140,7 +139,7 @@ class Triggerer(TriggerRunnerSupervisor):
         )
         return self.made
 
-    def run_until(self, is_over: Callable[[], object], limit_s: float = 120.0) -> None:
+    def run_until(self, is_over: Callable[[], object], limit_s: float = 300.0) -> None:
         """Serve the process until something is true."""
         deadline = time.monotonic() + limit_s
         while not is_over():
@@ -224,8 +223,9 @@ def cpu_s() -> float:
 
 
 def rss() -> int:
-    """Bytes of memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of memory of this process that are no part of a file."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -5,9 +5,12 @@ import uuid
 
 import pytest
 
+from tests.airflow.guarantees import place
 from tests.airflow.plugin import ENGINES
 from tests.airflow.support import FakeExecutionApi
 from tests.support.fake_scheduler import FakeEngine
+
+__all__ = ["place"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -25,6 +25,8 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 
 START = "2026-01-01T00:00:00Z"
+LISTENERS: list[Callable[[str], object]] = []
+"""Each gets every line as it is logged, in the thread that logs it."""
 USER_ACTION = "__airflow_user_action__"
 """How Airflow's runner of triggers tells a user's act; checked where it is used."""
 UNSET = ["end_date", "logical_date", "data_interval_start", "data_interval_end", "partition_key"]
@@ -167,6 +169,34 @@ def run_trigger(
     return asyncio.run(drive())
 
 
+def run_triggers(*triggers: Any, during: Callable[[Callable[[int, str | None], None]], object]) -> list[list[Any]]:
+    """Run triggers together in one triggerer, and return the events of each.
+
+    Meanwhile `during(cancel)` runs in another thread; `cancel(index, message)` ends one as `run_trigger` does.
+    """
+    from airflow.jobs.triggerer_job_runner import TriggerRunner
+
+    async def drive() -> list[list[Any]]:
+        runner, loop = TriggerRunner(), asyncio.get_running_loop()
+        tasks = []
+        for number, trigger in enumerate(triggers):
+            trigger.trigger_id = number
+            tasks.append(asyncio.create_task(runner.run_trigger(number, trigger, None)))
+            runner.triggers[number] = {"task": tasks[-1], "is_watcher": False, "name": str(number), "events": 0}
+
+        def cancel(index: int, message: str | None) -> None:
+            loop.call_soon_threadsafe(tasks[index].cancel, message)
+
+        meanwhile = asyncio.create_task(asyncio.to_thread(during, cancel))
+        # A test that has failed is not to wait for triggers which then never end.
+        meanwhile.add_done_callback(lambda done: [task.cancel() for task in tasks] if done.exception() else None)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await meanwhile
+        return [[entry.event for entry in runner.events if entry.trigger_id == number] for number in range(len(tasks))]
+
+    return asyncio.run(drive())
+
+
 @contextlib.contextmanager
 def logged() -> Iterator[list[dict[str, Any]]]:
     """Collect what is logged meanwhile."""
@@ -174,6 +204,8 @@ def logged() -> Iterator[list[dict[str, Any]]]:
 
     def keep(_logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
         entries.append({**event, "level": method})
+        for listener in LISTENERS:
+            listener(_rendered(entries[-1]))
         raise structlog.DropEvent
 
     before = structlog.get_config()

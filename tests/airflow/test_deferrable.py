@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +18,19 @@ from airflow.sdk.serde import deserialize
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
-from tests.airflow.support import USER_ACTION, FakeExecutionApi, a_dag, launch, run_task, run_to_end, run_trigger, sh
+from tests.airflow.support import (
+    USER_ACTION,
+    FakeExecutionApi,
+    a_dag,
+    launch,
+    run_task,
+    run_to_end,
+    run_trigger,
+    run_triggers,
+    sh,
+)
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
 
@@ -75,6 +89,11 @@ def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytes
     classpath, kwargs = AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs)).serialize()
     assert classpath == ran.msg.classpath
     assert json.loads(json.dumps(kwargs)) == kwargs
+    # An older triggerer refuses what it does not know.
+    assert not {"max_log_bytes", "log_roles", "timeout_s"} & set(kwargs)
+    again = AppStatusTrigger(**kwargs)
+    assert vars(again).keys() == vars(AppStatusTrigger("local://c/a")).keys()
+    assert again.serialize() == (classpath, kwargs)
 
 
 def test_a_failed_app_fails_the_deferred_task_with_the_same_words() -> None:
@@ -135,6 +154,30 @@ def test_the_end_of_the_triggerer_cancels_nothing(monkeypatch: pytest.MonkeyPatc
     assert run_trigger(trigger, cancel_after=1.0, message=message) == []
     assert cancelled == []
     _end(trigger)
+
+
+def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the next trigger would show all lines since the last checkpoint once more."""
+    noting = threading.Event()
+    kept: list[dict[str, Any]] = []
+
+    async def slowly(_self: Checkpoint, _places: Any) -> None:
+        noting.set()
+        await asyncio.sleep(60)
+
+    async def at_last(_self: Checkpoint, places: Any) -> None:
+        kept.append(dict(places))
+
+    def during(cancel: Callable[[int, str | None], None]) -> None:
+        assert noting.wait(30)
+        cancel(0, None)
+
+    monkeypatch.setattr(Checkpoint, "save", slowly)
+    monkeypatch.setattr(Checkpoint, "save_at_last", at_last)
+
+    assert run_triggers(AppStatusTrigger(launched(WAIT)), during=during) == [[]]
+    assert kept
+    assert "worker/0" in kept[0]
 
 
 def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

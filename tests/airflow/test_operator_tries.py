@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -79,6 +80,36 @@ def test_a_retry_takes_the_result_of_an_app_that_succeeded_meanwhile(engine, mak
     assert second.state == "success"
     assert engine.started == 1
     assert api.xcoms["t", "return_value"]["result"] == {"x": 1}
+
+
+def test_a_retry_after_the_kill_of_a_worker_that_was_finishing_takes_the_result(engine, make_api) -> None:
+    """The app has succeeded, and the worker is at the rest of its log."""
+    api, reading, stalled = make_api(retries=1), threading.Event(), threading.Event()
+    task = launch(sh("true"), launch_conn_id="cluster")
+
+    def stall(*_: object) -> None:
+        reading.set()
+        stalled.wait(20)
+
+    def kill() -> None:
+        reading.wait(20)
+        engine.state(next(iter(engine.apps)), AppState.SUCCEEDED)
+        time.sleep(1)  # for the follower to see it
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+    engine.on_read = stall
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=kill).start()
+    try:
+        first = run_task(task, api)
+    finally:
+        stalled.set()
+        signal.signal(signal.SIGTERM, before)
+    second = run_task(launch(sh("true"), launch_conn_id="cluster"), api, try_number=2)
+
+    assert first.state != "success"
+    assert second.state == "success", second.lines
+    assert engine.started == 1
 
 
 def test_a_retry_says_that_the_dag_has_changed(engine, make_api, play) -> None:
@@ -224,7 +255,7 @@ def test_what_is_wrong_for_good_is_not_tried_again(engine, make_api, kwargs, mes
 
     assert ran.state == "failed"
     assert message in str(ran.error)
-    assert isinstance(ran.error.__cause__, InvalidAppError)
+    assert isinstance(ran.error, InvalidAppError)
     assert engine.started == 0
 
 

@@ -1,59 +1,142 @@
-"""A worker that is killed for good: a process of its own, SIGKILL, and the local scheduler on real processes."""
+"""Guarantee 2: a worker that is killed for good at any step of the launch never causes a second app.
+
+A process of its own, SIGKILL, and apps of the real engines, which say themselves how often something was started.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
+from tests.airflow.guarantees import CONN, WAIT, LastingApi, Place, WorkerHost, launch, on_places
+from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
+from tests.airflow.support import launch as launch_locally
 
-WORKER = """
-import json, os, signal, sys
-from pathlib import Path
-from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
-
-record, store, step = sys.argv[1:]
-api = FakeExecutionApi(retries=1)
-
-def on_call(method, parts, body):
-    if method != "PUT" or parts[-1] != "launch":
-        return
-    state = body["value"]["state"]
-    if (step, state) == ("before the handle is stored", "scheduled"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    Path(store).write_text(json.dumps(body["value"]))
-    if (step, state) in {("before the submit", "intent"), ("while it follows", "scheduled")}:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-api.on_call = on_call
-run_task(launch(sh(f"echo ran >> {record}; sleep 0.5")), api)
-"""
+RUNS = {"local": 32, "docker": 18}
+"""For each mode; 100 together."""
+MODES = ("sync", "deferrable")
+REPLICAS = 2
 
 
-@pytest.mark.parametrize("step", ["before the submit", "before the handle is stored", "while it follows"])
-def test_the_retry_ends_with_exactly_one_app(tmp_path: Path, checkout: Path, step: str) -> None:
-    record, store = tmp_path / "ran", tmp_path / "store"
-    env = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", WORKER, str(record), str(store), step]
-    died = subprocess.run(command, cwd=checkout, env=env, timeout=120, check=False, capture_output=True)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    api = FakeExecutionApi(retries=1)
-    api.store["launch"] = json.loads(store.read_text())
+class Killed:
+    """One task whose first try is killed, and its next try."""
 
-    second = run_task(launch(sh(f"echo ran >> {record}; sleep 0.5")), api, try_number=2)
+    def __init__(self, at: Place, host: WorkerHost, tmp: Path, mode: str, script: str = "echo hello") -> None:
+        self._place, self._host = at, host
+        self._tmp = tmp / at.mark
+        self._tmp.mkdir()
+        self._role = at.role(script, num_replicas=REPLICAS)
+        self._deferrable = mode == "deferrable"
+
+    def first_try(self, *, kill_at: int | None = None, kill_at_line: str = "") -> tuple[int, list[str]]:
+        """Return how the worker ended, and the steps that it took."""
+        order: dict[str, Any] = {
+            "app": app_to_dict(AppDef("app", [self._role])),
+            "arguments": {"task_id": self._place.mark, "deferrable": self._deferrable},
+            "env": {f"AIRFLOW_CONN_{CONN.upper()}": json.dumps(self._place.connection)},
+            "root": str(getattr(self._place, "root", "/nowhere")),
+            "store": str(self._tmp / "store"),
+            "steps": str(self._tmp / "steps"),
+            "kill_at": kill_at,
+            "kill_at_line": kill_at_line,
+        }
+        code = self._host.run(order)
+        return code, (self._tmp / "steps").read_text().splitlines()
+
+    def next_try(self, limit_s: float = 40) -> Ran:
+        limit = timedelta(seconds=limit_s)
+        task = launch(self._place, self._role, deferrable=self._deferrable, execution_timeout=limit)
+        return run_to_end(task, LastingApi(self._tmp / "store"), try_number=2)[0]
+
+
+@pytest.fixture(scope="module")
+def worker_host(checkout: Path) -> Iterator[WorkerHost]:
+    host = WorkerHost(checkout)
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, range]:
+    """The steps of a launch on an engine, once they are known."""
+    return {}
+
+
+# On Docker, where a launch takes a second, steps are tried from the intent on, and in one mode or the other: up to the
+# deferral both are the same.
+CASES = [
+    pytest.param(
+        engine,
+        mode,
+        run if engine == "local" else 2 * run + MODES.index(mode),
+        id=f"{engine}-{mode}-{run}",
+        marks=pytest.mark.engine(engine),
+    )
+    for engine, runs in RUNS.items()
+    for mode in MODES
+    for run in range(runs)
+]
+
+
+@pytest.mark.parametrize(("place", "mode", "number"), CASES, indirect=["place"])
+def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
+    request: pytest.FixtureRequest,
+    place: Place,
+    mode: str,
+    number: int,
+    worker_host: WorkerHost,
+    counted: dict[str, range],
+    tmp_path: Path,
+) -> None:
+    """Guarantee 2, before and after each request to Airflow and each act on the engine."""
+    engine = place.connection["conn_type"].removeprefix("launch_")
+    if engine not in counted:
+        code, steps = Killed(place.another(), worker_host, tmp_path, mode).first_try()
+        assert code == 0
+        assert steps[-1].endswith("handle"), steps
+        first = 0 if engine == "local" else steps.index("before PUT store ti launch")
+        counted[engine] = range(first + 1, len(steps) + 1)
+    tries = RUNS[engine] * (1 if engine == "local" else 2)
+    assert len(counted[engine]) <= tries, "some steps are never tried; raise RUNS"
+    killed = Killed(place, worker_host, tmp_path, mode)
+
+    code, steps = killed.first_try(kill_at=counted[engine][number % len(counted[engine])])
+    assert code == -signal.SIGKILL
+    assert len(place.apps()) <= 1
+    second = killed.next_try(40)
+
+    assert second.state == "success", (steps[-1], second.error, second.lines)
+    assert place.starts() == [str(k) for k in range(REPLICAS)], steps[-1]
+    assert len(place.apps()) == 1, steps[-1]
+    for k in range(REPLICAS):
+        assert sum(line == f"[main/{k}] hello" for line in second.lines) == 1, (steps[-1], second.lines)
+
+
+@on_places
+def test_a_worker_killed_while_it_follows_causes_one_app(place: Place, worker_host: WorkerHost, tmp_path: Path) -> None:
+    """Guarantee 2, past the launch."""
+    killed = Killed(place, worker_host, tmp_path, "sync", WAIT)
+
+    code, _ = killed.first_try(kill_at_line="[main/0] begun")
+    assert code == -signal.SIGKILL
+    place.go()
+    second = killed.next_try()
 
     assert second.state == "success", second.lines
-    assert record.read_text() == "ran\n"
-    assert len(create_scheduler("s").list()) == 1
+    assert second.told("going on with app")
+    assert place.starts() == [str(k) for k in range(REPLICAS)]
+    assert len(place.apps()) == 1
 
 
 def test_a_cleared_task_cancels_the_old_app_and_starts_a_new_one(tmp_path: Path) -> None:
@@ -61,12 +144,12 @@ def test_a_cleared_task_cancels_the_old_app_and_starts_a_new_one(tmp_path: Path)
     record = tmp_path / "ran"
     api = FakeExecutionApi()
     script = f"echo $LAUNCH_APP_ID >> {record}; test $(wc -l < {record}) = 2 || sleep 60"
-    run_task(launch(sh(script), wait=False), api)
+    run_task(launch_locally(sh(script), wait=False), api)
     deadline = time.monotonic() + 20
     while not record.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     api.clear_number = 1
-    second = run_task(launch(sh(script)), api, try_number=2)
+    second = run_task(launch_locally(sh(script)), api, try_number=2)
 
     assert second.state == "success", second.lines
     old, new = record.read_text().split()

@@ -188,7 +188,7 @@ def test_a_container_whose_creator_died_is_started_by_another(
     docker_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The creator is held for dead after some seconds; if it was only slow, its own start must fail then."""
-    from airflow_provider_launch.schedulers.docker import scheduler as module
+    from airflow_provider_launch.schedulers.docker import observer as module
 
     monkeypatch.setattr(module, "_TAKEOVER_S", 1.0)
     slow = DockerScheduler("slow", DockerConnection(host=docker_engine.host))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_provider_launch.schedulers.docker import catalog
 from airflow_provider_launch.specs import (
     AppState,
     LaunchError,
@@ -25,14 +26,14 @@ def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(do
     """It may give back what it has made, but not what runs."""
     info = docker_apps.info(docker_apps.sh("echo begun; sleep 5", num_replicas=2))
     slow, quick = docker_apps.another(), docker_apps.another()
-    created, go_on, work = threading.Event(), threading.Event(), slow._work
+    created, go_on, work = threading.Event(), threading.Event(), slow._observer.work
 
     def stalled(*args, **how):
         created.set()
         assert go_on.wait(60)
         return work(*args, **how)
 
-    monkeypatch.setattr(slow, "_work", stalled)
+    monkeypatch.setattr(slow._observer, "work", stalled)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.schedule, info)
         assert created.wait(30)
@@ -86,13 +87,13 @@ def test_a_delete_does_not_hold_up_the_states_of_others(docker_apps):
 def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
     info = docker_apps.info(docker_apps.sh("echo begun"))
     slow = docker_apps.another()
-    prepare = slow._prepare
+    prepare = slow._creation.prepare
 
     def deleted_meanwhile(request):
         docker_apps.another().delete(request.app_id)
         prepare(request)
 
-    monkeypatch.setattr(slow, "_prepare", deleted_meanwhile)
+    monkeypatch.setattr(slow._creation, "prepare", deleted_meanwhile)
     with pytest.raises(SchedulerRejectedError, match="deleted while it was submitted"):
         slow.schedule(info)
 
@@ -107,7 +108,7 @@ def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, monkeypatch):
     schedulers = [docker_apps.another(gpus=["GPU-a"]) for _ in range(4)]
     infos = [docker_apps.info(role) for _ in schedulers]
     for scheduler in schedulers:
-        monkeypatch.setattr(scheduler, "_work", lambda *_args, **_how: None)  # claimed, and not begun
+        monkeypatch.setattr(scheduler._observer, "work", lambda *_args, **_how: None)  # claimed, and not begun
 
     def submit(scheduler, info) -> LaunchError | str:
         try:
@@ -145,3 +146,29 @@ def test_a_failed_start_ends_no_sibling_that_is_about_to_start(docker_apps, monk
 
     first = next(n for n, state in enumerate(states) if is_terminal(state))
     assert set(states[first:]) == {AppState.FAILED}
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
+def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy, monkeypatch, gone):
+    """Lists begin after an older app, which somebody may remove at any time."""
+    monkeypatch.setattr(catalog, "_CLOCK_S", 0)
+    older, *watched = [_ended(docker_apps) for _ in range(3)]
+    docker_apps.scheduler.describe_many([older, *watched])
+    docker_apps.scheduler.describe_many(watched)
+    assert "since" in docker_proxy.matching("GET", "/containers/json")[-1].query["filters"]
+    if gone:
+        docker_apps.another().delete(older)
+    else:
+        # What the engine says while it removes the container.
+        docker_proxy.add(Fault(error(500, "no such container 608a9a5a"), "GET", "/containers/json"))
+
+    found = docker_apps.scheduler.describe_many(watched)
+
+    assert [app and app.state for app in found.values()] == [AppState.SUCCEEDED] * 2
+
+
+def _ended(docker_apps) -> str:
+    app_id = docker_apps.start(docker_apps.sh("true"))
+    docker_apps.end(app_id)
+    time.sleep(1.1)  # the engine tells the time of creation in whole seconds
+    return app_id

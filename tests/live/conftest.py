@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin the suite first: it takes longest."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
-        item.add_marker(pytest.mark.timeout(1200))
+        item.add_marker(pytest.mark.timeout(1800))
     ours.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     items[:] = [*ours, *(item for item in items if HERE not in item.path.parents)]
 

@@ -18,6 +18,7 @@ ENDED = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"}
 # Each request costs Airflow some of the CPU that the scenarios share.
 POLL_S = 1.0
 _TASK = "app"
+_SHOWN_LINES = 200
 _numbers = itertools.count()
 
 
@@ -78,7 +79,7 @@ class Run:
                 return task
             assert time.monotonic() < deadline, (
                 f"{self.dag_id} {self.run_id} is {task['state']} in try {task['try_number']}:\n"
-                + "\n".join(self.log(1))
+                + "\n".join(self.log(task["try_number"])[-_SHOWN_LINES:])
             )
             time.sleep(POLL_S)
 

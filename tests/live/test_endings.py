@@ -69,7 +69,7 @@ ENDINGS: dict[str, Callable[[Run], object]] = {
 @on_engines
 @pytest.mark.parametrize(
     ("mode", "ending"),
-    # A deferred task has no worker.
+    # A deferred task has no worker; test_tries.py terminates the one that finishes it.
     [(mode, ending) for mode in MODES for ending in ENDINGS if (mode, ending) != ("deferrable", "worker terminated")],
 )
 def test_an_ended_task_leaves_nothing_running(live, engine: str, mode: str, ending: str) -> None:

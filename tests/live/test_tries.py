@@ -10,13 +10,21 @@ from airflow_provider_launch.specs.states import AppState
 from tests.live.dags import MODES
 from tests.live.engines import apps_of
 from tests.live.runs import POLL_S
-from tests.live.test_endings import STARTED_WITHIN_S, assert_dead, begun, in_modes, lines_of, on_engines
+from tests.live.test_endings import (
+    STARTED_WITHIN_S,
+    assert_dead,
+    begun,
+    in_modes,
+    lines_of,
+    on_engines,
+    terminate_worker,
+)
 from tests.support.local import until
 
 # LocalExecutor may lose track of a task that is deferred for less than 10 seconds.
 PAUSE = "sleep 10"
 FAILED, SUCCEEDED = AppState.FAILED, AppState.SUCCEEDED
-# A worker is looked for after it is dead: "sync" only, since a deferred task has none.
+# A deferred task has no worker that could be lost. When it has one again its app has ended: see `finishing`.
 in_sync_mode = pytest.mark.parametrize("mode", MODES[:1])
 
 
@@ -134,3 +142,38 @@ def test_an_app_that_vanished_is_a_failure_of_unknown_outcome(live, engine: str,
 
     assert run.end(180)["state"] == "failed"
     assert any("how it ended is unknown" in line for line in run.log(1)), run.log(1)
+
+
+def finishing(live, engine: str):
+    """Return a run and its app, which has succeeded while it was deferred, when a worker is at the rest of its log."""
+    # More lines in a burst than a triggerer can show, and the worker is at them for a second.
+    script = f"test $LAUNCH_REPLICA_ID = 0 || exit 0; {PAUSE}; seq 20000; echo '{{\"n\": 3}}' > $LAUNCH_RESULT_PATH"
+    run = live.run("retried_deferrable", engine, script)
+    run.wait({"deferred"}, STARTED_WITHIN_S)
+    before = written_by_worker(run)
+    until(lambda: states(live, engine, run) == [SUCCEEDED], STARTED_WITHIN_S, POLL_S)
+    (app_id,) = apps_of(live.engines[engine], run.run_id)
+    until(lambda: written_by_worker(run) > before + 20_000, STARTED_WITHIN_S)
+    return run, app_id
+
+
+def written_by_worker(run) -> int:
+    return sum(
+        path.stat().st_size for path in run.airflow.log_files(run.dag_id, run.run_id) if ".trigger." not in path.name
+    )
+
+
+@on_engines
+@pytest.mark.parametrize("ending", ["lost", "terminated"])
+def test_a_retry_after_the_end_of_a_worker_that_was_finishing_takes_the_result(live, engine: str, ending: str) -> None:
+    run, app_id = finishing(live, engine)
+
+    if ending == "terminated":
+        terminate_worker(run)
+    else:
+        live.airflow.lose_worker(run.task()["id"])
+
+    assert run.end(300, try_number=2)["state"] == "success"
+    assert run.states_of_tries()[0] != "success"
+    assert run.xcom("return_value")["result"] == {"n": 3}
+    assert apps_of(live.engines[engine], run.run_id) == {app_id: SUCCEEDED}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
@@ -116,13 +118,19 @@ class Plan:
     @classmethod
     def of(cls, app: App) -> Plan:
         """Return the plan of the app, which each of its containers carries."""
-        document = json.loads(app.bearer.labels[Label.PLAN])
-        roles = document["roles"]
-        return cls(
-            replicas={name: count for name, count, _, _ in roles},
-            policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
-            time_limit_s=document["time_limit_s"],
-        )
+        return _plan(app.bearer.labels[Label.PLAN])
+
+
+@lru_cache(maxsize=1024)
+def _plan(text: str) -> Plan:
+    # A thousand apps are looked at each second, and most have the plan of another one.
+    document = json.loads(text)
+    roles = document["roles"]
+    return Plan(
+        replicas={name: count for name, count, _, _ in roles},
+        policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
+        time_limit_s=document["time_limit_s"],
+    )
 
 
 @dataclass
@@ -193,11 +201,16 @@ def _container(row: Mapping[str, Any]) -> Container:
     return Container(
         id=row["Id"],
         name=(row.get("Names") or [row["Id"]])[0].lstrip("/"),
-        state=state,
+        state=sys.intern(state),
         exit_code=int(code.group(1)) if code else None,
         created=row["Created"],
-        image_id=row["ImageID"],
-        labels=row.get("Labels") or {},
+        image_id=sys.intern(row["ImageID"]),
+        # Only ours, and each text once: these stay as long as the app is followed.
+        labels={
+            sys.intern(key): sys.intern(value)
+            for key, value in (row.get("Labels") or {}).items()
+            if key.startswith(Label.PREFIX)
+        },
     )
 
 

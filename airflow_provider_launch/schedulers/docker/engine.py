@@ -39,6 +39,7 @@ _SERVER_ERROR = 500
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
 _PULL = "the pull"
+_LIST_NEWER = "the list of newer containers"
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
@@ -112,7 +113,8 @@ class Engine:
         }
         if since:
             filters["since"] = [since]
-        with self._request("GET", "/containers/json", {"all": "1", "filters": json.dumps(filters)}) as response:
+        query = {"all": "1", "filters": json.dumps(filters)}
+        with self._request("GET", "/containers/json", query, what=_LIST_NEWER if since else "") as response:
             rows: list[dict[str, Any]] = response.json()
             return rows, parsedate_to_datetime(response.headers["Date"]).timestamp()
 
@@ -388,7 +390,8 @@ class Engine:
         for words, cure in _LASTING:
             if words in text:
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
-        if code == _NOT_FOUND:
+        if code == _NOT_FOUND or (what == _LIST_NEWER and "no such container" in text.lower()):
+            # While the older one is being removed, the engine answers 500 instead of 404.
             return NotFoundError(text)
         if code == _CONFLICT:
             return TakenError(text)
@@ -489,7 +492,10 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             chosen = self.verify if verify is None else verify
             return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
 
-    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+    client = Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+    # No engine asks for a password; without this requests looks for a `.netrc` at each request.
+    client.auth = lambda request: request
+    return client
 
 
 def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:

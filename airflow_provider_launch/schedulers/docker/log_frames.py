@@ -167,14 +167,15 @@ class LineReader:
         return self._streams[stream].position
 
     def take(self, frames: Iterable[Frame], lines: list[LogLine], limit: int) -> bool:
-        """Add the lines that frames complete, until they have so many bytes; False: the frames ended before."""
+        """Add the lines that frames complete, until they have so many characters; False: the frames ended before."""
         readers = self._streams
         size = count = 0
         for stream, time, text in frames:
             readers[stream].take(time, text, lines)
             if len(lines) != count:
+                # Not the length of the frame: of a long line it is the last piece only.
+                size += sum(len(line.text) for line in lines[count:])
                 count = len(lines)
-                size += len(text)
                 if size >= limit:
                     return True
         return False

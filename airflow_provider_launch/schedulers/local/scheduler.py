@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,6 +87,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
         self._observed = Observed(self.root, self._is_supervised)
         # Describe is called from the threads of several followers.
         self._mutex = threading.Lock()
+        self._is_used = False
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         found: dict[str, DescribeAppResponse | None] = {}
-        with self._mutex:
+        with self._mutex, self._readable():
             self._observed.forget_changed()
             for app_id in app_ids:
                 known = self._observed.get(app_id) or self._load(app_id)
@@ -211,15 +212,25 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _app(self, app_id: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None
-        try:
+        with self._readable():
             found = layout.read_json(f"{self._dir(app_id)}/{layout.APP}")
+        if found is not None:
+            self._is_used = True
+        elif self._is_used and not os.path.isdir(self.root):
+            # Nobody removes a root with live apps below it; a mount that is away says nothing of them.
+            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
+        return found
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
         except (NotADirectoryError, PermissionError) as error:
             raise SchedulerRejectedError(
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
             raise SchedulerUnavailableError(f"cannot read {self.root!r}: {error.strerror}") from error
-        return found
 
     def _end_rebooted(self, app_dir: str, app: dict[str, Any], document: dict[str, Any] | None) -> dict[str, Any]:
         final = status.rebooted(document, app, time.time())

@@ -1,0 +1,70 @@
+"""The log of a replica: those of the containers of all its attempts, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.api import LogChunk, Stream
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan
+from airflow_provider_launch.schedulers.docker.engine import Engine
+from airflow_provider_launch.schedulers.docker.log_reader import Chunk, LogReader
+
+__all__ = ["AttemptsLog"]
+
+
+class AttemptsLog:
+    """Reads logs of the apps of one engine. The cursor is that of one container, with `"at"`: which attempt it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._reader = LogReader(engine)
+
+    def close(self) -> None:
+        """Close the answers that are kept open."""
+        self._reader.close()
+
+    def read(
+        self, app: App, role_name: str, k: int, state: dict[str, Any], streams: Stream | None
+    ) -> tuple[LogChunk, bool]:
+        """Return the next lines of a replica, and whether a newer list of containers could not bring more."""
+        attempts = app.attempts.get((role_name, k), [])
+        lines: list[Any] = []
+        certain = False
+        for number, container in enumerate(attempts):
+            at = [container.app_attempt, container.attempt]
+            if state.get("at") and at < list(state["at"]):
+                continue
+            if state.get("at") != at:
+                state = {"at": at}
+            if container.unstarted:
+                break
+            if state.get("done"):
+                certain = _is_only(app, role_name)
+                continue
+            chunk = self._read_some(container, state, streams)
+            state = {"at": at, **chunk.cursor}
+            lines = chunk.lines
+            if number:
+                lines = [line._replace(attempt=number) for line in lines]
+            certain = not chunk.partial and _is_only(app, role_name)
+            if lines or container.live:
+                break
+        return LogChunk(lines, state or None), certain
+
+    def _read_some(self, container: Container, state: Mapping[str, Any], streams: Stream | None) -> Chunk:
+        """Return lines of the wanted stream; none only where there are none."""
+        while True:
+            chunk = self._reader.read(container.id, state, complete=not container.live)
+            if streams not in {None, Stream.COMBINED}:
+                chunk.lines = [line for line in chunk.lines if line.stream is streams]
+            # Megabytes of the other stream may stand before the next line.
+            if chunk.lines or chunk.at_end:
+                return chunk
+            state = chunk.cursor
+
+
+def _is_only(app: App, role_name: str) -> bool:
+    """Tell whether a replica of this role has one attempt, whatever happens."""
+    policies = Plan.of(app).policies
+    restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
+    return not restarts and not policies[role_name].max_retries

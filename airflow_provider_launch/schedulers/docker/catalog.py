@@ -1,0 +1,120 @@
+"""What the engine lists: apps by their containers, and what they were made from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_provider_launch.schedulers.docker.containers import App, apps_in
+from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.docker.request import DockerRequest, request_in
+from airflow_provider_launch.specs.errors import UnknownAppException
+
+__all__ = ["Catalog"]
+
+_KEPT_APPS = 5000
+_CLOCK_S = 60
+
+
+class Catalog:
+    """Looks apps up in one engine, and remembers what the last look has shown."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.mutex = threading.RLock()
+        """Held by who looks and acts on it: two threads need not do the same work."""
+        self.listed_at = 0.0
+        """When the last look began, by `time.monotonic`."""
+        self._engine = engine
+        self._apps: dict[str, tuple[App, float]] = {}
+        self._boundaries: dict[str, int] = {}
+        self._requests: dict[str, DockerRequest] = {}
+
+    def look(self, ids: list[str]) -> tuple[dict[str, App], float]:
+        """List the containers of these apps with one request; return the apps, and the engine's time."""
+        with self.mutex:
+            began = self.listed_at = time.monotonic()
+            if len(ids) == 1:
+                rows, now = self._engine.containers(app_id=ids[0])
+            else:
+                rows, now = self._list_since(self._boundary(ids))
+            apps = {app_id: app for app_id, app in apps_in(rows).items() if app.replicas() or app.record}
+            if len(self._apps) > _KEPT_APPS:
+                self._apps.clear()
+            for app_id in ids:
+                if app_id in apps:
+                    self._apps[app_id] = (apps[app_id], began)
+                else:
+                    self._apps.pop(app_id, None)
+            return apps, now
+
+    def every(self) -> tuple[dict[str, App], float]:
+        """List all apps; return them, with what is left of removed ones, and the engine's time."""
+        rows, now = self._engine.containers()
+        return apps_in(rows), now
+
+    def look_once(self, app_id: str) -> tuple[App, float]:
+        """Look at one app; return it, and when the look began.
+
+        Raises:
+            UnknownAppException: the engine has nothing of it.
+        """
+        began = time.monotonic()
+        apps, _ = self.look([app_id])
+        if app_id not in apps:
+            raise UnknownAppException(app_id)
+        return apps[app_id], began
+
+    def known(self, app_id: str) -> tuple[App, float]:
+        """Return what the last look has shown of an app, and when it began; looks now if there was none."""
+        return self._apps.get(app_id) or self.look_once(app_id)
+
+    def request(self, app: App) -> DockerRequest | None:
+        """Return what the app was made from; None: its record was removed."""
+        known = self._requests.get(app.app_id)
+        if known is None and app.record is not None:
+            try:
+                known = request_in(self._engine.inspect(app.record.id))
+            except NotFoundError:
+                return None
+            self.remember(known)
+        return known
+
+    def known_request(self, app_id: str) -> DockerRequest | None:
+        """Return what the app was made from, if that is known without asking."""
+        return self._requests.get(app_id)
+
+    def remember(self, request: DockerRequest) -> None:
+        """Keep what an app was made from."""
+        if len(self._requests) > _KEPT_APPS:
+            self._requests.clear()
+        self._requests[request.app_id] = request
+
+    def forget(self, app_id: str) -> None:
+        """Forget an app that was deleted."""
+        self._requests.pop(app_id, None)
+        self._apps.pop(app_id, None)
+
+    def _list_since(self, boundary: str | None) -> tuple[list[dict[str, Any]], float]:
+        try:
+            rows, now = self._engine.containers(since=boundary)
+        except NotFoundError:
+            rows, now = self._engine.containers()
+            boundary = None
+        kept = {boundary: self._boundaries[boundary]} if boundary else {}
+        self._boundaries = kept | {
+            row["Id"]: row["Created"] for row in rows if row["Labels"].get(Label.KIND) == Kind.APP
+        }
+        return rows, now
+
+    def _boundary(self, ids: Iterable[str]) -> str | None:
+        """Return a record older than all these apps: what ended before need not be listed each time. None: list all."""
+        known = [self._apps.get(app_id) for app_id in ids]
+        created = [found[0].record.created for found in known if found and found[0].record]
+        if len(created) < len(known):
+            return None
+        # Lists are ordered by the engine's clock, which may be set back a little.
+        oldest = min(created) - _CLOCK_S
+        return max(((at, record) for record, at in self._boundaries.items() if at < oldest), default=(0, None))[1]

@@ -1,0 +1,96 @@
+"""What a submission makes: images and the network, then one container for each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.naming import Label, container_name
+from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
+from airflow_provider_launch.schedulers.docker.status import Attempt
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+from airflow_provider_launch.util.threads import each
+
+__all__ = ["Creation", "first_attempts"]
+
+
+def first_attempts(request: DockerRequest) -> list[Attempt]:
+    """Return what a submission starts."""
+    return [(role.name, k, 0, 0) for role in request.roles for k in range(role.num_replicas)]
+
+
+class Creation:
+    """Makes what an app needs in one engine; what is there already is left as it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def prepare(self, request: DockerRequest) -> None:
+        """See that images and the network are there."""
+        if request.pull == "always":
+            for image in {role.body["Image"] for role in request.roles}:
+                self._engine.pull(image, request.platform)
+        if request.network in NAMELESS:
+            return
+        if request.own_network:
+            labels = {Label.MANAGED: "true"}
+            if request.network == request.app_id:
+                labels[Label.APP_ID] = request.app_id
+            self._engine.ensure_network(request.network, labels)
+        elif not self._engine.has_network(request.network):
+            raise SchedulerRejectedError(
+                f"the Docker engine has no network {request.network!r}; create it, or use 'launch' or 'app'"
+            )
+
+    def create_all(self, request: DockerRequest, attempts: Iterable[Attempt], mine: set[str]) -> None:
+        """Create one container for each attempt; the ids of those that did not exist go into `mine`."""
+
+        def create(attempt: Attempt) -> None:
+            name, k, app_attempt, number = attempt
+            role = request.role(name)
+            container = container_name(request.app_id, role.slug, k, app_attempt, number)
+            try:
+                mine.add(self.create(request, container, container_body(request, role, k, app_attempt, number)))
+            except TakenError as error:
+                owner = (error.labels.get(Label.APP_ID), error.labels.get(Label.SPEC_HASH))
+                if owner != (request.app_id, request.spec_hash):
+                    raise AppConflictError(
+                        f"the engine has a container {container!r} that does not belong to this app "
+                        f"{request.app_id!r}; remove it, or choose another app id"
+                    ) from error
+
+        each(create, attempts)
+
+    def create(self, request: DockerRequest, name: str, body: Mapping[str, Any]) -> str:
+        """Create a container and return its id; pulls the image where it is missing and may be pulled.
+
+        Raises:
+            TakenError: there is a container of that name.
+            SchedulerRejectedError: the engine refuses.
+        """
+        try:
+            return self._engine.create(name, body, request.platform)
+        except NotFoundError as error:
+            image = body["Image"]
+            if "image" not in str(error).lower():
+                raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+            if request.pull == "never":
+                raise SchedulerRejectedError(
+                    f"the Docker engine has no image {image!r}, and option pull is 'never' ({error}); "
+                    f"bring it there, or use pull='missing'"
+                ) from error
+        self._engine.pull(image, request.platform)
+        try:
+            return self._engine.create(name, body, request.platform)
+        except NotFoundError as error:
+            raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+
+    def take_back(self, request: DockerRequest, mine: set[str]) -> None:
+        """Remove what a refused submission has made; best effort, the refusal is what counts."""
+        try:
+            each(lambda container: self._engine.remove(container, force=False), mine)
+            self._engine.remove(request.app_id)
+            self._engine.remove_network(request.network, request.app_id)
+        except LaunchError:
+            pass

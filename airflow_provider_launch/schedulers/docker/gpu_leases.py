@@ -1,0 +1,82 @@
+"""GPUs of an engine's host: which app holds which, as its record says."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from airflow_provider_launch.schedulers.docker.catalog import Catalog
+from airflow_provider_launch.schedulers.docker.containers import App
+from airflow_provider_launch.schedulers.docker.naming import Label
+from airflow_provider_launch.schedulers.docker.observer import Observer
+from airflow_provider_launch.schedulers.docker.request import DockerRequest
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from airflow_provider_launch.specs.states import is_terminal
+
+__all__ = ["GpuLeases"]
+
+_RIVAL_PAUSE_S, _RIVALS_S = 0.3, 5.0
+
+
+class GpuLeases:
+    """Chooses GPUs for apps; an app holds them until it has ended.
+
+    Args:
+        catalog: lists the apps.
+        observer: tells which have ended.
+        gpus: all devices that apps may get.
+    """
+
+    def __init__(self, catalog: Catalog, observer: Observer, gpus: Sequence[str]) -> None:
+        self._catalog = catalog
+        self._observer = observer
+        self._gpus = gpus
+
+    def lease(self, request: DockerRequest) -> DockerRequest:
+        """Choose free GPUs for each replica; wait a little for apps that have not yet kept theirs."""
+        wanted = [
+            f"{role.name}/{k}" for role in request.roles for k in range(role.num_replicas) for _ in range(role.gpu)
+        ]
+        deadline = time.monotonic() + _RIVALS_S
+        while True:
+            apps, now = self._catalog.every()
+            leases = self._held((app for app in apps.values() if app.app_id != request.app_id), now)
+            free = [device for device in self._gpus if not any(device in devices for _, devices in leases)]
+            if len(wanted) <= len(free):
+                break
+            undecided = any(not app.replicas() for app, _ in leases)
+            if not undecided or time.monotonic() > deadline:
+                raise SchedulerRejectedError(
+                    f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of {len(self._gpus)} are free on "
+                    f"the Docker engine; wait for the others"
+                )
+            time.sleep(_RIVAL_PAUSE_S)
+        gpus: dict[str, list[str]] = {}
+        for replica, device in zip(wanted, free, strict=False):
+            gpus.setdefault(replica, []).append(device)
+        return dataclasses.replace(request, gpus=gpus)
+
+    def has_rival(self, request: DockerRequest, record: str) -> bool:
+        """Tell whether another app leased the same GPU in the same moment.
+
+        Nobody can tell which of them the engine showed first, so each that sees another steps back and tries again.
+        """
+        mine = {device for devices in request.gpus.values() for device in devices}
+        apps, now = self._catalog.every()
+        leases = self._held(apps.values(), now)
+        return any(devices & mine and not (app.record and app.record.id == record) for app, devices in leases)
+
+    def step_back(self) -> None:
+        """Wait for a moment of chance, so that not all rivals come again at once."""
+        time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - no secret
+
+    def _held(self, apps: Iterable[App], now: float) -> list[tuple[App, set[str]]]:
+        """Return the apps that hold GPUs, and which."""
+        given = [(app, app.record.labels.get(Label.GPUS) if app.record else None) for app in apps]
+        with self._catalog.mutex:
+            return [(app, set(gpus.split(","))) for app, gpus in given if gpus and not self._has_ended(app, now)]
+
+    def _has_ended(self, app: App, now: float) -> bool:
+        return is_terminal(self._observer.judge(app, now).state)

@@ -1,0 +1,243 @@
+"""What every observer of an app does: it looks, judges, and does the next step that is due.
+
+Retries are made by whoever looks; `status.judge` says how observers keep out of each other's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Collection, Iterable
+
+from airflow_provider_launch.schedulers.docker.catalog import Catalog
+from airflow_provider_launch.schedulers.docker.containers import (
+    TAKEN,
+    App,
+    Container,
+    Detail,
+    Plan,
+    epoch_ns,
+    void_name,
+)
+from airflow_provider_launch.schedulers.docker.creation import Creation
+from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
+from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
+from airflow_provider_launch.schedulers.docker.status import EndMark, Verdict, judge, to_inspect
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from airflow_provider_launch.util.threads import each
+
+__all__ = ["Observer"]
+
+_ROUNDS = 6
+"""Steps of one look at an app; what is left is for the next look."""
+_TAKEOVER_S = 10.0
+"""How long another observer's container may stay unstarted until its creator is held for dead."""
+_IN_FLIGHT_S = 1.0
+"""How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
+_LOOK_AGAIN_S = 1.0
+_STOP_AGAIN_S = 60.0
+_SIGKILL_CODE, _CAUSE_S = 137, 0.2
+_KEPT_CONTAINERS = 50_000
+_KILLED = {137, 143, 255}
+"""Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
+_DOWN_NS = 900 * 1_000_000_000
+"""How long an engine may have been down until its start is not held for the reason of an end any more."""
+
+
+class Observer:
+    """Judges the apps of one engine and brings them on."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, creation: Creation) -> None:
+        self.details: dict[str, Detail] = {}
+        """What was learnt of containers, by their ids."""
+        self._engine = engine
+        self._catalog = catalog
+        self._creation = creation
+        self._looked: dict[str, float] = {}
+        self._unstarted_since: dict[str, float] = {}
+        self._stopped_at: dict[str, float] = {}
+
+    def judge(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Verdict:
+        """Return how an app is and what it needs.
+
+        Args:
+            app: as the engine lists it.
+            now: the engine's time in epoch seconds.
+            submitted: the caller is at work on the submission.
+            made: ids of containers that the caller has just created.
+        """
+        for container in to_inspect(app):
+            # What was made in this moment has nothing to tell.
+            if container.id not in made:
+                self.inspect(container)
+        return judge(app, Plan.of(app), self.details, now, submitted=submitted)
+
+    def inspect(self, container: Container) -> None:
+        """Learn the detail of a container; again while it was never started, which may change."""
+        known = self.details.get(container.id)
+        moment = time.monotonic()
+        if known is not None:
+            final = known.finished or known.error or container.labels.get(Label.KIND) == Kind.MARK
+            if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
+                return
+        if container.exit_code == _SIGKILL_CODE:
+            # The engine learns of the end and of its cause by two messages.
+            time.sleep(max(0.0, self._catalog.listed_at + _CAUSE_S - moment))
+        try:
+            detail = Detail.of(self._engine.inspect(container.id))
+        except NotFoundError:
+            return
+        if len(self.details) > _KEPT_CONTAINERS:
+            # What can be learnt again is forgotten now and then: a triggerer lives for months.
+            for kept in (self.details, self._looked, self._unstarted_since, self._stopped_at):
+                kept.clear()
+        self.details[container.id] = self._noted(detail)
+        self._looked[container.id] = moment
+
+    def _noted(self, detail: Detail) -> Detail:
+        """Add that the engine was restarted, if it was: only the time of the end tells it."""
+        if detail.exit_code not in _KILLED or detail.out_of_memory or not detail.finished:
+            return detail
+        restarted = self._engine.started_at()
+        if restarted is None or not 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS:
+            return detail
+        return dataclasses.replace(detail, note=f"the engine was restarted at {restarted}")
+
+    def work(
+        self,
+        app_id: str,
+        *,
+        submitted: bool = False,
+        mine: set[str] | None = None,
+        request: DockerRequest | None = None,
+    ) -> tuple[App, Verdict] | None:
+        """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
+
+        Args:
+            app_id: the app.
+            submitted: the caller is at work on the submission.
+            mine: containers that the caller has just created.
+            request: of the submission.
+        """
+        created = set() if mine is None else mine
+        found: tuple[App, Verdict] | None = None
+        with self._catalog.mutex:
+            for _ in range(_ROUNDS):
+                apps, now = self._catalog.look([app_id])
+                app = apps.get(app_id)
+                if app is None:
+                    self._give_back(created, None, keep=())
+                    return None
+                verdict = self.judge(app, now, submitted=submitted, made=created)
+                found = app, verdict
+                # While others are still to be created, what exists waits for them.
+                wanted = app.replicas() if verdict.create else verdict.start
+                self._give_back(created, app, keep=[c.id for c in wanted])
+                if verdict.create and submitted and request is not None:
+                    self._creation.prepare(request)
+                if verdict.settled or not self._act(app, verdict, created, submitted=submitted):
+                    break
+        return found
+
+    def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool) -> bool:
+        """Do one step; True: look again at once."""
+        if verdict.mark is not None:
+            self.set_mark(app, verdict.mark.name, verdict.mark)
+            return True
+        if verdict.void:
+            each(self._void, verdict.void)
+            return True
+        if verdict.stop:
+            self._stop(verdict.stop)
+            return False
+        if verdict.create:
+            request = self._catalog.request(app)
+            if request is not None:
+                self._creation.create_all(request, verdict.create, mine)
+            return request is not None
+        startable = [c for c in verdict.start if c.id in mine]
+        each(self._start, startable)
+        mine -= {c.id for c in startable}
+        # Of two submitters one takes over: each would only undo what the other has begun.
+        others = [
+            c for c in verdict.start if c not in startable and ((submitted and TAKEN not in c.name) or self._overdue(c))
+        ]
+        self._take_over(others)
+        return bool(others)
+
+    def _give_back(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
+        """Remove containers that this call made and that shall not start after all; what somebody has started stays."""
+        listed = {container.id: container for container in app.all} if app else {}
+        for container_id in mine - set(keep):
+            mine.discard(container_id)
+            container = listed.get(container_id)
+            # The new name comes first: whoever is about to start it under the old one is too late then.
+            if app is None or (container is not None and container.unstarted and self._void(container)):
+                self._engine.remove(container_id, force=False)
+
+    def _start(self, container: Container) -> None:
+        try:
+            # By name: whoever takes the container over renames it first.
+            self._engine.start(container.name)
+        except (NotFoundError, TakenError):
+            return  # taken over, or being removed
+        except SchedulerRejectedError:
+            # Its inspection says why, to everyone.
+            self._looked.pop(container.id, None)
+            self.details.pop(container.id, None)
+
+    def _take_over(self, containers: list[Container]) -> None:
+        """Start what others have created; their own start, if it still comes, then fails."""
+        taken: list[Container] = []
+
+        def rename(container: Container) -> None:
+            name = f"{container.name.partition(TAKEN)[0]}{TAKEN}{uuid.uuid4().hex[:8]}"
+            with contextlib.suppress(NotFoundError, TakenError):  # somebody else was faster
+                self._engine.rename(container.name, name)
+                taken.append(dataclasses.replace(container, name=name))
+
+        def start(container: Container) -> None:
+            with contextlib.suppress(NotFoundError):
+                state = self._engine.inspect(container.id)["State"]
+                if state["Status"] == "created" and not state.get("Error"):
+                    self._start(container)
+
+        each(rename, containers)
+        if taken:
+            time.sleep(_IN_FLIGHT_S)
+        each(start, taken)
+
+    def _overdue(self, container: Container) -> bool:
+        moment = time.monotonic()
+        # A name that changes means that somebody is at work.
+        since = self._unstarted_since.setdefault(container.name, moment)
+        return moment - since > _TAKEOVER_S
+
+    def _void(self, container: Container) -> bool:
+        """See that nobody starts the container any more; False: somebody else was faster."""
+        try:
+            self._engine.rename(container.name, void_name(container.name, uuid.uuid4().hex[:8]))
+        except (NotFoundError, TakenError):
+            return False
+        return True
+
+    def _stop(self, containers: list[Container]) -> None:
+        moment = time.monotonic()
+        due = [c for c in containers if moment - self._stopped_at.get(c.id, -_STOP_AGAIN_S) >= _STOP_AGAIN_S]
+
+        def stop(container: Container) -> None:
+            self._engine.stop(container.id)
+            self._stopped_at[container.id] = moment
+
+        each(stop, due)
+
+    def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
+        """Write a decision into the engine, where all observers see it; the first one counts."""
+        labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
+        try:
+            self._engine.create(mark_name(app.app_id, mark), mark_body(app.bearer.image_id, app.app_id, mark, **labels))
+        except (TakenError, NotFoundError):
+            return  # somebody else decided first, or removes the app

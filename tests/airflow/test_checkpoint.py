@@ -1,0 +1,89 @@
+"""The last words of a triggerer that is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import _RequestFrame
+
+from airflow_provider_launch.hooks.cursors import unpack
+from airflow_provider_launch.triggers.checkpoint import Checkpoint
+
+TRIGGERS = 20
+
+
+class SlowSupervisor:
+    """Takes a request each 20 ms, as Airflow's does that asks its API for each, and answers none."""
+
+    def __init__(self) -> None:
+        self.socket, self._socket = socket.socketpair()
+        self.places: dict[str, Any] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with self._socket, self._socket.makefile("rb") as file:
+            while header := file.raw.read(4):  # type: ignore[attr-defined] # what is buffered would count as read
+                body = b""
+                while len(body) < (length := int.from_bytes(header, "big")):
+                    body += file.raw.read(length - len(body))  # type: ignore[attr-defined]
+                request = msgspec.msgpack.decode(body, type=_RequestFrame).body
+                assert request is not None
+                self.places[request["run_id"]] = unpack(request["value"])["main/0"]
+                time.sleep(0.02)
+
+
+async def _trigger(number: int) -> None:
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id=str(number), map_index=-1, try_number=1)
+    checkpoint = Checkpoint(ti)
+    try:
+        await checkpoint.save({"main/0": "first"})
+        raise AssertionError("nobody answers")
+    except asyncio.CancelledError:
+        await checkpoint.save_at_last({"main/0": "last"})
+        raise
+
+
+def test_a_stop_during_a_checkpoint_loses_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The triggerer gives up its open requests first, so that some triggers hear twice of its end."""
+    supervisor = SlowSupervisor()
+
+    async def run() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection(sock=supervisor.socket)
+        comms = TriggerCommsDecoder(socket=supervisor.socket, async_writer=writer, async_reader=reader)
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+        await comms.start_reader()
+        tasks = [asyncio.create_task(_trigger(number)) for number in range(TRIGGERS)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        # As `TriggerRunner.arun` ends.
+        assert comms._reader_task is not None
+        comms._reader_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await comms._reader_task
+        # Its watchdog takes as long to notice.
+        await asyncio.sleep(0.1)
+        return writer
+
+    loop = asyncio.new_event_loop()
+    writer = loop.run_until_complete(run())
+    # As `asyncio.run` ends; then the process is gone, and what was not read is lost.
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    places = dict(supervisor.places)
+    writer.transport.abort()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    assert places == {str(number): "last" for number in range(TRIGGERS)}

@@ -1,0 +1,270 @@
+"""Guarantee 8: a log that stalls, floods, or holds what no log should, and the task beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.triggers import hub as hub_module
+from airflow_provider_launch.triggers.pump import _RECORD_BYTES
+from tests.airflow.guarantees import (
+    WAIT,
+    Heard,
+    Place,
+    deferred,
+    in_modes,
+    launch,
+    meanwhile,
+    on_places,
+    resumed,
+)
+from tests.airflow.support import FakeExecutionApi, run_to_end, run_triggers
+from tests.support.local import until
+
+FLOOD = 60_000
+"""Lines that are written as fast as the replica can: more than a million in a minute."""
+TICKS = "i=0; while test ! -e $GO; do i=$((i + 1)); echo tick $i; sleep 0.1; done"
+
+
+@pytest.fixture(autouse=True)
+def triggerer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A triggerer that has just begun."""
+    monkeypatch.setattr(hub_module, "_hub", None)
+    return
+
+
+@on_places
+@in_modes
+def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guarantee 8: the end is known in time, and the log says what may be missing."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
+    task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05)
+    is_over, began = threading.Event(), []
+
+    def act() -> None:
+        heard.until("[main/0] begun")
+        with place.stalled_logs():
+            place.go()
+            began.append(time.monotonic())
+            is_over.wait(60)
+
+    with Heard() as heard, meanwhile(act):
+        ran, events = run_to_end(task, FakeExecutionApi())
+        took = time.monotonic() - began[0]
+        is_over.set()
+
+    assert ran.state == "success", (ran.error, ran.lines)
+    assert [event["why"] for event in events] == ["ended"] * deferrable
+    assert took < 8
+    known = heard.when("-> SUCCEEDED")
+    assert known is not None
+    assert known - began[0] < 4
+    assert ran.told("log of main/0: the end of the log may be missing")
+
+
+@on_places
+@pytest.mark.parametrize("stalled", [3, 6])
+def test_stalled_logs_do_not_delay_the_log_of_another_app(place: Place, stalled: int) -> None:
+    """Guarantee 8: an error of one app stays there."""
+    places = [place.another() for _ in range(stalled)]
+    triggers = [
+        deferred(launch(one, one.role(TICKS), deferrable=True, poll_interval_s=0.05), FakeExecutionApi())[0]
+        for one in places
+    ]
+    quiet_at = place.another()
+    quiet, _ = deferred(
+        launch(
+            quiet_at, quiet_at.role("while test ! -e $GO; do sleep 0.05; done; echo spoken; sleep 60"), deferrable=True
+        ),
+        FakeExecutionApi(),
+    )
+
+    def during(cancel: Any) -> None:
+        until(lambda: sum("tick 1" in line for _, line in heard.lines) >= stalled)
+        try:
+            with contextlib.ExitStack() as stack:
+                for one in places:
+                    stack.enter_context(one.stalled_logs())
+                # Each reader has met a source that stalls, if it can.
+                time.sleep(2)
+                quiet_at.go()
+                heard.until("[main/0] spoken", 6)
+        finally:
+            for number in range(stalled + 1):
+                cancel(number, None)
+
+    with Heard() as heard:
+        run_triggers(*triggers, quiet, during=during)
+    for one in places:
+        one.go()
+
+    assert heard.when("[main/0] spoken") is not None
+
+
+def numbered(heard: Heard) -> list[tuple[float, str]]:
+    """Return the lines of the flood, and when they came."""
+    return [(moment, line) for moment, line in list(heard.lines) if re.fullmatch(r"\[main/0\] \d+", line)]
+
+
+@on_places
+def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 8: the budget is kept, the other app is heard and its end seen, and each line is there once."""
+    rate = 100_000
+    monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_LOG_BYTES_PER_S", str(rate))
+    quiet_at = place.another()
+    task = launch(place, place.role(f"seq 1 {FLOOD}; {WAIT}"), deferrable=True, poll_interval_s=0.05)
+    flood, asked = deferred(task, api := FakeExecutionApi())
+    quiet, _ = deferred(
+        launch(quiet_at, quiet_at.role(TICKS), deferrable=True, poll_interval_s=0.05), FakeExecutionApi()
+    )
+
+    def during(_cancel: Any) -> None:
+        until(lambda: len(numbered(heard)) > 1500, 60)
+        quiet_at.go()
+        # Beside a flood that goes on.
+        heard.until("-> SUCCEEDED", 5)
+        place.go()
+
+    with Heard() as heard:
+        events = run_triggers(flood, quiet, during=during)
+        shown = numbered(heard)
+        ran = resumed(task, api, asked, events[0][0].payload)
+
+    assert [[event.payload["why"] for event in each] for each in events] == [["ended"], ["ended"]]
+    size = sum(len(line) - len("[main/0] ") + 1 + _RECORD_BYTES for _, line in shown)
+    # Begun with a part of a second in hand.
+    assert size < rate * (shown[-1][0] - shown[0][0] + 1)
+    ticks = [moment for moment, line in heard.lines if "tick" in line]
+    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 2
+    assert ran.state == "success", ran.error
+    told = [line for _, line in numbered(heard)]
+    assert len(shown) < FLOOD
+    assert len(told) == FLOOD, (len(shown), len(told), ran.lines[:3], ran.lines[-5:])
+    assert told == [f"[main/0] {number}" for number in range(1, FLOOD + 1)]
+
+
+@on_places
+def test_a_flood_on_a_worker_is_there_line_by_line(place: Place) -> None:
+    """Guarantee 8."""
+    ran, _ = run_to_end(launch(place, place.role(f"seq 1 {FLOOD}")), FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    told = [line for line in ran.lines if re.fullmatch(r"\[main/0\] \d+", line)]
+    assert len(told) == FLOOD, ran.lines[-8:]
+    assert told == [f"[main/0] {number}" for number in range(1, FLOOD + 1)]
+
+
+@on_places
+@in_modes
+def test_long_lines_and_broken_text_are_there_once(place: Place, deferrable: bool) -> None:
+    """Guarantee 8: a line of 1 MB comes in pieces that rejoin, and what is no UTF-8 is marked and hides nothing."""
+    script = (
+        f"printf 'bad \\377 byte\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo; "
+        f"printf '\\303\\50 \\355\\240\\200\\n'; {WAIT}; printf 'last \\303'"
+    )
+    task = launch(place, place.role(script), deferrable=deferrable, poll_interval_s=0.05)
+
+    def act() -> None:
+        heard.until("[main/0] begun")
+        place.go()
+
+    with Heard() as heard, meanwhile(act):
+        ran, _ = run_to_end(task, FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    lines = [line for line in ran.lines if line.startswith("[main/0") and "launch-start" not in line]
+    pieces = [line for line in lines if re.match(r"\[main/0 \d+/\d+\] ", line)]
+    assert "".join(piece.partition("] ")[2] for piece in pieces) == "x" * 1_000_000
+    assert max(map(len, pieces)) < 33_000
+    rest = [line for line in lines if line not in pieces]
+    assert rest == [
+        "[main/0] bad \ufffd byte",
+        "[main/0] \ufffd( \ufffd\ufffd\ufffd",
+        "[main/0] begun",
+        "[main/0] done",
+        "[main/0] last \ufffd",
+    ]
+
+
+# ---- secrets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def another_process() -> Any:
+    """Return a function that forgets what is to be masked: each process learns that itself."""
+    from airflow.sdk._shared.secrets_masker import reset_secrets_masker
+
+    yield reset_secrets_masker
+    reset_secrets_masker()
+
+
+def masked(heard: Heard) -> str:
+    """Return the lines so far as Airflow writes them, with what was said to be a secret meanwhile."""
+    from airflow.sdk.log import redact
+
+    text = "\n".join(str(redact(line)) for _, line in heard.lines)
+    heard.lines.clear()
+    return text
+
+
+@pytest.mark.engine("docker")
+@pytest.mark.parametrize("place", ["docker"], indirect=True)
+@in_modes
+def test_secrets_of_the_connection_are_masked_whoever_says_them(
+    place: Place, deferrable: bool, another_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 8: on the worker, in the triggerer, and on the worker that goes on."""
+    extra = {**place.connection["extra"], "registry_username": "me", "registry_password": "hush-registry"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({**place.connection, "extra": extra}))
+    check_masked(place, "echo it is hush-registry", deferrable, another_process)
+
+
+@on_places
+@in_modes
+def test_secrets_in_the_environment_are_not_shown_with_the_request(
+    place: Place, deferrable: bool, another_process: Any
+) -> None:
+    """Guarantee 8: what the launcher shows of the app hides values under names that look like secrets."""
+    check_masked(place, "echo it is here", deferrable, another_process, env={"API_TOKEN": "hush-token"})
+
+
+def check_masked(place: Place, script: str, deferrable: bool, another_process: Any, **fields: Any) -> None:
+    task = launch(place, place.role(f"{script}; {WAIT}; {script}", **fields), deferrable=deferrable)
+    api = FakeExecutionApi()
+    another_process()
+
+    def go(_cancel: Any = None) -> None:
+        heard.until("[main/0] begun")
+        place.go()
+
+    with Heard() as heard:
+        if deferrable:
+            trigger, asked = deferred(task, api)
+            texts = [masked(heard)]
+            another_process()
+            ((event,),) = run_triggers(trigger, during=go)
+            texts.append(masked(heard))
+            another_process()
+            ran = resumed(task, api, asked, event.payload)
+            texts.append(masked(heard))
+        else:
+            with meanwhile(go):
+                ran, _ = run_to_end(task, api)
+            texts = [masked(heard)]
+
+    assert ran.state == "success", ran.error
+    text = "\n".join(texts)
+    assert len(re.findall(r"(?m)^\[main/0\] it is ", text)) == 2
+    assert "hush" not in text
+    assert "hush" not in str(api.rendered)
+    assert "hush" not in str(api.xcoms)
