@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, PlannedRole, job_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     CANCEL,
+    LEADER,
     OWN,
     PEER,
     RESTART,
@@ -40,10 +41,10 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
     return {"failed": 1, "failedIndexes": "0", "startTime": STARTED, "conditions": [condition]}
 
 
-def plan(*policies: str, retries: int = 0, limit: float | None = None, queue: bool = False) -> Plan:
+def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: bool) -> Plan:
     names = "ab"[: len(policies)]
     roles = (PlannedRole(name, name, 2, RolePolicy(how, retries)) for name, how in zip(names, policies, strict=True))
-    return Plan(tuple(roles), limit, 10, queue)
+    return Plan(tuple(roles), limit, 10, how.get("queue", False), how.get("leader", False))
 
 
 ONE, TWO = plan("APPLICATION"), plan("APPLICATION", "APPLICATION")
@@ -287,6 +288,36 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         plan("APPLICATION", retries=1),
         app(anchor(1, None, cancelled="true"), job("a", failed())),
         AppState.CANCELLED,
+        [],
+    ),
+    "the leader is done, and the others of its role are being killed": (
+        plan("APPLICATION", leader=True),
+        app(anchor(0, "a"), job("a", FAILS | {"completedIndexes": "0"})),
+        AppState.RUNNING,
+        [],
+    ),
+    "the leader is done": (
+        plan("APPLICATION", "APPLICATION", leader=True),
+        app(anchor(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [("b", 0, LEADER)],
+    ),
+    "the leader is done, and the other role is stopped": (
+        plan("APPLICATION", "APPLICATION", leader=True),
+        app(anchor(), job("a", DONE), job("b", failed("DeadlineExceeded"), ended=LEADER)),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "a replica failed before the leader was done": (
+        plan("APPLICATION", leader=True),
+        app(anchor(0, "a"), job("a", FAILS)),
+        AppState.RUNNING,
+        [("a", 0, OWN)],
+    ),
+    "without a leader the one role waits for the other": (
+        TWO,
+        app(anchor(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
         [],
     ),
     "a stalled observer made a Job": (

@@ -118,7 +118,7 @@ def test_job_of_a_plain_role():
                 "launch.io/app-name": "app",
                 "launch.io/spec-hash": found["metadata"]["annotations"]["launch.io/spec-hash"],
                 "launch.io/plan": '{"roles":[["main","main",3,"APPLICATION",0]],"time_limit_s":null,"grace_s":10,'
-                '"queue":false}',
+                '"queue":false,"leader":false}',
             },
         },
         "spec": {

@@ -192,3 +192,41 @@ def test_a_lost_answer_to_a_cancel_is_made_up_for(kubernetes_apps, kubernetes_pr
 
     assert apps.end(app_id).state is AppState.CANCELLED
     assert apps.lines(app_id) == ["up\n", "bye\n"]
+
+
+def test_the_leader_decides(kubernetes_apps):
+    """Of a head with its workers only the head ends by itself."""
+    head = kubernetes_apps.sh(
+        "[ $LAUNCH_REPLICA_ID = 0 ] || exec sleep 300; sleep 3; echo done", "head", num_replicas=2
+    )
+    found = kubernetes_apps.run(head, kubernetes_apps.sh("sleep 300", "worker"), success_policy="leader")
+
+    states = {(role.role, one.id): one.state for role in found.roles_statuses for one in role.replicas}
+    assert found.state is AppState.SUCCEEDED
+    assert states == {
+        ("head", 0): AppState.SUCCEEDED,
+        ("head", 1): AppState.CANCELLED,
+        ("worker", 0): AppState.CANCELLED,
+    }
+    assert not [pod for pod in kubernetes_apps.pods(found.app_id) if not pod.over]
+
+
+def test_a_worker_that_fails_before_the_leader_ends_fails_the_app(kubernetes_apps):
+    head = kubernetes_apps.sh("[ $LAUNCH_REPLICA_ID = 0 ] && exec sleep 300; exit 7", "head", num_replicas=2)
+    found = kubernetes_apps.run(head, success_policy="leader")
+
+    assert found.state is AppState.FAILED
+    assert "head/1" in found.msg
+
+
+def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernetes_proxy):
+    """One Job tells the state of them all; their pods come in pages of 500."""
+    app_id = kubernetes_apps.start(kubernetes_apps.sh("true", num_replicas=500), node_selector={"launch.io/none": "x"})
+    waiting = kubernetes_apps.until(app_id, lambda found: "Unschedulable" in found.msg)
+    assert len(waiting.roles_statuses[0].replicas) == 500
+
+    before = kubernetes_proxy.count("GET")
+    kubernetes_apps.scheduler.describe(app_id)
+
+    assert kubernetes_proxy.count("GET") - before <= 2
+    kubernetes_apps.scheduler.delete(app_id)

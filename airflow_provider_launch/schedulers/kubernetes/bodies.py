@@ -79,6 +79,8 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
             "spec": _pod_spec(request, role, attempt),
         },
     }
+    if request.success_policy == "leader" and role is request.roles[0]:
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     if request.ttl_s is not None:
         spec["ttlSecondsAfterFinished"] = request.ttl_s
     if request.time_limit_s is not None:
@@ -156,6 +158,7 @@ def plan_text(request: KubernetesRequest) -> str:
         "time_limit_s": request.time_limit_s,
         "grace_s": request.grace_s,
         "queue": request.queue is not None,
+        "leader": request.success_policy == "leader",
     }
     return json.dumps(plan, separators=(",", ":"))
 

@@ -47,6 +47,12 @@ class Plan:
     time_limit_s: float | None
     grace_s: int
     queue: bool
+    leader: bool = False
+    """Whether the end of replica 0 of the first role is that of the app."""
+
+    def decides(self, job: Job) -> bool:
+        """Tell whether the job is the one whose replica 0 decides."""
+        return self.leader and job.role == self.roles[0].slug
 
     @property
     def restarts(self) -> bool:
@@ -245,7 +251,7 @@ def plan_in(text: str) -> Plan:
         PlannedRole(name, slug, count, RolePolicy(policy, retries))
         for name, slug, count, policy, retries in document["roles"]
     )
-    return Plan(roles, document["time_limit_s"], document["grace_s"], document["queue"])
+    return Plan(roles, document["time_limit_s"], document["grace_s"], document["queue"], document.get("leader", False))
 
 
 def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:

@@ -96,6 +96,11 @@ class KubernetesOpts(StructuredOpts):
     on_disruption: Literal["retry", "fail"] = "retry"
     """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure."""
 
+    success_policy: Literal["all", "leader"] = "all"
+    """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then
+    removes the others of its role, with their logs; those of other roles are stopped by whoever follows the app. A
+    replica that fails before the leader has ended fails the app."""
+
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 

@@ -16,10 +16,12 @@ from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, Repl
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 
-__all__ = ["CANCEL", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Verdict", "judge"]
+__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Verdict", "judge"]
 
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
-"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a wish; or it is of no app."""
+LEADER = "leader"
+"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a wish; it is of no app; or the
+leader has succeeded."""
 
 
 @dataclass
@@ -88,7 +90,8 @@ class _Judge:
         if self.anchor.failed or decision.next is Next.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is Next.SUCCEED:
-            return Verdict(AppState.SUCCEEDED, phases=phases)
+            end = [(job, LEADER) for job in live if self.plan.leader]
+            return Verdict(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
         if self.anchor.cancelled:
             return self._cancelled(phases, live)
         if decision.next is Next.RESTART_APP:
@@ -102,7 +105,9 @@ class _Judge:
         if len(jobs) == len(self.plan.roles):
             if all(job.complete for job in jobs):
                 return Verdict(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
-            quiet = not any(job.suspended or job.ended or job.failing or job.deleting for job in jobs)
+            quiet = not any(
+                self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs
+            )
             if quiet and not self._late() and all(job.finished for job in self.older):
                 phases = {slug: self._phase(job) for slug, job in self.members.items()}
                 return Verdict(self._state_of_live(), phases=phases)
@@ -115,11 +120,18 @@ class _Judge:
             return Phase.SUCCEEDED
         if job.ended not in {None, OWN}:
             return Phase.STOPPED if job.finished else Phase.RUNNING
+        if self.plan.decides(job) and 0 in job.completed and not job.finished:
+            return Phase.RUNNING  # those that are killed since the leader has succeeded are no failures
         if job.failing:
             return Phase.FAILED
         return Phase.WAITING if job.suspended else Phase.RUNNING
 
+    def _has_decided(self, job: Job) -> bool:
+        return self.plan.decides(job) and job.complete
+
     def _decision(self, phases: dict[str, Phase]) -> Decision:
+        if any(self._has_decided(job) for job in self.members.values()):
+            return Decision(Next.SUCCEED)
         policies = {role.slug: role.policy for role in self.plan.roles}
         jobs = []
         for slug, phase in phases.items():

@@ -68,6 +68,7 @@ class KubernetesRequest:
     annotations: dict[str, str]
     queue: str | None
     on_disruption: str
+    success_policy: str
     grace_s: int
     time_limit_s: float | None
     ttl_s: int | None
@@ -151,6 +152,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         annotations=dict(opts.annotations or {}),
         queue=opts.queue,
         on_disruption=opts.on_disruption,
+        success_policy=opts.success_policy,
         grace_s=math.ceil(opts.grace_s),
         time_limit_s=opts.time_limit_s,
         ttl_s=opts.ttl_s,

@@ -50,7 +50,10 @@ def response_from(
     roles = []
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
-        replicas = [_replica(role, k, job, newest.get((role.slug, k)), verdict.state) for k in range(role.num_replicas)]
+        replicas = [
+            _replica(role, k, job, newest.get((role.slug, k)), verdict.state, led=plan.leader)
+            for k in range(role.num_replicas)
+        ]
         roles.append(RoleStatus(role.name, replicas))
     msg = verdict.msg
     if verdict.state is AppState.FAILED and msg == NONE:
@@ -123,8 +126,12 @@ def _why(pod: Pod) -> str:
     return f"{text}; {pod.reason}: {pod.message}"[:_TEXT].rstrip(": ") if pod.reason else text
 
 
-def _replica(role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state: AppState) -> ReplicaStatus:
-    status = ReplicaStatus(id=k, state=_state(job, pod, k, state), role=role.name, hostname=pod.node if pod else "")
+def _replica(
+    role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state: AppState, *, led: bool
+) -> ReplicaStatus:
+    status = ReplicaStatus(
+        id=k, state=_state(job, pod, k, state, led=led), role=role.name, hostname=pod.node if pod else ""
+    )
     if pod is None:
         if job and k in job.completed:
             status.exit_code = 0
@@ -139,9 +146,13 @@ def _replica(role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state:
     return status
 
 
-def _state(job: Job | None, pod: Pod | None, k: int, state: AppState) -> AppState:
-    if state is AppState.SUCCEEDED or (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
+def _state(  # noqa: PLR0911 - a table
+    job: Job | None, pod: Pod | None, k: int, state: AppState, *, led: bool
+) -> AppState:
+    if (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
         return AppState.SUCCEEDED
+    if state is AppState.SUCCEEDED:
+        return AppState.CANCELLED if led else AppState.SUCCEEDED
     if pod is not None and pod.stopped:
         return AppState.CANCELLED  # ended by us, so its exit code says nothing about it
     over = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))

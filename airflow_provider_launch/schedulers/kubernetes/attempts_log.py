@@ -1,0 +1,45 @@
+"""The log of a replica: those of the pods of all its attempts, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_launch.schedulers.api import LogChunk
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.log_reader import LogReader
+from airflow_provider_launch.schedulers.kubernetes.objects import Pod
+
+__all__ = ["AttemptsLog"]
+
+
+class AttemptsLog:
+    """Reads logs of the apps of one namespace. The cursor is that of one pod, with `"at"` and `"uid"`: which it is."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._reader = LogReader(cluster)
+
+    def close(self) -> None:
+        """Close the answers that are kept open."""
+        self._reader.close()
+
+    def read(self, pods: list[Pod], state: dict[str, Any]) -> LogChunk:
+        """Return the next lines of a replica, from the attempt on that the state names."""
+        lines: list[Any] = []
+        for pod in pods:
+            at = [pod.app_attempt, pod.attempt, pod.disruptions]
+            if state.get("at") and at < list(state["at"]):
+                continue
+            if state.get("at") != at or state.get("uid") != pod.uid:
+                if not pod.began:
+                    break
+                state = {"at": at, "uid": pod.uid}
+            if state.get("done"):
+                continue
+            ended = pod.over or pod.exit_code is not None
+            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended)
+            state = {"at": at, "uid": pod.uid, **chunk.cursor}
+            attempt = pod.app_attempt + pod.attempt
+            lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines
+            if lines or not ended:
+                break
+        return LogChunk(lines, state or None)
