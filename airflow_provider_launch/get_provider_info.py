@@ -438,6 +438,20 @@ def get_provider_info() -> dict[str, Any]:
                         "that is not charged, or a failure.",
                         "schema": {"enum": ["retry", "fail", None], "type": ["string", "null"]},
                     },
+                    "success_policy": {
+                        "label": "Success policy",
+                        "description": "When the app has succeeded: when "
+                        "all replicas have, or when replica "
+                        "0 of the first role has. "
+                        "Kubernetes then\n"
+                        "removes the others of its role, "
+                        "with their logs; those of other "
+                        "roles are stopped by whoever "
+                        "follows the app. A\n"
+                        "replica that fails before the "
+                        "leader has ended fails the app.",
+                        "schema": {"enum": ["all", "leader", None], "type": ["string", "null"]},
+                    },
                     "grace_s": {
                         "label": "Grace (seconds)",
                         "description": "Seconds between TERM and KILL when "
