@@ -22,9 +22,10 @@ class AttemptsLog:
         """Close the answers that are kept open."""
         self._reader.close()
 
-    def read(self, pods: list[Pod], state: dict[str, Any]) -> LogChunk:
-        """Return the next lines of a replica, from the attempt on that the state names."""
+    def read(self, pods: list[Pod], state: dict[str, Any]) -> tuple[LogChunk, bool]:
+        """Return the next lines of a replica, and whether a newer list of pods could not bring more."""
         lines: list[Any] = []
+        certain = False
         for pod in pods:
             at = [pod.app_attempt, pod.attempt, pod.disruptions]
             if state.get("at") and at < list(state["at"]):
@@ -40,6 +41,7 @@ class AttemptsLog:
             state = {"at": at, "uid": pod.uid, **chunk.cursor}
             attempt = pod.app_attempt + pod.attempt
             lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines
+            certain = chunk.live
             if lines or not ended:
                 break
-        return LogChunk(lines, state or None)
+        return LogChunk(lines, state or None), certain

@@ -168,14 +168,22 @@ class Cluster:
         answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, body)
         return bool(answer["status"].get("allowed"))
 
-    def log(self, pod: str, container: str, since: str | None) -> BaseHTTPResponse:
+    def log(self, pod: str, container: str, since: str | None, *, follow: bool = False) -> BaseHTTPResponse:
         """Return the open answer with the log of a pod, each line with its time.
+
+        Args:
+            pod: its name.
+            container: name of the container in it.
+            since: the second of the first line, RFC 3339. None: from the first one on.
+            follow: the answer goes on until the container has ended.
 
         Raises:
             NotFoundError: there is no such pod.
             NotStartedError: its container has not started.
         """
         query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
+        if follow:
+            query["follow"] = "true"
         try:
             return self._open("GET", f"{self._path('pods', pod)}/log", query)
         except _BadRequestError as error:

@@ -1,9 +1,15 @@
-"""Logs of pods, read on from a cursor."""
+"""Logs of pods, read on from a cursor.
+
+A read asks for what the node has. Who comes back again and again to where the last read has ended gets an answer that
+stays open and goes on while the program writes, for a few pods at once: it costs no requests, and no rotation of the
+log files takes a line from it.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
+from airflow_provider_launch.schedulers.kubernetes.live_log import LiveLog
 from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -23,6 +30,11 @@ __all__ = ["Chunk", "LogReader"]
 
 CHUNK_BYTES = 1024 * 1024
 _OPEN_ANSWERS = 16
+_LIVE_LOGS = 8
+"""Of so many pods the logs are followed: each costs a connection and a thread."""
+_RETURNS, _KNOWN_READERS = 3, 1000
+"""How often a reader must come back until its pod's log is followed."""
+_ABANDONED_S, _SEEK_S = 60.0, 1.0
 _KEYS = ("last", "done")
 _GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
 
@@ -33,8 +45,8 @@ class Chunk:
 
     lines: list[LogLine]
     cursor: dict[str, Any]
-    at_end: bool
-    """All that the node had when it was asked."""
+    live: bool = False
+    """The container runs, and nothing more has come."""
 
 
 class _How(Enum):
@@ -55,6 +67,18 @@ class _Answer:
     complete: bool
     """The program had ended before it was asked for; otherwise it ends where the log ended then."""
 
+    @property
+    def live(self) -> LiveLog | None:
+        """The texts, if they go on while the program writes."""
+        return self.texts if isinstance(self.texts, LiveLog) else None
+
+    def close(self) -> None:
+        """Take nothing more."""
+        if self.live is not None:
+            self.live.close()
+        else:
+            self.response.close()
+
 
 class LogReader:
     """Reads logs of pods; keeps a few answers open between two reads, so that a long log is read once."""
@@ -62,6 +86,7 @@ class LogReader:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._returns: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._mutex = threading.Lock()
 
     def close(self) -> None:
@@ -70,7 +95,7 @@ class LogReader:
             answers = list(self._open.values())
             self._open.clear()
         for answer in answers:
-            answer.response.close()
+            answer.close()
 
     def read(self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
         """Return the next lines.
@@ -85,8 +110,25 @@ class LogReader:
             NotFoundError: there is no such pod.
         """
         cursor = {name: cursor[name] for name in _KEYS if name in cursor}
+        returned = self._came_back(uid, cursor)
         with self._mutex:
             answer = self._open.pop((uid, json.dumps(cursor)), None)
+        chunk = None
+        if answer is not None and answer.live is not None:
+            chunk, answer = self._read_live(uid, answer, answer.live, complete=complete), None
+        if chunk is None:
+            chunk, at_end = self._read_now(pod, uid, cursor, answer, complete=complete)
+            if at_end and returned and not complete:
+                self._follow(pod, uid, chunk.cursor)
+        with self._mutex:
+            if uid in self._returns:
+                self._returns[uid] = (json.dumps(chunk.cursor), self._returns[uid][1])
+        return chunk
+
+    def _read_now(
+        self, pod: str, uid: str, cursor: dict[str, Any], answer: _Answer | None, *, complete: bool
+    ) -> tuple[Chunk, bool]:
+        """Return what the node has now, and whether that is all."""
         lines: list[LogLine] = []
         try:
             if answer is None:
@@ -104,7 +146,7 @@ class LogReader:
                 if done:
                     lines += answer.reader.rest()
         except NotStartedError:
-            return Chunk([], dict(cursor), at_end=True)
+            return Chunk([], cursor), False
         after = answer.reader.cursor()
         if done:
             after["done"] = True
@@ -112,7 +154,57 @@ class LogReader:
             answer.response.release_conn()
         elif how is _How.MORE:
             self._keep(uid, after, answer)
-        return Chunk(lines, after, at_end=how is _How.ENDED and (answer.complete or not complete))
+        return Chunk(lines, after), how is _How.ENDED
+
+    # ---- followed logs -----------------------------------------------------------------------------------------------
+
+    def _came_back(self, uid: str, cursor: Mapping[str, Any]) -> bool:
+        """Tell whether the reader has come back often enough to where it was; a single look is not followed."""
+        with self._mutex:
+            last, count = self._returns.pop(uid, ("", 0))
+            count = count + 1 if last == json.dumps(cursor) else 0
+            self._returns[uid] = ("", count)
+            if len(self._returns) > _KNOWN_READERS:
+                self._returns.popitem(last=False)
+        return count >= _RETURNS
+
+    def _follow(self, pod: str, uid: str, cursor: dict[str, Any]) -> None:
+        """Open an answer that goes on from there, if there are not too many."""
+        with self._mutex:
+            live = [(key, answer) for key, answer in self._open.items() if answer.live is not None]
+            left = [key for key, answer in live if answer.live and time.monotonic() - answer.live.used > _ABANDONED_S]
+            dropped = [self._open.pop(key) for key in left]
+        for old in dropped:
+            old.close()
+        if len(live) - len(left) >= _LIVE_LOGS:
+            return
+        reader = LineReader(cursor)
+        try:
+            response = self._cluster.log(pod, CONTAINER, reader.since, follow=True)
+        except LaunchError:
+            return  # the next read says what is the matter
+        self._keep(uid, cursor, _Answer(response, LiveLog(response), reader, complete=False))
+
+    def _read_live(self, uid: str, answer: _Answer, live: LiveLog, *, complete: bool) -> Chunk | None:
+        """Return the lines that have come; None: this answer is of no more use."""
+        lines: list[LogLine] = []
+        began = time.monotonic()
+        while True:
+            more = answer.reader.take(live, lines, CHUNK_BYTES)
+            # It begins some seconds before the place where it is to go on.
+            if more or live.ended or not answer.reader.seeking or time.monotonic() - began > _SEEK_S:
+                break
+            live.wait(_SEEK_S)
+        useless = live.ended or complete or answer.reader.seeking
+        if not lines and useless:
+            answer.close()
+            return None
+        after = answer.reader.cursor()
+        if useless and not more:
+            answer.close()
+        else:
+            self._keep(uid, after, answer)
+        return Chunk(lines, after, live=not lines)
 
     def _elsewhere(
         self, pod: str, cursor: Mapping[str, Any], lines: list[LogLine], *, complete: bool
@@ -153,4 +245,4 @@ class LogReader:
             if len(self._open) > _OPEN_ANSWERS:
                 dropped.append(self._open.popitem(last=False)[1])
         for old in dropped:
-            old.response.close()
+            old.close()

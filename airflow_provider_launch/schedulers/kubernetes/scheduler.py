@@ -317,11 +317,11 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             if not pods and not fresh:
                 pods, fresh = self._catalog.pods_now(app_id, slug, k), True
             try:
-                chunk = self._logs.read(pods, state)
+                chunk, certain = self._logs.read(pods, state)
             except NotFoundError:
                 # The pod was removed, and its log with it.
-                chunk = LogChunk([], state or None)
-            if chunk.lines or fresh:
+                chunk, certain = LogChunk([], state or None), False
+            if chunk.lines or fresh or certain:
                 return chunk
             # Nothing new is only nothing new if the list of attempts is not older than the question.
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
