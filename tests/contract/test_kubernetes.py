@@ -54,6 +54,7 @@ class TestKubernetes(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.kubernetes.scheduler:create_scheduler"
     timeout_s = 120
     lag_s = 8  # the kubelet tells it a second later, the Job's controller two seconds after that
+    drain_s = 5  # containerd gives a program's pipes two seconds
     xfail = {  # noqa: RUF012 - of the kit
         "test_odd_output_is_complete": "containerd writes logs without the carriage return before a line feed"
     }

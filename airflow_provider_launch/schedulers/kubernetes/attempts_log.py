@@ -11,6 +11,9 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Pod
 
 __all__ = ["AttemptsLog"]
 
+_SETTLE_S = 2.0
+"""How long after the end of a program, which is told in whole seconds, its node may still write lines of it."""
+
 
 class AttemptsLog:
     """Reads logs of the apps of one namespace. The cursor is that of one pod, with `"at"` and `"uid"`: which it is."""
@@ -22,8 +25,14 @@ class AttemptsLog:
         """Close the answers that are kept open."""
         self._reader.close()
 
-    def read(self, pods: list[Pod], state: dict[str, Any]) -> tuple[LogChunk, bool]:
-        """Return the next lines of a replica, and whether a newer list of pods could not bring more."""
+    def read(self, pods: list[Pod], state: dict[str, Any], now: float) -> tuple[LogChunk, bool]:
+        """Return the next lines of a replica, and whether a newer list of pods could not bring more.
+
+        Args:
+            pods: of the replica, in the order of its attempts.
+            state: where an earlier read left off.
+            now: epoch seconds by the server's clock.
+        """
         lines: list[Any] = []
         certain = False
         for pod in pods:
@@ -37,7 +46,8 @@ class AttemptsLog:
             if state.get("done"):
                 continue
             ended = pod.over or pod.exit_code is not None
-            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended)
+            settles_in_s = max(0.0, min(_SETTLE_S, pod.finished + _SETTLE_S - now)) if pod.finished else 0.0
+            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s)
             state = {"at": at, "uid": pod.uid, **chunk.cursor}
             attempt = pod.app_attempt + pod.attempt
             lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines

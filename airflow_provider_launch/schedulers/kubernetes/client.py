@@ -72,6 +72,8 @@ class Cluster:
         self._connection = connection
         self._mutex = threading.Lock()
         self._access: _Access | None = None
+        self.ahead_s = 0.0
+        """By how much the server's clock is ahead of ours, in seconds, as its last answer told."""
 
     @property
     def url(self) -> str:
@@ -199,7 +201,9 @@ class Cluster:
         with self._open("GET", path, query or {}) as response:
             document = self._body(response)
             date = response.headers.get("Date")
-        return document, parsedate_to_datetime(date).timestamp() if date else time.time()
+        now = parsedate_to_datetime(date).timestamp() if date else time.time()
+        self.ahead_s = now - time.time()
+        return document, now
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str = "application/json"

@@ -97,14 +97,17 @@ class LogReader:
         for answer in answers:
             answer.close()
 
-    def read(self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
+    def read(
+        self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool, settles_in_s: float = 0.0
+    ) -> Chunk:
         """Return the next lines.
 
         Args:
             pod: its name.
             uid: its uid.
             cursor: of an earlier chunk of the pod; empty: from the first line on.
-            complete: the program had ended before this call, so nothing is added any more.
+            complete: the program had ended before this call.
+            settles_in_s: how long its node may still add lines then.
 
         Raises:
             NotFoundError: there is no such pod.
@@ -117,7 +120,8 @@ class LogReader:
         if answer is not None and answer.live is not None:
             chunk, answer = self._read_live(uid, answer, answer.live, complete=complete), None
         if chunk is None:
-            chunk, at_end = self._read_now(pod, uid, cursor, answer, complete=complete)
+            settles_in_s = settles_in_s if complete else 0.0
+            chunk, at_end = self._read_now(pod, uid, cursor, answer, settles_in_s, complete=complete)
             if at_end and returned and not complete:
                 self._follow(pod, uid, chunk.cursor)
         with self._mutex:
@@ -126,7 +130,14 @@ class LogReader:
         return chunk
 
     def _read_now(
-        self, pod: str, uid: str, cursor: dict[str, Any], answer: _Answer | None, *, complete: bool
+        self,
+        pod: str,
+        uid: str,
+        cursor: dict[str, Any],
+        answer: _Answer | None,
+        settles_in_s: float,
+        *,
+        complete: bool,
     ) -> tuple[Chunk, bool]:
         """Return what the node has now, and whether that is all."""
         lines: list[LogLine] = []
@@ -137,9 +148,10 @@ class LogReader:
             if how is _How.ENDED and answer.reader.seeking and answer.reader.first is not None:
                 answer, how = self._elsewhere(pod, cursor, lines, complete=complete)
             done = how is _How.ENDED and answer.complete and complete and not lines
-            if done and answer.reader.pending:
-                # A node that is busy may cut its answer off, and it still looks whole: only when two of them agree is
-                # this the last line.
+            if done and (answer.reader.pending or settles_in_s):
+                # What the program left in its pipes is copied when its end is known already. And a node that is busy
+                # may cut its answer off, which still looks whole: only when two of them agree is this the last line.
+                time.sleep(settles_in_s)
                 last, answer = answer, self._ask(pod, LineReader(cursor), complete=True)
                 how = self._take(pod, answer, lines)
                 done = how is _How.ENDED and not lines and answer.reader.pending == last.reader.pending

@@ -317,7 +317,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             if not pods and not fresh:
                 pods, fresh = self._catalog.pods_now(app_id, slug, k), True
             try:
-                chunk, certain = self._logs.read(pods, state)
+                chunk, certain = self._logs.read(pods, state, time.time() + self.cluster.ahead_s)
             except NotFoundError:
                 # The pod was removed, and its log with it.
                 chunk, certain = LogChunk([], state or None), False
