@@ -277,6 +277,8 @@ class LogReader:
             elif finishing:
                 replica.complete = True
                 self.progress = now
+            elif self._finishing:
+                replica.due = now  # the end came in the middle of this read, which tells nothing about it
             else:
                 quiet = now - replica.quiet_since
                 replica.due = now + min(max(self._busy_s, quiet / 10), self._idle_s)

@@ -16,8 +16,8 @@ __all__ = ["Answer", "Poller", "poll_many"]
 
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
-_AGE_PER_STEP = 4
-"""A young app is asked for again after a quarter of its age: one that ends at once is not waited for."""
+_AGE_PER_STEP = 8
+"""A young app is asked for again after an eighth of its age: one that ends at once is not waited for."""
 
 Answer = DescribeAppResponse | None | Exception
 """What is known of an app: its description, None for "no such app", or why nothing is known."""

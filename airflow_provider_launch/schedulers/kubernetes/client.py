@@ -40,6 +40,7 @@ _PATIENCE_S = 8.0
 """How long a request is repeated that the server is too busy for."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
+_CLOCK_SET_S = 2.0
 _CANNOT = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"')
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
@@ -73,7 +74,7 @@ class Cluster:
         self._mutex = threading.Lock()
         self._access: _Access | None = None
         self.ahead_s = 0.0
-        """By how much the server's clock is ahead of ours, in seconds, as its last answer told."""
+        """By how much the server's clock is ahead of ours, in seconds, as its answers told."""
 
     @property
     def url(self) -> str:
@@ -202,7 +203,9 @@ class Cluster:
             document = self._body(response)
             date = response.headers.get("Date")
         now = parsedate_to_datetime(date).timestamp() if date else time.time()
-        self.ahead_s = now - time.time()
+        ahead_s = now - time.time()
+        # It tells whole seconds, so of several answers the latest time is the best; unless a clock was set.
+        self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
         return document, now
 
     def _request(
