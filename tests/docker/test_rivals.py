@@ -167,6 +167,25 @@ def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy
     assert [app and app.state for app in found.values()] == [AppState.SUCCEEDED] * 2
 
 
+def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
+    """Two launchers make it in the same moment, and the one that would remove its own again dies."""
+    slow = docker_apps.another()
+    info = docker_apps.info(docker_apps.sh("echo begun"), network="app")
+    prepare = slow._creation.prepare
+
+    def prepare_twice(request):
+        prepare(request)
+        labels = {"launch.io/managed": "true", "launch.io/app-id": request.app_id}
+        docker_apps.client.networks.create(request.app_id, labels=labels, check_duplicate=False)
+        assert len(docker_apps.client.networks.list(names=[request.app_id])) == 2
+
+    monkeypatch.setattr(slow._creation, "prepare", prepare_twice)
+    slow.schedule(info)
+
+    assert docker_apps.end(info.request.app_id).state is AppState.SUCCEEDED
+    assert len(docker_apps.client.networks.list(names=[info.request.app_id])) == 1
+
+
 def _ended(docker_apps) -> str:
     app_id = docker_apps.start(docker_apps.sh("true"))
     docker_apps.end(app_id)

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers.docker.containers import AMBIGUOUS
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -158,8 +159,17 @@ class Engine:
             NotFoundError: there is no container of this name (any more).
             SchedulerRejectedError: it cannot be started; its inspection says why from now on.
         """
-        with self._request("POST", f"/containers/{container}/start"):
-            pass
+        deadline = time.monotonic() + _CREATION_S
+        while True:
+            try:
+                with self._request("POST", f"/containers/{container}/start"):
+                    return
+            except SchedulerRejectedError as error:
+                found = AMBIGUOUS.search(str(error))
+                if found is None or time.monotonic() >= deadline:
+                    raise
+                self._keep_one(self._networks(found["name"]))
+                time.sleep(0.1)
 
     def stop(self, container: str, *, wait_s: float | None = None) -> None:
         """Send TERM, and KILL after the container's own grace time; no-op for an ended or unknown one.
@@ -240,18 +250,26 @@ class Engine:
         Raises:
             SchedulerRejectedError: the engine is out of addresses.
         """
-        if self._networks(name):
-            return
-        body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": dict(labels)}
-        try:
-            with self._request("POST", "/networks/create", body=body):
-                pass
-        except TakenError:
-            return
-        # Two launchers at the same moment: the engine's check is not atomic, and a name must be unique to be used.
-        found = sorted(self._networks(name), key=lambda network: (network["Created"], network["Id"]))
-        for network in found[1:]:
-            self._remove_network(network["Id"])
+        found = self._networks(name)
+        if not found:
+            body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": dict(labels)}
+            try:
+                with self._request("POST", "/networks/create", body=body):
+                    pass
+            except TakenError:
+                return
+            found = self._networks(name)
+        self._keep_one(found)
+
+    def _keep_one(self, networks: list[dict[str, Any]]) -> None:
+        """Remove all but the first of our networks of one name, which must be unique to be used.
+
+        Two launchers make it at the same moment: the engine's own check is not atomic. One of them may have died since.
+        """
+        networks = sorted(networks, key=lambda network: (network["Created"], network["Id"]))
+        for network in networks[1:]:
+            if Label.MANAGED in (network.get("Labels") or {}):
+                self._remove_network(network["Id"])
 
     def has_network(self, name: str) -> bool:
         """Tell whether containers can join a network of that name."""

@@ -201,8 +201,8 @@ class Observer:
 
         def start(container: Container) -> None:
             with contextlib.suppress(NotFoundError):
-                state = self._engine.inspect(container.id)["State"]
-                if state["Status"] == "created" and not state.get("Error"):
+                document = self._engine.inspect(container.id)
+                if document["State"]["Status"] == "created" and not Detail.of(document).error:
                     self._start(container)
 
         each(rename, containers)
