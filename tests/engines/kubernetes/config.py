@@ -122,6 +122,8 @@ def kubelet_config(data: Path, run: Path, address: str, cgroup: str) -> dict[str
         "clusterDNS": [address],
         "clusterDomain": "cluster.local",
         "containerLogMonitorInterval": "3s",
+        # More than most tests write, so that a log is whole where it is not about rotation.
+        "containerLogMaxSize": "32Mi",
         "containerRuntimeEndpoint": f"unix://{run}/containerd.sock",
         "enforceNodeAllocatable": ["pods"],
         # A developer's disk is often nearly full.
