@@ -60,7 +60,7 @@ class EndingTests(ContractBase):
         early = apps.scheduler.describe(app_id)
 
         assert early is not None
-        assert not is_terminal(early.state)
+        assert early.state is AppState.RUNNING
         assert apps.end(app_id).state is AppState.SUCCEEDED
 
     def test_what_a_replica_left_in_the_background_ends_with_it(self, apps: Apps) -> None:

@@ -65,7 +65,10 @@ class RunningTests(ContractBase):
         for role, k in places:
             apps.until_written(app_id, "up", role, k)
         apps.until_running(app_id, *places)
+        found = apps.scheduler.describe(app_id)
 
+        assert found is not None
+        assert sorted(replicas(found)) == places
         assert apps.engine.alive(app_id) is None or (apps.engine.alive(app_id) or 0) >= 3
 
     @pytest.mark.parametrize("count", [1, 5, 50])

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker import catalog
+from airflow_provider_launch.schedulers.docker import catalog, observer
 from airflow_provider_launch.specs import (
     AppState,
     LaunchError,
@@ -184,6 +184,31 @@ def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
 
     assert docker_apps.end(info.request.app_id).state is AppState.SUCCEEDED
     assert len(docker_apps.client.networks.list(names=[info.request.app_id])) == 1
+
+
+def test_two_networks_of_somebody_else_are_told_at_once(docker_apps):
+    """Which of them is meant only their owner knows."""
+    name = f"foreign-{docker_apps.info(docker_apps.sh('true')).request.app_id}"
+    networks = [docker_apps.client.networks.create(name, check_duplicate=False) for _ in range(2)]
+    try:
+        began = time.monotonic()
+        found = docker_apps.run(docker_apps.sh("true"), network=name)
+
+        assert found.state is AppState.FAILED
+        assert "is ambiguous" in found.msg
+        assert time.monotonic() - began < 4
+        assert len(docker_apps.client.networks.list(names=[name])) == 2
+    finally:
+        for network in networks:
+            network.remove()
+
+
+def test_what_is_forgotten_is_learnt_again_for_a_whole_app(docker_apps, monkeypatch):
+    monkeypatch.setattr(observer, "_KEPT_CONTAINERS", 0)
+    found = docker_apps.run(docker_apps.sh("exit 3", num_replicas=3))
+
+    assert found.state is AppState.FAILED
+    assert all(replica.end_time for replica in found.roles_statuses[0].replicas)
 
 
 def _ended(docker_apps) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
-__all__ = ["AMBIGUOUS", "TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
+__all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "epoch_ns", "void_name"]
 
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
 TAKEN, _VOID = ".by-", ".void-"
@@ -78,10 +78,6 @@ class Container:
         return self.state == "created"
 
 
-AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
-"""What the engine says while there are two networks of one name."""
-
-
 @dataclass(frozen=True)
 class Detail:
     """What only an inspection of one container tells. Times are epoch nanoseconds by the engine's clock, 0: never."""
@@ -105,8 +101,7 @@ class Detail:
             started=epoch_ns(state["StartedAt"]),
             finished=epoch_ns(state["FinishedAt"]),
             exit_code=state["ExitCode"],
-            # That passes: whoever starts it tries again.
-            error="" if AMBIGUOUS.search(error := state.get("Error") or "") else error,
+            error=state.get("Error") or "",
             out_of_memory=bool(state.get("OOMKilled")),
         )
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import tarfile
 import threading
@@ -16,7 +17,6 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_launch.schedulers.docker.containers import AMBIGUOUS
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -43,6 +43,7 @@ _PULL = "the pull"
 _LIST_NEWER = "the list of newer containers"
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
+_AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
 _LASTING = (
     ("address pool", "remove unused networks, or use the network 'launch'"),
@@ -165,10 +166,12 @@ class Engine:
                 with self._request("POST", f"/containers/{container}/start"):
                     return
             except SchedulerRejectedError as error:
-                found = AMBIGUOUS.search(str(error))
+                found = _AMBIGUOUS.search(str(error))
                 if found is None or time.monotonic() >= deadline:
                     raise
-                self._keep_one(self._networks(found["name"]))
+                # Another launcher makes ours in this moment, or has died over it; what others have made stays.
+                if not self._keep_one(self._networks(found["name"])):
+                    raise
                 time.sleep(0.1)
 
     def stop(self, container: str, *, wait_s: float | None = None) -> None:
@@ -261,15 +264,16 @@ class Engine:
             found = self._networks(name)
         self._keep_one(found)
 
-    def _keep_one(self, networks: list[dict[str, Any]]) -> None:
-        """Remove all but the first of our networks of one name, which must be unique to be used.
+    def _keep_one(self, networks: list[dict[str, Any]]) -> bool:
+        """Remove all but the first network of a name, which must be unique to be used; False: they are not ours.
 
         Two launchers make it at the same moment: the engine's own check is not atomic. One of them may have died since.
         """
-        networks = sorted(networks, key=lambda network: (network["Created"], network["Id"]))
-        for network in networks[1:]:
-            if Label.MANAGED in (network.get("Labels") or {}):
-                self._remove_network(network["Id"])
+        later = sorted(networks, key=lambda network: (network["Created"], network["Id"]))[1:]
+        ours = [network for network in later if Label.MANAGED in (network.get("Labels") or {})]
+        for network in ours:
+            self._remove_network(network["Id"])
+        return len(ours) == len(later)
 
     def has_network(self, name: str) -> bool:
         """Tell whether containers can join a network of that name."""

@@ -69,6 +69,11 @@ class Observer:
             submitted: the caller is at work on the submission.
             made: ids of containers that the caller has just created.
         """
+        if len(self.details) > _KEPT_CONTAINERS:
+            # What can be learnt again is forgotten now and then, but not between two containers of one app: a triggerer
+            # lives for months.
+            for kept in (self.details, self._looked, self._unstarted_since, self._stopped_at):
+                kept.clear()
         for container in to_inspect(app):
             # What was made in this moment has nothing to tell.
             if container.id not in made:
@@ -90,10 +95,6 @@ class Observer:
             detail = Detail.of(self._engine.inspect(container.id))
         except NotFoundError:
             return
-        if len(self.details) > _KEPT_CONTAINERS:
-            # What can be learnt again is forgotten now and then: a triggerer lives for months.
-            for kept in (self.details, self._looked, self._unstarted_since, self._stopped_at):
-                kept.clear()
         self.details[container.id] = self._noted(detail)
         self._looked[container.id] = moment
 
@@ -201,8 +202,8 @@ class Observer:
 
         def start(container: Container) -> None:
             with contextlib.suppress(NotFoundError):
-                document = self._engine.inspect(container.id)
-                if document["State"]["Status"] == "created" and not Detail.of(document).error:
+                state = self._engine.inspect(container.id)["State"]
+                if state["Status"] == "created" and not state.get("Error"):
                     self._start(container)
 
         each(rename, containers)
