@@ -30,14 +30,19 @@ BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.lo
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
   AIRFLOW__CORE__DAGS_FOLDER=$(abspath $(DAGS)) AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db \
-  AIRFLOW_CONN_LAUNCH_DOCKER_DEFAULT='launch-docker://?pull=never'
+  AIRFLOW_CONN_LAUNCH_DOCKER_DEFAULT='launch-docker://?pull=never' \
+  AIRFLOW_CONN_LAUNCH_KUBERNETES_DEFAULT='launch-kubernetes://'
 # Containers need an engine, and an image: made from files of this machine, so that nothing is pulled.
 ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker images) || \
   { echo "$(DAG) needs a Docker engine and its image; root can start one: $(PY) -m tests.engines.docker start"; exit 1; }; \
   export $$(echo "$$made" | head -n 1);)
+# A cluster of yours has to have the image already, see CONTRIBUTING.md.
+CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.kubernetes $(if $(LAUNCH_TEST_KUBECONFIG),status,images)) || \
+  { echo "$(DAG) needs a Kubernetes cluster: LAUNCH_TEST_KUBECONFIG names yours; root can start one: make cluster ARGS=start"; exit 1; }; \
+  export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ui test live engine lint types gen docs bench constraints build clean
+.PHONY: help setup demo demo-ui test live engine cluster lint types gen docs bench constraints build clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -61,8 +66,8 @@ $(MIGRATED): $(READY)
 	@$(AIRFLOW_ENV) $(PY) -m airflow db migrate > $(AIRFLOW_HOME)/migrate.log 2>&1 || { cat $(AIRFLOW_HOME)/migrate.log; exit 1; }
 	@touch $@
 
-demo: $(MIGRATED)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_local_retry
-	@$(ENGINE) $(AIRFLOW_ENV) $(PY) -m airflow dags test $(DAG)
+demo: $(MIGRATED)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_local_retry
+	@$(ENGINE) $(CLUSTER) $(AIRFLOW_ENV) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
@@ -75,6 +80,9 @@ live: $(READY)  ## run tasks in a real Airflow, end them in every way, and look 
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)
+
+cluster: $(READY)  ## say which Kubernetes cluster the tests use; ARGS=start, build, images, clean, stop
+	@$(PY) -m tests.engines.kubernetes $(or $(ARGS),status)
 
 lint: $(READY)  ## style, formatting and the layers of the imports
 	$(VENV)/bin/ruff check

@@ -30,6 +30,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_launch.hooks.launch",
                     "airflow_provider_launch.hooks.local",
                     "airflow_provider_launch.hooks.docker",
+                    "airflow_provider_launch.hooks.kubernetes",
                 ],
             }
         ],
@@ -278,6 +279,213 @@ def get_provider_info() -> dict[str, Any]:
                         "itself has no such limit. None means "
                         "no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+            },
+            {
+                "connection-type": "launch_kubernetes",
+                "hook-class-name": "airflow_provider_launch.hooks.kubernetes.KubernetesLaunchHook",
+                "hook-name": "Launch (Kubernetes)",
+                "conn-fields": {
+                    "namespace": {
+                        "label": "Namespace",
+                        "description": "Namespace of the apps. None means that "
+                        "of the kubeconfig's context or of the "
+                        "pod we run in, else `default`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "in_cluster": {
+                        "label": "In cluster",
+                        "description": "Whether the service account of the pod "
+                        "we run in is used. None means: if "
+                        "there is one and no kubeconfig is\n"
+                        "given.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "kubeconfig_path": {
+                        "label": "Kubeconfig path",
+                        "description": "File of the kubeconfig. None means `KUBECONFIG`, or `~/.kube/config`.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "kubeconfig_secret": {
+                        "label": "Kubeconfig secret",
+                        "description": "The kubeconfig itself, as YAML or JSON; hidden in the form and in logs.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "context": {
+                        "label": "Context",
+                        "description": "Context of the kubeconfig. None means its current one.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "timeout_s": {
+                        "label": "Timeout (seconds)",
+                        "description": "Seconds after which a request without an answer is given up.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "pull": {
+                        "label": "Pull",
+                        "description": "When nodes pull the image: where they lack it, for each pod, or never.",
+                        "schema": {"enum": ["missing", "always", "never", None], "type": ["string", "null"]},
+                    },
+                    "image_pull_secrets": {
+                        "label": "Image pull secrets",
+                        "description": "Names of the secrets with which nodes pull images.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "copy_env": {
+                        "label": "Copy env",
+                        "description": "Patterns (`HF_*`) of variables that "
+                        "replicas inherit from the launcher. "
+                        "`AIRFLOW*` is never copied.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "service_account": {
+                        "label": "Service account",
+                        "description": "Service account of the pods. None "
+                        "means the namespace's default; "
+                        "its token is mounted only if one "
+                        "is named.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "security": {
+                        "label": "Security",
+                        "description": "`restricted` passes the Pod Security "
+                        "Standard of that name: no root, no "
+                        "privileges, no capabilities. `none` "
+                        "sets\n"
+                        "nothing, so the cluster's defaults hold.",
+                        "schema": {"enum": ["restricted", "none", None], "type": ["string", "null"]},
+                    },
+                    "run_as_user": {
+                        "label": "Run as user",
+                        "description": "Number of the user that runs the "
+                        "program. None means the image's own, "
+                        "which `restricted` wants to be a "
+                        "number\n"
+                        "other than 0.",
+                        "schema": {"minimum": 0, "type": ["integer", "null"]},
+                    },
+                    "working_dir": {
+                        "label": "Working dir",
+                        "description": "Directory in which replicas start. None means the image's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "init": {
+                        "label": "Init",
+                        "description": "Whether a process of Kubernetes is process 1 "
+                        "of the pod, so that signals reach the "
+                        "program and no dead children\n"
+                        "stay.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "shm_size_mb": {
+                        "label": "Shm size mb",
+                        "description": "Size of `/dev/shm` in MB; it counts "
+                        "as memory of the pod. None means the "
+                        "runtime's default, mostly 64.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
+                    "node_selector": {
+                        "label": "Node selector",
+                        "description": "Labels that a node must have.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "tolerations": {
+                        "label": "Tolerations",
+                        "description": "Taints of nodes that are put up with, as in a pod.",
+                        "schema": {
+                            "items": {"additionalProperties": True, "type": "object"},
+                            "type": ["array", "null"],
+                        },
+                    },
+                    "affinity": {
+                        "label": "Affinity",
+                        "description": "Affinities, as in a pod.",
+                        "schema": {"additionalProperties": True, "type": ["object", "null"]},
+                    },
+                    "priority_class": {
+                        "label": "Priority class",
+                        "description": "Priority class of the pods.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "queue": {
+                        "label": "Queue",
+                        "description": "Local queue of Kueue, which then decides "
+                        "when the app starts. Only for apps of one "
+                        "role without APPLICATION\n"
+                        "retries.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "labels": {
+                        "label": "Labels",
+                        "description": "Labels of the Jobs and pods, beside ours.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "annotations": {
+                        "label": "Annotations",
+                        "description": "Annotations of the Jobs and pods, beside ours.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "on_disruption": {
+                        "label": "On disruption",
+                        "description": "What an eviction, a drain or a "
+                        "preemption means: another attempt "
+                        "that is not charged, or a failure.",
+                        "schema": {"enum": ["retry", "fail", None], "type": ["string", "null"]},
+                    },
+                    "success_policy": {
+                        "label": "Success policy",
+                        "description": "When the app has succeeded: when "
+                        "all replicas have, or when replica "
+                        "0 of the first role has. "
+                        "Kubernetes then\n"
+                        "removes the others of its role, "
+                        "with their logs; those of other "
+                        "roles are stopped by whoever "
+                        "follows the app. A\n"
+                        "replica that fails before the "
+                        "leader has ended fails the app.",
+                        "schema": {"enum": ["all", "leader", None], "type": ["string", "null"]},
+                    },
+                    "grace_s": {
+                        "label": "Grace (seconds)",
+                        "description": "Seconds between TERM and KILL when "
+                        "replicas are stopped; whole seconds, "
+                        "rounded up.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "time_limit_s": {
+                        "label": "Time limit (seconds)",
+                        "description": "Seconds after which the app is ended "
+                        "as FAILED, counted from its start: "
+                        "by whoever follows it, and a minute "
+                        "after\n"
+                        "its grace by Kubernetes itself. None "
+                        "means no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "ttl_s": {
+                        "label": "Ttl (seconds)",
+                        "description": "Seconds for which an ended app stays "
+                        "readable, with its logs as far as the nodes "
+                        "keep them. None means until it\n"
+                        "is deleted.",
+                        "schema": {"minimum": 60, "type": ["integer", "null"]},
+                    },
+                    "overlay": {
+                        "label": "Overlay",
+                        "description": "Fields that have no option, merged into "
+                        "what is sent: `pod`, `container`, `job` "
+                        "and `service` hold parts of their\n"
+                        "specs, as Kubernetes spells them. Objects "
+                        "merge, lists are appended to, null "
+                        "removes.",
+                        "schema": {"additionalProperties": True, "type": ["object", "null"]},
                     },
                 },
                 "ui-field-behaviour": {

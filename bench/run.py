@@ -25,14 +25,23 @@ SECTIONS = {
     "Imports": ["imports"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_idle"],
+    "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
     "Triggerer": ["triggers", "trigger_floods"],
 }
 NAMES = [name for names in SECTIONS.values() for name in names]
-PACKAGES = ["apache-airflow", "apache-airflow-task-sdk", "apache-airflow-providers-docker", "docker", "structlog"]
+PACKAGES = [
+    "apache-airflow",
+    "apache-airflow-task-sdk",
+    "apache-airflow-providers-docker",
+    "docker",
+    "kubernetes",
+    "structlog",
+]
 HEAD = """# Benchmarks
 
 Written by `make bench`, which measures on your machine and says which limits it keeps. Some measures alone:
-`make bench ARGS="imports docker_true"`. It takes about half an hour; Docker is left out where no engine answers.
+`make bench ARGS="imports docker_true"`. It takes about three quarters of an hour; Docker and Kubernetes are left out
+where no engine or cluster answers: `make engine ARGS=start`, `make cluster ARGS=start`.
 
 Ours and the peer run in turn on the same machine and the same engine. Figures are medians, with their range in the
 note; a ratio is the median over pairs, because a busy machine is as busy for both. A limit is what we promise.

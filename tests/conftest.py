@@ -20,9 +20,25 @@ from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.engine import Use
 from tests.engines.docker.fixtures import docker_engine, docker_proxy
 from tests.engines.docker.private import PrivateDocker
+from tests.engines.kubernetes import engine as kubernetes
+from tests.engines.kubernetes.fixtures import (
+    kubernetes_api_server,
+    kubernetes_engine,
+    kubernetes_make_namespace,
+    kubernetes_namespace,
+    kubernetes_proxy,
+)
 from tests.support.engines import required
 
-__all__ = ["docker_engine", "docker_proxy"]  # fixtures for all
+__all__ = [  # fixtures for all
+    "docker_engine",
+    "docker_proxy",
+    "kubernetes_api_server",
+    "kubernetes_engine",
+    "kubernetes_make_namespace",
+    "kubernetes_namespace",
+    "kubernetes_proxy",
+]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -60,25 +76,47 @@ def _missing_local() -> str | None:
     return None if os.name == "posix" else f"local processes need a POSIX system, this is {sys.platform}"
 
 
-def _begin_docker() -> None:
+def _begin_docker(_: pytest.Config) -> None:
     os.environ["DOCKER_HOST"] = _docker.begin(start=required("docker"))
 
 
-def _begin_dockerd() -> None:
+def _begin_dockerd(_: pytest.Config) -> None:
     if required("dockerd"):
         PrivateDocker.install()
     if reason := PrivateDocker.missing():
         raise EngineError(reason)
 
 
+def _begin_kubernetes(config: pytest.Config) -> None:
+    def say(text: str) -> None:
+        # Building takes minutes, and pytest would keep the reason to itself.
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            kubernetes.say(text)
+
+    _kubernetes.begin(start=required("kubernetes") or required("kube-apiserver"), say=say)
+
+
+def _begin_kube_apiserver(_: pytest.Config) -> None:
+    if reason := kubernetes.why_not_ours():
+        raise EngineError(reason)
+
+
 _docker = Use()
-_BEGIN = {"docker": _begin_docker, "dockerd": _begin_dockerd}
+_kubernetes = kubernetes.Use()
+_BEGIN = {
+    "docker": _begin_docker,
+    "dockerd": _begin_dockerd,
+    "kubernetes": _begin_kubernetes,
+    "kube-apiserver": _begin_kube_apiserver,
+}
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 # Engine -> why it cannot be used here, or None. A backend adds its own line.
 ENGINES = {
     "local": _missing_local,
     "docker": partial(os.environ.get, f"{_MISSING}docker"),
     "dockerd": partial(os.environ.get, f"{_MISSING}dockerd"),  # one that a test may stop and start
+    "kubernetes": partial(os.environ.get, f"{_MISSING}kubernetes"),
+    "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
 }
 
 
@@ -90,7 +128,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for name, begin in _BEGIN.items():
         os.environ.pop(f"{_MISSING}{name}", None)
         try:
-            begin()
+            begin(session.config)
         except (EngineError, OSError) as error:
             os.environ[f"{_MISSING}{name}"] = str(error)
 
@@ -110,6 +148,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_unconfigure() -> None:
     """Stop what this session started."""
     _docker.end()
+    _kubernetes.end()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

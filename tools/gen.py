@@ -26,7 +26,7 @@ the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` show
 A worker reads it when a task runs, a triggerer when it starts; all of them should have the same."""
 
 # Backend -> prefix of its two classes in schedulers/<backend>/options.py
-BACKENDS = {"local": "Local", "docker": "Docker"}
+BACKENDS = {"local": "Local", "docker": "Docker", "kubernetes": "Kubernetes"}
 
 DOCS = [
     "index.md",
@@ -35,6 +35,7 @@ DOCS = [
     "deferrable.md",
     "local.md",
     "docker.md",
+    "kubernetes.md",
     "core.md",
     "plugins.md",
     "testing.md",

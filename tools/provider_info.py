@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
@@ -28,11 +29,11 @@ def provider_info() -> dict[str, Any]:
         "operators": _modules("operators.launch"),
         "sensors": _modules("sensors.launch"),
         "triggers": _modules("triggers.launch"),
-        "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker"),
+        "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker", "hooks.kubernetes"),
         # Airflow reads `class-name`, its schema and its pages say `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
         "extra-links": [f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink")],
-        "connection-types": [_local_type(), _docker_type(), _plugin_type()],
+        "connection-types": [_local_type(), _docker_type(), _kubernetes_type(), _plugin_type()],
         "config": _CONFIG,
     }
 
@@ -61,6 +62,16 @@ def _docker_type() -> dict[str, Any]:
         "hook-class-name": f"{_PACKAGE}.hooks.docker.DockerLaunchHook",
         "hook-name": "Launch (Docker)",
         "conn-fields": _form(DockerConnection, DockerOpts),
+        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
+    }
+
+
+def _kubernetes_type() -> dict[str, Any]:
+    return {
+        "connection-type": "launch_kubernetes",
+        "hook-class-name": f"{_PACKAGE}.hooks.kubernetes.KubernetesLaunchHook",
+        "hook-name": "Launch (Kubernetes)",
+        "conn-fields": _form(KubernetesConnection, KubernetesOpts),
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
 
@@ -101,7 +112,7 @@ def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
                 "description": schema["description"],
                 "schema": _nullable(schema),
             }
-            if name.endswith("password"):
+            if name.endswith(("password", "secret")):
                 form[name]["schema"]["format"] = "password"
     return form
 

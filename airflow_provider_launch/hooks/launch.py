@@ -31,6 +31,7 @@ HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
     "launch_local": "airflow_provider_launch.hooks.local:LocalLaunchHook",
     "launch_docker": "airflow_provider_launch.hooks.docker:DockerLaunchHook",
+    "launch_kubernetes": "airflow_provider_launch.hooks.kubernetes:KubernetesLaunchHook",
 }
 """Connection type to hook class; text, because only the hook that is used shall be imported."""
 

@@ -26,6 +26,7 @@ SCHEDULERS_GROUP = "airflow_provider_launch.schedulers"
 DEFAULT_SCHEDULER_MODULES: Mapping[str, str] = {
     "local": "airflow_provider_launch.schedulers.local.scheduler",
     "docker": "airflow_provider_launch.schedulers.docker.scheduler",
+    "kubernetes": "airflow_provider_launch.schedulers.kubernetes.scheduler",
 }
 """Backend name to module; the first is the default scheduler."""
 

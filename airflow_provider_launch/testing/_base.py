@@ -203,6 +203,11 @@ class ContractBase:
     """What the scheduler promises; a test compares it with what the scheduler itself says."""
     timeout_s: ClassVar[float] = 60.0
     """Seconds within which a short app ends on this engine."""
+    lag_s: ClassVar[float] = 0.0
+    """Seconds that may pass from the end of a program until the engine tells the end of its app."""
+    drain_s: ClassVar[float] = 0.0
+    """Seconds for which a program stays after a flood, on an engine that drops what it has not copied from the pipes
+    when the program has ended."""
     many: ClassVar[int] = 200
     """How many apps "many" are, where costs are counted."""
     xfail: ClassVar[Mapping[str, str]] = {}

@@ -243,7 +243,8 @@ class LogTests(ContractBase):
         """The streams reach the log by two ways; neither may lose, repeat or reorder a line of its own."""
         # `echo` of the shell writes a line at once, so lines stay whole also where both streams are one.
         write = f"n=0; while [ $n -lt {_LINES} ]; do n=$((n + 1)); echo {{}} $n{{}}; done"
-        app_id = apps.start(apps.sh(f"({write.format('out', '')}) & ({write.format('err', ' >&2')}) & wait"))
+        both = f"({write.format('out', '')}) & ({write.format('err', ' >&2')}) & wait"
+        app_id = apps.start(apps.sh(f"{both}; sleep {self.drain_s:g}"))
         apps.end(app_id)
 
         lines = read_all(apps, app_id)
@@ -267,7 +268,7 @@ class LogTests(ContractBase):
         """The memory of a reader must not grow with the log."""
         # About 20 MB.
         script = "n=0; while [ $n -lt 200 ]; do n=$((n + 1)); head -c 99999 /dev/zero | tr '\\0' x; echo; done"
-        app_id = apps.start(apps.sh(script))
+        app_id = apps.start(apps.sh(f"{script}; sleep {self.drain_s:g}"))
         apps.end(app_id)
 
         lines, largest, cursor = 0, 0, None
@@ -280,7 +281,7 @@ class LogTests(ContractBase):
 
     def test_a_reader_that_began_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
         """A flood outruns its reader, who has still in hand what it asked for while the replica was writing."""
-        app_id = apps.start(apps.sh("seq 1 100000; sleep 2; seq 100001 200000"))
+        app_id = apps.start(apps.sh(f"seq 1 100000; sleep 2; seq 100001 200000; sleep {self.drain_s:g}"))
         until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
         chunk = apps.scheduler.read_logs(app_id, "main", 0)
         lines = [line.text for line in chunk.lines]

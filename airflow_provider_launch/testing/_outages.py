@@ -89,7 +89,7 @@ class OutageTests(ContractBase):
         app_id = apps.start(apps.sh("echo 1; sleep 2; echo 2; exit 3"))
         apps.until_written(app_id, "1")
         with cut_off():
-            time.sleep(4)
+            time.sleep(4 + self.lag_s)
 
         found = apps.scheduler.describe(app_id)
         assert found is not None

@@ -1,4 +1,7 @@
-"""One task in a process of its own, as a worker runs it: `one_task.py {ours,peer} ROUNDS SCRIPT`; prints its costs.
+"""One task in a process of its own, as a worker runs it: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
+
+Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in an environment of its own) on
+Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process.
 
 Before the clock starts the process has what each task process has: Airflow's SDK and task runner. What the operator
 needs beside that is imported in the first round, and is there in the later ones.
@@ -7,6 +10,7 @@ needs beside that is imported in the first round, and is there in the later ones
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -17,11 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import docker_engine
+import kubernetes_cluster
 from airflow.sdk import DAG
+from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.api.datamodels._generated import TaskInstance
 from airflow.sdk.execution_time import task_runner  # noqa: F401 - each task process has it
+from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.execution_time.supervisor import run_task_in_process
 from airflow.sdk.log import configure_logging
+from airflow.sdk.serde import deserialize, serialize
 
 
 def ours(task_id: str, script: str) -> Any:
@@ -48,6 +56,32 @@ def peer(task_id: str, script: str) -> Any:
     )
 
 
+def job(task_id: str, script: str, **how: Any) -> Any:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef, Role
+
+    role = Role("r", kubernetes_cluster.IMAGE, entrypoint="sh", args=["-c", script])
+    cfg = {"pull": "never", "security": "none"}
+    return LaunchAppOperator(task_id=task_id, app=AppDef("bench", [role]), launch_conn_id="cluster", cfg=cfg, **how)
+
+
+def pod(task_id: str, script: str, **how: Any) -> Any:
+    from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+
+    return KubernetesPodOperator(
+        task_id=task_id,
+        name=task_id,
+        namespace=kubernetes_cluster.NAMESPACE,
+        image=kubernetes_cluster.IMAGE,
+        image_pull_policy="Never",
+        cmds=["sh", "-c"],
+        arguments=[script],
+        config_file=kubernetes_cluster.KUBECONFIG,
+        in_cluster=False,
+        **how,
+    )
+
+
 def clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
@@ -64,14 +98,36 @@ def run(task: Any, answers: Any) -> str:
     instance = TaskInstance(id=uuid.uuid4(), try_number=1, dag_version_id=uuid.uuid4(), **where)
     # What the task runner itself prints is no part of the task's log.
     with contextlib.redirect_stdout(sys.stderr):
-        result = run_task_in_process(instance, task, client=answers.client())
+        while True:
+            result = run_task_in_process(instance, task, client=answers.client())
+            if not isinstance(result.msg, DeferTask):
+                break
+            answers.resume = resumed(result.msg)
     return str(getattr(result.state, "value", result.state))
+
+
+def resumed(asked: DeferTask) -> dict[str, Any]:
+    """Run the trigger that a task asks for, and return with what the task goes on."""
+    from tests.airflow.support import run_trigger
+
+    trigger = import_string(asked.classpath)(**deserialize(asked.trigger_kwargs))
+    (event,) = run_trigger(trigger)
+    kwargs = {**deserialize(asked.next_kwargs), "event": event.payload}
+    return {"next_method": asked.next_method, "next_kwargs": serialize(kwargs)}
 
 
 def main() -> None:
     side, rounds, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    make = {"ours": ours, "peer": peer}[side]
+    name, _, deferrable = side.partition("-")
+    make: Any = {"ours": ours, "peer": peer, "job": job, "pod": pod}[name]
+    if deferrable:
+        # The triggerer has it when a trigger comes.
+        from airflow.jobs.triggerer_job_runner import TriggerRunner  # noqa: F401
+
+        make = functools.partial(make, deferrable=True)
     os.environ["AIRFLOW_CONN_BENCH"] = json.dumps({"conn_type": "launch_docker", "extra": {"host": docker_engine.HOST}})
+    extra = {"kubeconfig_path": kubernetes_cluster.KUBECONFIG, "namespace": kubernetes_cluster.NAMESPACE}
+    os.environ["AIRFLOW_CONN_CLUSTER"] = json.dumps({"conn_type": "launch_kubernetes", "extra": extra})
     with DAG("warm", schedule=None):
         pass  # imports time tables
     path = Path(os.environ["BENCH_HOME"], f"{os.getpid()}.log")
@@ -94,7 +150,8 @@ def main() -> None:
             if handle := answers.xcoms.get((task_id, "handle")):
                 apps.append(str(handle).strip('"').rpartition("/")[2])
     print(f"LOG {path}", flush=True)
-    docker_engine.remove(f"{docker_engine.LABEL}={os.getpid()}", *(f"launch.io/app-id={app_id}" for app_id in apps))
+    if name in {"ours", "peer"}:
+        docker_engine.remove(f"{docker_engine.LABEL}={os.getpid()}", *(f"launch.io/app-id={app_id}" for app_id in apps))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same script as a task of ours, as a task of the Docker provider and by `docker run`, in turn."""
+"""The same script as a task of ours, as a task of a peer and by `docker run`, in turn."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ONE_TASK = Path(__file__).with_name("one_task.py")
 Cost = dict[str, float]
 
 
-def task(side: str, rounds: int, script: str) -> tuple[list[Cost], Path]:
+def task(side: str, rounds: int, script: str, python: str = sys.executable) -> tuple[list[Cost], Path]:
     """Run it as tasks of one new process; return their costs and the log of all."""
-    command = [sys.executable, str(ONE_TASK), side, str(rounds), script]
+    command = [python, str(ONE_TASK), side, str(rounds), script]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     costs = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("COST ")]
     assert all(cost["state"] == "success" for cost in costs), costs

@@ -5,7 +5,6 @@ The same for `KubernetesPodTrigger` with fewer pods, in an environment of its ow
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import peers
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.triggers import pump
 from rows import row, skip
@@ -21,10 +21,7 @@ from triggerer import quantile
 COUNTS = (1, 100, 1000)
 PODS = 100
 """More need more than one core: what is shown of a hundred is better than what there is of a thousand."""
-ROOT = Path(__file__).resolve().parents[2]
 FOLLOWED = Path(__file__).with_name("followed.py")
-PEER = "apache-airflow-providers-cncf-kubernetes"
-VENV = ROOT / ".build" / "bench-peers" / "kubernetes"
 
 
 def followed(python: str, side: str, *counts: int) -> dict[str, Any]:
@@ -41,27 +38,11 @@ def followed(python: str, side: str, *counts: int) -> dict[str, Any]:
     return found
 
 
-def peer_python() -> str:
-    """Return the interpreter of the peer's environment; made once for each set of constraints."""
-    constraints = ROOT / "constraints.txt"
-    digest = hashlib.sha256(constraints.read_bytes()).hexdigest()[:12]
-    python, ready = VENV / "bin" / "python", VENV / f"ready-{digest}"
-    if not ready.exists():
-        uv = str(Path(sys.executable).with_name("uv"))
-        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV)], check=True)
-        install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
-        subprocess.run([*install, "--constraint", str(constraints), "apache-airflow", PEER], check=True)
-        ready.touch()
-    return str(python)
-
-
 def peer() -> tuple[dict[str, Any], str] | None:
     """Return what the peer's side has seen, and what it is; None where it cannot be had."""
     try:
-        python = peer_python()
-        code = f"from importlib.metadata import version as v; print('{PEER}', v('{PEER}'))"
-        name = subprocess.run([python, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-        return followed(python, "peer", 1, PODS), name
+        python = peers.kubernetes_python()
+        return followed(python, "peer", 1, PODS), peers.version(python, peers.KUBERNETES)
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         skip("peer: KubernetesPodTrigger", " ".join(str(error).split())[-300:])
         return None

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact
 
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
+from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
@@ -126,7 +127,12 @@ def test_the_connection_test_tells_what_is_wrong(define) -> None:
 
 @pytest.mark.parametrize("conn_type", HOOKS)
 def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
-    hook_class = {"launch": LaunchHook, "launch_local": LocalLaunchHook, "launch_docker": DockerLaunchHook}[conn_type]
+    hook_class = {
+        "launch": LaunchHook,
+        "launch_local": LocalLaunchHook,
+        "launch_docker": DockerLaunchHook,
+        "launch_kubernetes": KubernetesLaunchHook,
+    }[conn_type]
 
     assert hook_class(**{hook_class.conn_name_attr: "temporary"}).conn_type == conn_type
 

@@ -16,6 +16,7 @@ from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 
@@ -87,7 +88,11 @@ def test_every_module_imports(kind) -> None:
 
 @pytest.mark.parametrize(
     ("conn_type", "classes"),
-    [("launch_local", (LocalConnection, LocalOpts)), ("launch_docker", (DockerConnection, DockerOpts))],
+    [
+        ("launch_local", (LocalConnection, LocalOpts)),
+        ("launch_docker", (DockerConnection, DockerOpts)),
+        ("launch_kubernetes", (KubernetesConnection, KubernetesOpts)),
+    ],
 )
 def test_the_form_shows_every_option_and_nothing_else(conn_type, classes) -> None:
     names = {name for cls in classes for name in cls.__dataclass_fields__}
@@ -103,7 +108,7 @@ def test_the_form_hides_what_is_typed_as_password() -> None:
         if field["schema"].get("format") == "password"
     }
 
-    assert hidden == {"registry_password"}
+    assert hidden == {"registry_password", "kubeconfig_secret"}
 
 
 @pytest.mark.parametrize("conn_type", TYPES)

@@ -27,10 +27,12 @@ def test_generated_file_is_current(path):
 def test_options_page_has_every_option_of_every_scheduler():
     """The page is made from the same classes as the schema; this notices a field that the table skips."""
     from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+    from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
     from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 
     page = generators()["docs/reference/options.md"]()
 
-    for options in (LocalConnection, LocalOpts, DockerConnection, DockerOpts):
+    every = (LocalConnection, LocalOpts, DockerConnection, DockerOpts, KubernetesConnection, KubernetesOpts)
+    for options in every:
         for name, _ in options.as_runopts():
             assert f"| `{name}` |" in page

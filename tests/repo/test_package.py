@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ["launch_decorator", "launch_docker_demo", "launch_local_demo", "launch_local_retry", "launch_local_sensor"]
+DAGS = [
+    "launch_decorator",
+    "launch_docker_demo",
+    "launch_kubernetes_demo",
+    "launch_local_demo",
+    "launch_local_retry",
+    "launch_local_sensor",
+]
 
 LOOK = """
 import json, sys
@@ -165,7 +172,7 @@ def test_installed_wheel_registers_provider_bundle_and_examples(installed, tmp_p
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_docker", "launch_local"]
+    assert found["connections"] == ["launch", "launch_docker", "launch_kubernetes", "launch_local"]
     assert str(ROOT) not in found["module"]
     assert found["folder"].startswith(found["module"])
 
@@ -176,7 +183,7 @@ def test_checkout_registers_provider_bundle_and_examples(tmp_path):
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_docker", "launch_local"]
+    assert found["connections"] == ["launch", "launch_docker", "launch_kubernetes", "launch_local"]
     assert found["folder"] == str(ROOT / "airflow_provider_launch" / "example_dags")
 
 

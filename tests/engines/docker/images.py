@@ -6,12 +6,14 @@ import contextlib
 import fcntl
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import docker
@@ -19,7 +21,7 @@ from docker.errors import APIError, ImageNotFound
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["BUSYBOX", "PYTHON", "busybox", "python"]
+__all__ = ["BUSYBOX", "PYTHON", "Content", "busybox", "busybox_content", "python", "python_content"]
 
 BUSYBOX = "launch-busybox:local"
 """A shell and its tools, 2 MB."""
@@ -31,20 +33,42 @@ _CONTENT = "launch.io/test-content"
 _RECIPE = "1"  # counts up when an image of the same files has to be built anew
 
 
+@dataclass(frozen=True)
+class Content:
+    """What an image is made of; other engines than Docker make it from the same."""
+
+    name: str
+    key: str
+    """Changes with the files."""
+    pack: Callable[[tarfile.TarFile], None]
+    """Adds the files."""
+    env: list[str]
+    command: list[str]
+
+
 def busybox(client: docker.DockerClient) -> str:
     """Return the name of the busybox image, which is built if the engine lacks it."""
+    return _build(client, busybox_content())
+
+
+def python(client: docker.DockerClient) -> str:
+    """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
+    return _build(client, python_content())
+
+
+def busybox_content() -> Content:
+    """Return what the busybox image is made of."""
     program = _busybox()
-    key = _sum(program)
 
     def pack(tar: tarfile.TarFile) -> None:
         _folders(tar, "bin", "etc", "root", "tmp")
         _shell(tar, program, "bin")
 
-    return _build(client, BUSYBOX, key, pack, ["ENV PATH=/bin", 'CMD ["sh"]'])
+    return Content(BUSYBOX, _sum(program), pack, ["PATH=/bin"], ["sh"])
 
 
-def python(client: docker.DockerClient) -> str:
-    """Return the name of the Python image, which is built from Debian's packages if the engine lacks it."""
+def python_content() -> Content:
+    """Return what the Python image is made of."""
     program = _busybox()
     packages = _python_packages()
     example = sorted(_EXAMPLE.glob("launch_wordcount.*"))
@@ -63,13 +87,13 @@ def python(client: docker.DockerClient) -> str:
         for file in example:
             tar.add(file, file.name)
 
-    return _build(client, PYTHON, key, pack, ["ENV PATH=/usr/bin", "ENV LANG=C.UTF-8", 'CMD ["python3"]'])
+    return Content(PYTHON, key, pack, ["PATH=/usr/bin", "LANG=C.UTF-8"], ["python3"])
 
 
-def _build(
-    client: docker.DockerClient, name: str, key: str, pack: Callable[[tarfile.TarFile], None], changes: list[str]
-) -> str:
-    content = hashlib.sha256(f"{_RECIPE} {key} {changes}".encode()).hexdigest()[:16]
+def _build(client: docker.DockerClient, made_of: Content) -> str:
+    name = made_of.name
+    changes = [*(f"ENV {one}" for one in made_of.env), f"CMD {json.dumps(made_of.command)}"]
+    content = hashlib.sha256(f"{_RECIPE} {made_of.key} {changes}".encode()).hexdigest()[:16]
     # Workers of one run ask at the same time.
     with (Path(tempfile.gettempdir()) / f"launch-image-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,7 +104,7 @@ def _build(
             return name
         with tempfile.NamedTemporaryFile(suffix=".tar") as file:
             with tarfile.open(fileobj=file, mode="w") as tar:
-                pack(tar)
+                made_of.pack(tar)
             file.flush()
             repository, tag = name.split(":")
             client.api.import_image_from_file(

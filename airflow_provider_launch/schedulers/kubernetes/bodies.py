@@ -1,0 +1,220 @@
+"""The objects of an app as they are sent, and as they are shown: pure."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, told
+from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag, job_name
+from airflow_provider_launch.schedulers.kubernetes.overlay import merged
+from airflow_provider_launch.schedulers.kubernetes.request import (
+    MESSAGE_PATH,
+    KubernetesRequest,
+    KubernetesRole,
+    packed,
+)
+from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import RetryPolicy, Role
+
+__all__ = ["BACKSTOP_S", "CONTAINER", "anchor_body", "format_request", "job_body", "owner", "plan_text", "pod_body"]
+
+CONTAINER = "main"
+BACKSTOP_S = 60
+"""Seconds after which Kubernetes ends what no observer has ended."""
+_REPLICA = "LAUNCH_REPLICA_ID"
+_REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
+
+
+def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
+    """Return the Service that names the replicas, is the record of the app, and owns its Jobs."""
+    spec = {
+        "clusterIP": "None",
+        # A replica is found from its start on, and not only when it says that it is ready.
+        "publishNotReadyAddresses": True,
+        "selector": {Tag.APP_ID: request.app_id},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": request.app_id,
+            "labels": {Tag.MANAGED: "true", Tag.APP_ID: request.app_id},
+            "annotations": {
+                Note.APP_NAME: request.name,
+                Note.SPEC_HASH: request.spec_hash,
+                Note.ATTEMPT: "0",
+                Note.REQUEST: packed(request),
+            },
+        },
+        "spec": merged(spec, request.service),
+    }
+
+
+def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:
+    """Return the Job of a role in one attempt of the app; it is created suspended."""
+    labels = {**request.labels, **_labels(request, role, attempt)}
+    spec: dict[str, Any] = {
+        "suspend": True,
+        "completionMode": "Indexed",
+        "completions": role.num_replicas,
+        "parallelism": role.num_replicas,
+        # Its status then tells which replicas have failed, also where none is tried again.
+        "backoffLimitPerIndex": role.max_retries if role.policy == RetryPolicy.REPLICA.value else 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "Ignore" if request.on_disruption == "retry" else "FailJob",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                }
+            ]
+        },
+        "template": {
+            "metadata": {"labels": labels, "annotations": dict(request.annotations)},
+            "spec": _pod_spec(request, role, attempt),
+        },
+    }
+    if request.success_policy == "leader" and role is request.roles[0]:
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    if request.ttl_s is not None:
+        spec["ttlSecondsAfterFinished"] = request.ttl_s
+    if request.time_limit_s is not None:
+        spec["activeDeadlineSeconds"] = math.ceil(request.time_limit_s) + request.grace_s + BACKSTOP_S
+    queue = {Tag.QUEUE: request.queue} if request.queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(request.app_id, role.slug, attempt, role.num_replicas),
+            "labels": {**labels, **queue},
+            "annotations": {
+                **request.annotations,
+                Note.APP_NAME: request.name,
+                Note.SPEC_HASH: request.spec_hash,
+                Note.PLAN: plan_text(request),
+            },
+        },
+        "spec": merged(spec, request.job),
+    }
+
+
+def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod as the Job would make it, for the server's dry run."""
+    template = copy.deepcopy(job["spec"]["template"])
+    # Only the Job's controller knows the index, which a variable is made of.
+    template["metadata"]["labels"][Tag.INDEX] = "0"
+    template["metadata"]["generateName"] = f"{job['metadata']['name'][:50]}-"
+    return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
+    """Return the reference to an owner; what has lost all its owners is removed by Kubernetes."""
+    version = "v1" if kind == "Service" else "batch/v1"
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": uid}
+
+
+def format_request(request: KubernetesRequest) -> str:
+    """Return the request for people, with secrets masked."""
+    lines = [f"app {request.app_id} ({request.name})"]
+    if request.time_limit_s is not None:
+        lines[0] += f", time limit {request.time_limit_s:g} s"
+    anchor = anchor_body(request)
+    anchor["metadata"]["annotations"][Note.REQUEST] = "(this request, packed)"
+    lines.append(f"POST services\n{_shown(anchor)}")
+    for role in request.roles:
+        retries = f", retries: {role.max_retries} ({role.policy})" if role.max_retries else ""
+        lines.append(f"role {role.name}: {role.num_replicas} x {role.container['image']}{retries}")
+        job = job_body(request, role, 0)
+        for container in job["spec"]["template"]["spec"]["containers"]:
+            values = masked_env({item["name"]: str(item.get("value", "")) for item in container.get("env", [])})
+            container["env"] = [
+                {**item, "value": values[item["name"]]} if "value" in item else item for item in container["env"]
+            ]
+        lines.append(f"POST jobs\n{_shown(job)}")
+    return "\n".join(lines)
+
+
+# ---- parts of a body -------------------------------------------------------------------------------------------------
+
+
+def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, str]:
+    return {
+        Tag.MANAGED: "true",
+        Tag.APP_ID: request.app_id,
+        Tag.ROLE: role.slug,
+        Tag.ATTEMPT: str(attempt),
+    }
+
+
+def plan_text(request: KubernetesRequest) -> str:
+    """Return what each Job says about roles, retries and limits."""
+    plan = {
+        "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
+        "time_limit_s": request.time_limit_s,
+        "grace_s": request.grace_s,
+        "queue": request.queue is not None,
+        "leader": request.success_policy == "leader",
+    }
+    return json.dumps(plan, separators=(",", ":"))
+
+
+def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:
+    first = request.roles[0]
+    values = macros.Values(img_root="", app_id=request.app_id, replica_id=_REPLICA_MARK, rank0_env=RANK0_ENV)
+    rank0 = job_name(request.app_id, first.slug, attempt, first.num_replicas)
+    known = told(request.app_id, Role(role.name, "", num_replicas=role.num_replicas), 0, f"{rank0}-0.{request.app_id}")
+    del known[_REPLICA]
+    env = {
+        **role.copied_env,
+        **known,
+        "TORCHELASTIC_ERROR_FILE": MESSAGE_PATH,
+        **({"LAUNCH_RESULT_PATH": MESSAGE_PATH} if role is first else {}),
+        **{variable: str(port) for variable, port in request.ports.items()},
+    }
+    texts = {name: _literal(text) for name, text in env.items()}
+    texts |= {name: _expanded(text, values) for name, text in role.env.items()}
+    container = {
+        "name": CONTAINER,
+        "command": [_literal(role.entrypoint)],
+        "args": [_expanded(arg, values) for arg in role.args],
+        "terminationMessagePath": MESSAGE_PATH,
+        **role.container,
+    }
+    container["env"] = [
+        # First, since a value can refer only to those before it.
+        {"name": _REPLICA, **_field(f"metadata.labels['{Tag.INDEX}']")},
+        {"name": "LAUNCH_ATTEMPT", **_attempt(role, attempt)},
+        *({"name": name, "value": text} for name, text in texts.items()),
+        *role.container.get("env", []),
+    ]
+    pod = {"subdomain": request.app_id, **role.pod}
+    pod["containers"] = [container, *role.pod.get("containers", [])]
+    return pod
+
+
+def _attempt(role: KubernetesRole, attempt: int) -> dict[str, Any]:
+    if role.policy == RetryPolicy.REPLICA.value and role.max_retries:
+        return _field(f"metadata.annotations['{Note.FAILURES}']")
+    return {"value": str(attempt)}
+
+
+def _field(path: str) -> dict[str, Any]:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _literal(text: str) -> str:
+    """Return the text in a form that Kubernetes turns back into it: `$(NAME)` is a reference there, `$$` a `$`."""
+    return text.replace("$", "$$")
+
+
+def _expanded(text: str, values: macros.Values) -> str:
+    return _literal(values.substitute(text)).replace(_REPLICA_MARK, f"$({_REPLICA})")
+
+
+def _shown(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, indent=2, ensure_ascii=False, default=str)

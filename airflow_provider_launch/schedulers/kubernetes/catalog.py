@@ -1,0 +1,144 @@
+"""What the cluster has of apps: Jobs, anchors and pods, and what was learnt of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.kubernetes.bodies import plan_text
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag
+from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, Pod, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
+from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["Catalog", "Known", "selector"]
+
+_NAMED_APPS = 40
+"""Apps that are asked for by name; of more of them everything is listed."""
+_UNSTEADY_APPS = 3
+_UNSTEADY_S = 10.0
+"""How often the pods of an app are looked at that waits, if there are many such apps."""
+_KEPT_APPS = 5000
+
+
+def selector(ids: list[str]) -> str:
+    """Return the label selector of these apps; of none: of all apps."""
+    if not ids or len(ids) > _NAMED_APPS:
+        return f"{Tag.MANAGED}=true"
+    return f"{Tag.APP_ID}={ids[0]}" if len(ids) == 1 else f"{Tag.APP_ID} in ({','.join(sorted(ids))})"
+
+
+@dataclass
+class Known:
+    """What is remembered of an app, all of it can be read again."""
+
+    anchor_uid: str | None = None
+    request: KubernetesRequest | None = None
+    plan: Plan | None = None
+    pods: list[Pod] = field(default_factory=list)
+    pods_of: tuple[str, ...] | None = None
+    """Versions of the Jobs for which the pods were read."""
+    pods_at: float = float("-inf")
+    began: bool = False
+    silence: str = ""
+    silence_at: float = float("-inf")
+    final: DescribeAppResponse | None = None
+    final_of: frozenset[str] = frozenset()
+    """Uids of the Jobs of the answer."""
+
+
+class Catalog:
+    """Looks apps up in one namespace, and remembers what does not change or was seen last."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.mutex = threading.RLock()
+        """Held by who looks and acts on it: two threads need not do the same work."""
+        self._cluster = cluster
+        self._known: dict[str, Known] = {}
+
+    def of(self, app_id: str) -> Known:
+        """Return what is remembered of an app."""
+        return self._known.setdefault(app_id, Known())
+
+    def jobs(self, ids: list[str]) -> tuple[dict[str, App], float]:
+        """List the Jobs of these apps."""
+        items, now = self._cluster.list("jobs", selector(ids))
+        if len(self._known) > _KEPT_APPS:
+            # A triggerer lives for months, and all of this can be read again.
+            self._known.clear()
+        return apps_in(items), now
+
+    def anchor(self, app_id: str) -> Anchor | None:
+        """Read the anchor of an app; None: there is no such app."""
+        document = self._cluster.get("services", app_id)
+        return self.met(Anchor.of(document) if document else None)
+
+    def met(self, anchor: Anchor | None) -> Anchor | None:
+        """Remember what an anchor says."""
+        if anchor is not None and self.of(anchor.name).anchor_uid != anchor.uid:
+            # New here, or another app that was given the id of a deleted one.
+            request = unpacked(anchor.annotations[Note.REQUEST])
+            self._known[anchor.name] = Known(anchor.uid, request, plan_in(plan_text(request)))
+        return anchor
+
+    def plan(self, app_id: str) -> Plan:
+        """Return the plan of an app whose anchor was read."""
+        plan = self.of(app_id).plan
+        assert plan is not None, "the anchor was read"
+        return plan
+
+    def plan_for(self, app_id: str) -> Plan:
+        """Return the plan of an app; raises `UnknownAppException` if there is none."""
+        known = self._known.get(app_id)
+        if known is not None and known.plan is not None:
+            return known.plan
+        if not APP_ID.fullmatch(app_id) or self.anchor(app_id) is None:
+            raise UnknownAppException(app_id)
+        return self.plan(app_id)
+
+    def read_pods(self, apps: list[tuple[App, Verdict]]) -> None:
+        """Read the pods of the apps whose Jobs have changed, or that wait for something: with one request."""
+        moment = time.monotonic()
+        wanted = []
+        many = len(apps) > _UNSTEADY_APPS
+        for app, verdict in apps:
+            known = self.of(app.app_id)
+            # Before its release an app has no pods.
+            if verdict.state in {AppState.SUBMITTED, AppState.UNKNOWN} or not app.jobs:
+                continue
+            jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
+            steady = is_terminal(verdict.state) or all(job.steady for job in jobs)
+            due = not steady and moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
+            if known.pods_of != app.versions or due:
+                wanted.append(app)
+        if not wanted:
+            return
+        items, _ = self._cluster.list("pods", selector([app.app_id for app in wanted]))
+        pods: dict[str, list[Pod]] = {}
+        for item in items:
+            pods.setdefault(item["metadata"]["labels"].get(Tag.APP_ID, ""), []).append(pod_of(item))
+        for app in wanted:
+            known = self.of(app.app_id)
+            known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
+
+    def pods_known(self, app_id: str, slug: str, k: int) -> list[Pod]:
+        """Return the pods of a replica as they were seen last, in the order of its attempts."""
+        known = self._known.get(app_id)
+        pods = known.pods if known else []
+        return sorted((p for p in pods if (p.role, p.replica) == (slug, k)), key=lambda pod: pod.order)
+
+    def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
+        """Read the pods of a replica; raises `UnknownAppException` if there is no such app."""
+        items, _ = self._cluster.list("pods", f"{selector([app_id])},{Tag.ROLE}={slug},{Tag.INDEX}={k}")
+        if not items and self.anchor(app_id) is None:
+            raise UnknownAppException(app_id)
+        return sorted(map(pod_of, items), key=lambda pod: pod.order)
+
+    def forget(self, app_id: str) -> None:
+        """Forget an app that is gone."""
+        self._known.pop(app_id, None)

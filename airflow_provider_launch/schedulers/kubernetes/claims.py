@@ -1,0 +1,106 @@
+"""What a submission does first: it asks whether the cluster would take the app, and claims its name."""
+
+from __future__ import annotations
+
+import time
+
+from airflow_provider_launch.schedulers.kubernetes.bodies import anchor_body, job_body, pod_body
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.kubernetes.naming import Note
+from airflow_provider_launch.schedulers.kubernetes.objects import Anchor
+from airflow_provider_launch.schedulers.kubernetes.refusals import is_passing
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+
+__all__ = ["Claims"]
+
+_DELETION_S, _PAUSE_S = 30.0, 0.2
+
+
+class Claims:
+    """Claims the names of apps in one namespace."""
+
+    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+
+    def claim(self, request: KubernetesRequest) -> bool:
+        """Create the anchor of the app; False: it exists, and is of the same app."""
+        deadline = time.monotonic() + _DELETION_S
+        while True:
+            refusal = self._refusal(request)
+            if refusal is None:
+                try:
+                    self._cluster.create("services", anchor_body(request))
+                except TakenError:
+                    pass
+                except NotFoundError as error:
+                    raise self._no_namespace(error) from error
+                else:
+                    return True
+            # What is refused now may be running already: a repeated submission meets its own quota.
+            existing = self._cluster.get("services", request.app_id)
+            if existing is None:
+                if refusal is not None:
+                    raise refusal
+                continue
+            anchor = Anchor.of(existing)
+            if anchor is not None and anchor.deleting and time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+                continue
+            self._refuse_other(request, anchor)
+            return False
+
+    def take_back(self, request: KubernetesRequest) -> None:
+        """Remove what a refused submission has made; best effort, the refusal is what counts."""
+        try:
+            if (anchor := self._catalog.anchor(request.app_id)) is not None:
+                self._cluster.delete("services", anchor.name, anchor.uid)
+        except LaunchError:
+            pass
+        self._catalog.forget(request.app_id)
+
+    def _refusal(self, request: KubernetesRequest) -> LaunchError | None:
+        """Return what the server would say to the pods and Jobs of the app; None: it would take them."""
+        for role in request.roles:
+            job = job_body(request, role, 0)
+            for kind, body in (("pods", pod_body(job)), ("jobs", job)):
+                try:
+                    self._cluster.create(kind, body, dry_run=True)
+                except TakenError:
+                    continue
+                except NotFoundError as error:
+                    return self._no_namespace(error)
+                except SchedulerRejectedError as error:
+                    if is_passing(str(error)):
+                        continue
+                    return SchedulerRejectedError(f"role {role.name!r}: {error}")
+        return None
+
+    def _no_namespace(self, error: NotFoundError) -> SchedulerRejectedError:
+        return SchedulerRejectedError(
+            f"the cluster at {self._cluster.url} has no namespace {self._cluster.namespace!r} ({error}); "
+            f"whoever runs it must create it, or name another one in the connection"
+        )
+
+    def _refuse_other(self, request: KubernetesRequest, anchor: Anchor | None) -> None:
+        if anchor is None:
+            raise AppConflictError(
+                f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is no app of the "
+                f"launcher; nothing was started. Remove it, or choose another id"
+            )
+        if anchor.annotations.get(Note.SPEC_HASH) != request.spec_hash:
+            raise AppConflictError(
+                f"'kubernetes' has an app {request.app_id!r} with another definition; nothing was started. "
+                f"Choose another id, or delete that app first"
+            )
+        if anchor.deleting:
+            raise SchedulerUnavailableError(
+                f"the app {request.app_id!r} of before is still being deleted; the same call may succeed later"
+            )

@@ -1,0 +1,421 @@
+"""The API of a cluster as raw JSON: requests, and what their failures mean for us.
+
+The `kubernetes` package gives credentials and connections; its models are not used, because they take three times as
+long as the JSON itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    MissingDependencyError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse, PoolManager
+
+    from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
+
+__all__ = ["Cluster", "ConflictError", "NotFoundError", "NotStartedError", "TakenError", "chunks"]
+
+PAGE = 500
+_GROUPS = {"jobs": "/apis/batch/v1", "services": "/api/v1", "pods": "/api/v1", "events": "/api/v1"}
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 401, 403, 404, 409, 410, 422, 429
+_BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
+_PATIENCE_S = 8.0
+"""How long a request is repeated that the server is too busy for."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+_RELISTS = 3
+_CLOCK_SET_S = 2.0
+_CANNOT = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"')
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
+
+
+class NotFoundError(LaunchError):
+    """The cluster has no such object."""
+
+
+class TakenError(LaunchError):
+    """The name belongs to another object."""
+
+
+class ConflictError(LaunchError):
+    """The object has changed since it was read: look again."""
+
+
+class NotStartedError(LaunchError):
+    """The container of the pod has not started, so it has no log."""
+
+
+class Cluster:
+    """One namespace of one cluster. May be used from several threads at once.
+
+    Every method raises `SchedulerUnavailableError` when the cluster is not reached or cannot answer now, and
+    `SchedulerRejectedError` when it refuses.
+    """
+
+    def __init__(self, connection: KubernetesConnection) -> None:
+        self._connection = connection
+        self._mutex = threading.Lock()
+        self._access: _Access | None = None
+        self.ahead_s = 0.0
+        """By how much the server's clock is ahead of ours, in seconds, as its answers told."""
+
+    @property
+    def url(self) -> str:
+        """The address of the API server."""
+        return self._accessed().url
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the apps."""
+        return self._accessed().namespace
+
+    def close(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        with self._mutex:
+            access, self._access = self._access, None
+        if access is not None:
+            access.pool.clear()
+
+    # ---- objects -----------------------------------------------------------------------------------------------------
+
+    def list(self, kind: str, selector: str, *, fields: str = "") -> tuple[list[dict[str, Any]], float]:
+        """Return the objects of a kind, and the server's time in epoch seconds; a request for each 500."""
+        for _ in range(_RELISTS):
+            found: list[dict[str, Any]] = []
+            query = {"labelSelector": selector, "limit": str(PAGE)}
+            if fields:
+                query["fieldSelector"] = fields
+            try:
+                while True:
+                    page, now = self._get(self._path(kind), query)
+                    found += page.get("items") or []
+                    if not (token := page.get("metadata", {}).get("continue")):
+                        return found, now
+                    query["continue"] = token
+            except _ExpiredError:
+                continue  # the rest of the list is too old by now: begin anew
+        raise SchedulerUnavailableError(f"the list of {kind} at {self.url} changes faster than it is read")
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object; None: there is none of this name."""
+        try:
+            return self._get(self._path(kind, name))[0]
+        except NotFoundError:
+            return None
+
+    def create(self, kind: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object and return it.
+
+        Args:
+            kind: plural, such as `jobs`.
+            body: the object.
+            dry_run: only ask whether it would be accepted.
+
+        Raises:
+            TakenError: the name is taken.
+            NotFoundError: there is no such namespace.
+        """
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        return self._request("POST", self._path(kind), query, body)
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Change an object and return it: a list is a JSON Patch, whose tests must hold; anything else is merged in.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            ConflictError: a test of the patch failed, or it has another resourceVersion than the one that is given.
+        """
+        how = _JSON_PATCH if isinstance(change, list) else _MERGE_PATCH
+        try:
+            return self._request("PATCH", self._path(kind, name), {"fieldValidation": "Strict"}, change, how)
+        except _InvalidError as error:
+            if isinstance(change, list):
+                raise ConflictError(str(error)) from error
+            raise
+
+    def delete(self, kind: str, name: str, uid: str) -> None:
+        """Delete an object and all that it owns, which goes first; no-op if it is gone or another one."""
+        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        with contextlib.suppress(NotFoundError, ConflictError):
+            self._request("DELETE", self._path(kind, name), {}, body)
+
+    def may(self, verb: str, resource: str) -> bool:
+        """Tell whether we may do this; `resource` is spelt like `jobs.batch` or `pods/log`."""
+        name, _, subresource = resource.partition("/")
+        name, _, group = name.partition(".")
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": name}
+        if subresource:
+            asked["subresource"] = subresource
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, body)
+        return bool(answer["status"].get("allowed"))
+
+    def log(self, pod: str, container: str, since: str | None, *, follow: bool = False) -> BaseHTTPResponse:
+        """Return the open answer with the log of a pod, each line with its time.
+
+        Args:
+            pod: its name.
+            container: name of the container in it.
+            since: the second of the first line, RFC 3339. None: from the first one on.
+            follow: the answer goes on until the container has ended.
+
+        Raises:
+            NotFoundError: there is no such pod.
+            NotStartedError: its container has not started.
+        """
+        query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
+        if follow:
+            query["follow"] = "true"
+        try:
+            return self._open("GET", f"{self._path('pods', pod)}/log", query)
+        except _BadRequestError as error:
+            raise NotStartedError(str(error)) from error
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def _path(self, kind: str, name: str = "") -> str:
+        path = f"{_GROUPS[kind]}/namespaces/{quote(self.namespace)}/{kind}"
+        return f"{path}/{quote(name, safe='')}" if name else path
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> tuple[dict[str, Any], float]:
+        with self._open("GET", path, query or {}) as response:
+            document = self._body(response)
+            date = response.headers.get("Date")
+        now = parsedate_to_datetime(date).timestamp() if date else time.time()
+        ahead_s = now - time.time()
+        # It tells whole seconds, so of several answers the latest time is the best; unless a clock was set.
+        self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
+        return document, now
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str = "application/json"
+    ) -> dict[str, Any]:
+        with self._open(method, path, query, body, content_type) as response:
+            return self._body(response)
+
+    def _body(self, response: BaseHTTPResponse) -> dict[str, Any]:
+        from urllib3.exceptions import HTTPError
+
+        try:
+            document = json.loads(response.read(decode_content=True))
+        except (HTTPError, OSError, ValueError) as error:
+            # The answer was cut off: what it said is not known.
+            response.close()
+            raise self._unreachable(error) from error
+        return document if isinstance(document, dict) else {}
+
+    def _open(
+        self, method: str, path: str, query: Mapping[str, str], body: Any = None, content_type: str = "application/json"
+    ) -> BaseHTTPResponse:
+        """Return an answer that is no failure; repeat the request while the server is too busy for it.
+
+        Every request may be repeated: names are created once, and changes name the state that they change.
+        """
+        deadline = time.monotonic() + min(_PATIENCE_S, self._connection.timeout_s)
+        pause_s, renewed = _FIRST_PAUSE_S, False
+        while True:
+            response = self._sent(method, path, query, body, content_type)
+            if response.status < _FAILURES:
+                return response
+            code, wait_s = response.status, _seconds(response.headers.get("Retry-After"))
+            text = _message(response)
+            if code == _UNAUTHORIZED and not renewed:
+                # A token is renewed in its file, or by its program.
+                renewed = True
+                self.close()
+                continue
+            if code != _TOO_MANY and code < _SERVER_ERROR:
+                raise self._refused(code, text, f"{method} {path}")
+            wait_s = pause_s if wait_s is None else wait_s
+            if time.monotonic() + wait_s > deadline:
+                raise SchedulerUnavailableError(
+                    f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}"
+                )
+            time.sleep(wait_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _sent(self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> BaseHTTPResponse:
+        from urllib3.exceptions import HTTPError, ProtocolError
+
+        access = self._accessed()
+        url = f"{access.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json", "Accept-Encoding": "gzip", **access.headers()}
+        if data is not None:
+            headers["Content-Type"] = content_type
+        for last in (False, True):
+            try:
+                return access.pool.request(
+                    method,
+                    url,
+                    body=data,
+                    headers=headers,
+                    preload_content=False,
+                    retries=False,
+                    timeout=self._connection.timeout_s,
+                )
+            except ProtocolError as error:
+                # The server has closed a connection that we had kept.
+                if last:
+                    raise self._unreachable(error) from error
+            except (HTTPError, OSError) as error:
+                raise self._unreachable(error) from error
+        raise AssertionError
+
+    def _accessed(self) -> _Access:
+        with self._mutex:
+            if self._access is None:
+                self._access = _Access(self._connection)
+            return self._access
+
+    def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        return SchedulerUnavailableError(
+            f"the Kubernetes API at {self.url} does not answer: {text}; "
+            f"whoever runs it must see that it is up and that this host may reach it"
+        )
+
+    def _refused(self, code: int, text: str, what: str) -> LaunchError:
+        kinds: dict[int, type[LaunchError]] = {
+            _NOT_FOUND: NotFoundError,
+            _GONE: _ExpiredError,
+            _INVALID: _InvalidError,
+            _BAD_REQUEST: _BadRequestError,
+        }
+        if code in kinds:
+            return kinds[code](text)
+        if code == _CONFLICT:
+            return TakenError(text) if "already exists" in text else ConflictError(text)
+        if code == _UNAUTHORIZED:
+            return SchedulerRejectedError(
+                f"the Kubernetes API at {self.url} does not accept our credentials ({text}); "
+                f"whoever made the connection must give valid ones"
+            )
+        if code == _FORBIDDEN and (found := _CANNOT.search(text)):
+            return SchedulerRejectedError(
+                f"user {found['user']!r} may not {found['verb']} {found['resource']!r} in namespace "
+                f"{self.namespace!r} of {self.url}; whoever runs the cluster must grant it, "
+                f"docs/kubernetes.md has the Role"
+            )
+        return SchedulerRejectedError(f"the Kubernetes API at {self.url} refuses {what} ({code}): {text}")
+
+
+class _ExpiredError(LaunchError):
+    """The token of a list is too old."""
+
+
+class _InvalidError(SchedulerRejectedError):
+    """The object is not as it must be, or a test of a JSON Patch failed."""
+
+
+class _BadRequestError(SchedulerRejectedError):
+    """Not understood, or not to be had now."""
+
+
+class _Access:
+    """Address, credentials and connections."""
+
+    def __init__(self, connection: KubernetesConnection) -> None:
+        try:
+            from kubernetes import client, config
+        except ImportError as error:
+            raise MissingDependencyError(
+                "the scheduler 'kubernetes' needs the package kubernetes; install airflow-provider-launch[kubernetes]"
+            ) from error
+        self._configuration = client.Configuration()
+        try:
+            namespace = _load(connection, config, self._configuration)
+        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+            raise InvalidAppError(
+                f"the kubeconfig of the connection cannot be used: {' '.join(str(error).split())[:300]}; "
+                f"whoever made the connection must give a valid one, or set in_cluster"
+            ) from error
+        self._configuration.connection_pool_maxsize = 16
+        self.namespace: str = connection.namespace or namespace or "default"
+        self.url: str = str(self._configuration.host).rstrip("/")
+        self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
+
+    def headers(self) -> dict[str, str]:
+        """Return the credentials, renewed if it is time."""
+        settings: list[Any] = [*self._configuration.auth_settings().values()]
+        return {found["key"]: found["value"] for found in settings if found["in"] == "header" and found["value"]}
+
+
+def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
+    """Fill in the configuration and return the namespace that belongs to it."""
+    given = connection.kubeconfig_path or connection.kubeconfig_secret
+    inside = connection.in_cluster
+    if inside is None:
+        inside = not given and (_SERVICE_ACCOUNT / "token").exists()
+    if inside:
+        config.load_incluster_config(client_configuration=configuration)
+        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
+    if connection.kubeconfig_secret:
+        import yaml
+
+        try:
+            document = yaml.safe_load(connection.kubeconfig_secret)
+        except yaml.YAMLError:
+            # Its text would quote the secret.
+            raise ValueError("kubeconfig_secret is neither YAML nor JSON") from None
+        if not isinstance(document, dict):
+            raise ValueError("kubeconfig_secret is no kubeconfig")
+        config.load_kube_config_from_dict(document, **how)
+        contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
+        namespace = contexts[connection.context or document["current-context"]].get("namespace")
+    else:
+        config.load_kube_config(config_file=connection.kubeconfig_path, **how)
+        every, current = config.list_kube_config_contexts(connection.kubeconfig_path)
+        named = next((item for item in every if item["name"] == connection.context), current)
+        namespace = named["context"].get("namespace")
+    return None if namespace is None else str(namespace)
+
+
+def _message(response: BaseHTTPResponse) -> str:
+    from urllib3.exceptions import HTTPError
+
+    try:
+        data = response.read(decode_content=True)
+    except (HTTPError, OSError):
+        data = b""
+    finally:
+        response.release_conn()
+    try:
+        text = json.loads(data)["message"]
+    except (ValueError, KeyError, TypeError):
+        text = data.decode("utf-8", "replace")
+    return " ".join(str(text).split())[:1000]
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else max(float(text), 0.0)
+    except ValueError:
+        return None
+
+
+def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield the pieces of an answer as they come."""
+    yield from response.stream(65536, decode_content=True)

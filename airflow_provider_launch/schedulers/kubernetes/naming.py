@@ -1,0 +1,105 @@
+"""Names and labels of the objects of an app: what other tools see, and what any process finds the app by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from airflow_provider_launch.schedulers.ids import make_stable
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = ["APP_ID", "NAME_LENGTH", "Note", "Tag", "app_slug", "job_name", "role_slugs"]
+
+NAME_LENGTH = 63
+"""Characters of one part of a host name, by the rules of DNS; values of labels have the same limit."""
+APP_ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""What can name a Service."""
+_ATTEMPT = re.compile(r"-r\d+$")
+_APP_SLUG = 40
+
+
+class Tag:
+    """Labels: what objects are selected by."""
+
+    MANAGED = "launch.io/managed"
+    APP_ID = "launch.io/app-id"
+    ROLE = "launch.io/role"
+    """Of Jobs and pods: the role as it appears in names."""
+    ATTEMPT = "launch.io/attempt"
+    """Of Jobs and pods: the attempt of the app, from 0."""
+    INDEX = "batch.kubernetes.io/job-completion-index"
+    """Of pods, by Kubernetes: the number of the replica."""
+    QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+class Note:
+    """Annotations: what is not selected by, and may be long."""
+
+    APP_NAME = "launch.io/app-name"
+    SPEC_HASH = "launch.io/spec-hash"
+    PLAN = "launch.io/plan"
+    """Of Jobs: roles, replicas, retries and limits as JSON, enough to judge the app from one list of Jobs."""
+    REQUEST = "launch.io/request"
+    """Of the anchor: the request, packed."""
+    ATTEMPT = "launch.io/attempt"
+    """Of the anchor: the present attempt of the app."""
+    COMMITTED = "launch.io/uids-"
+    """Of the anchor, with the attempt: role to uid of its Job. What is not in there is not of the app."""
+    RELEASED = "launch.io/released"
+    """Of the anchor: the attempt whose Jobs were let go."""
+    CAUSE = "launch.io/why-"
+    """Of the anchor, with the attempt: why it was ended and another one begun."""
+    CANCELLED = "launch.io/cancelled"
+    """Of the anchor."""
+    RESULT = "launch.io/result"
+    """Of the anchor: FAILED; from then on there is no further attempt."""
+    ENDED = "launch.io/ended"
+    """Of Jobs: that we end it, and why."""
+    FAILURES = "batch.kubernetes.io/job-index-failure-count"
+    """Of pods, by Kubernetes: how many attempts of this replica have failed before."""
+    IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+    """Of pods, by Kubernetes: how many were disrupted before."""
+
+
+def app_slug(name: str) -> str:
+    """Return what is left of the name of an app in an id."""
+    text = _slug(name)[:_APP_SLUG].strip("-")
+    return text if text[:1].isalpha() else f"app-{text}".rstrip("-")
+
+
+def role_slugs(names: Sequence[str]) -> list[str]:
+    """Return how each role appears in the names of Jobs.
+
+    Raises:
+        InvalidAppError: two roles would have the same Job.
+    """
+    found: dict[str, str] = {}
+    slugs = []
+    for number, name in enumerate(names):
+        slug = _slug(name) or f"role{number}"
+        if len(slug) > _APP_SLUG:
+            slug = make_stable(slug, name, _APP_SLUG)
+        # `-r1` at the end of a Job's name is the second attempt of the app.
+        slug = f"{slug}x" if _ATTEMPT.search(slug) else slug
+        if slug in found:
+            raise InvalidAppError(
+                f"roles {found[slug]!r} and {name!r} would both name their Job {slug!r} on 'kubernetes'; rename one"
+            )
+        found[slug] = name
+        slugs.append(slug)
+    return slugs
+
+
+def job_name(app_id: str, role_slug: str, attempt: int, num_replicas: int) -> str:
+    """Return the name under which the Job of a role is created once: a second creation meets a conflict.
+
+    The two hyphens tell app `x-y` with role `z` from app `x` with role `y-z`. With its index, the name is the host name
+    of a replica, so it is cut where it would be too long; a cut name holds a hash of the whole.
+    """
+    name = f"{app_id}--{role_slug}" + (f"-r{attempt}" if attempt else "")
+    room = NAME_LENGTH - 1 - len(str(max(num_replicas - 1, 0)))
+    return name if len(name) <= room else make_stable(name, "", room)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,0 +1,372 @@
+"""What the server says about the objects of an app, as far as we need it: pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
+from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
+from airflow_provider_launch.schedulers.retry import RolePolicy
+
+__all__ = [
+    "Anchor",
+    "App",
+    "Condition",
+    "Job",
+    "Plan",
+    "PlannedRole",
+    "Pod",
+    "apps_in",
+    "epoch",
+    "job_of",
+    "plan_in",
+    "pod_of",
+]
+
+
+@dataclass(frozen=True)
+class PlannedRole:
+    """One role of the plan."""
+
+    name: str
+    slug: str
+    num_replicas: int
+    policy: RolePolicy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Roles and limits, as each Job says them."""
+
+    roles: tuple[PlannedRole, ...]
+    time_limit_s: float | None
+    grace_s: int
+    queue: bool
+    leader: bool = False
+    """Whether the end of replica 0 of the first role is that of the app."""
+
+    def decides(self, job: Job) -> bool:
+        """Tell whether the job is the one whose replica 0 decides."""
+        return self.leader and job.role == self.roles[0].slug
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a failure may begin the app anew."""
+        return any(role.policy.policy == "APPLICATION" and role.policy.max_retries for role in self.roles)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The Service that is the record of an app."""
+
+    name: str
+    uid: str
+    annotations: Mapping[str, str]
+    owners: tuple[dict[str, Any], ...]
+    deleting: bool
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Anchor | None:
+        """Return the anchor; None: this Service is none of ours."""
+        metadata = document["metadata"]
+        notes = metadata.get("annotations") or {}
+        if Note.SPEC_HASH not in notes:
+            return None
+        owners = tuple(metadata.get("ownerReferences") or ())
+        return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata)
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt of the app, from 0."""
+        return int(self.annotations.get(Note.ATTEMPT, "0"))
+
+    @property
+    def committed(self) -> dict[str, str] | None:
+        """Role to uid of its Job in the present attempt; None: not all of them exist yet."""
+        text = self.annotations.get(f"{Note.COMMITTED}{self.attempt}")
+        return None if text is None else json.loads(text)
+
+    @property
+    def released(self) -> bool:
+        """Whether the Jobs of the present attempt were let go."""
+        return int(self.annotations.get(Note.RELEASED, "-1")) >= self.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled the app."""
+        return Note.CANCELLED in self.annotations
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is settled that the app has failed."""
+        return self.annotations.get(Note.RESULT) == "FAILED"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that is true."""
+
+    reason: str
+    message: str
+    time: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """The Job of one role in one attempt of the app."""
+
+    name: str
+    uid: str
+    version: str
+    role: str
+    """As it appears in names."""
+    attempt: int
+    ended: str | None
+    """Why we end it."""
+    suspended: bool
+    parallelism: int
+    active: int
+    ready: int
+    ran: bool
+    """Whether a pod of it is or was running."""
+    completed: frozenset[int]
+    failed: frozenset[int]
+    """Replicas without another retry."""
+    conditions: Mapping[str, Condition]
+    started: float | None
+    completions: int
+    notes: Mapping[str, str]
+    deleting: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it succeeded."""
+        return "Complete" in self.conditions
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it runs, or will ever run."""
+        return self.complete or "Failed" in self.conditions or (self.suspended and self.voided)
+
+    @property
+    def voided(self) -> bool:
+        """Whether it was ended before it began."""
+        return self.ended is not None and self.parallelism == 0
+
+    @property
+    def failing(self) -> Condition | None:
+        """Why it fails, or has failed, by itself or because of Kubernetes."""
+        if found := self.conditions.get("Failed") or self.conditions.get("FailureTarget"):
+            return found
+        return Condition("FailedIndexes", "", 0.0) if self.failed else None
+
+    @property
+    def steady(self) -> bool:
+        """Whether every replica runs or has ended well, so that there is nothing to find out about its pods."""
+        return self.ready == self.active and self.active + len(self.completed) == self.completions
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One attempt of one replica."""
+
+    name: str
+    uid: str
+    role: str
+    replica: int
+    app_attempt: int
+    attempt: int
+    """Of the replica within that of the app, from 0; disruptions are not counted."""
+    disruptions: int
+    phase: str
+    reason: str
+    message: str
+    """Why it waits or was ended, as the server says it."""
+    node: str
+    created: float
+    deadline: int | None
+    began: bool
+    """Whether its program was started; then it has a log."""
+    running: bool
+    exit_code: int | None
+    ended_by: str
+    """The runtime's reason for the end of the program."""
+    said: str
+    """What the program wrote to its message file, or why it could not be started."""
+    started: float | None
+    finished: float | None
+    deleting: bool
+    disruption: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended by us."""
+        return self.phase == "Failed" and self.reason == "DeadlineExceeded"
+
+    @property
+    def order(self) -> tuple[int, int, int, float, str]:
+        """What sorts the attempts of a replica."""
+        return self.app_attempt, self.attempt, self.disruptions, self.created, self.name
+
+
+@dataclass
+class App:
+    """All that was read of one app."""
+
+    app_id: str
+    jobs: dict[tuple[str, int], Job] = field(default_factory=dict)
+    """(role, attempt of the app) to Job."""
+    anchor: Anchor | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt of the app."""
+        return self.anchor.attempt if self.anchor else max((job.attempt for job in self.jobs.values()), default=0)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """What changes whenever one of its Jobs does."""
+        return tuple(sorted(f"{job.uid}/{job.version}" for job in self.jobs.values()))
+
+    def plan(self) -> Plan | None:
+        """Return its plan; None: there is no Job that tells it."""
+        return next((plan_in(job.notes[Note.PLAN]) for job in self.jobs.values() if Note.PLAN in job.notes), None)
+
+
+@lru_cache(maxsize=2048)
+def plan_in(text: str) -> Plan:
+    """Return the plan in an annotation."""
+    document = json.loads(text)
+    roles = tuple(
+        PlannedRole(name, slug, count, RolePolicy(policy, retries))
+        for name, slug, count, policy, retries in document["roles"]
+    )
+    return Plan(roles, document["time_limit_s"], document["grace_s"], document["queue"], document.get("leader", False))
+
+
+def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
+    """Return the apps among the items of a list of Jobs."""
+    apps: dict[str, App] = {}
+    for document in documents:
+        labels = document["metadata"].get("labels") or {}
+        if app_id := labels.get(Tag.APP_ID):
+            job = job_of(document)
+            apps.setdefault(app_id, App(app_id)).jobs[job.role, job.attempt] = job
+    return apps
+
+
+def job_of(document: Mapping[str, Any]) -> Job:
+    """Return the slim form of a Job."""
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    notes = metadata.get("annotations") or {}
+    labels = metadata.get("labels") or {}
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    return Job(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        role=labels.get(Tag.ROLE, ""),
+        attempt=int(labels.get(Tag.ATTEMPT, "0")),
+        ended=notes.get(Note.ENDED),
+        suspended=bool(spec.get("suspend")),
+        parallelism=spec.get("parallelism", 1),
+        active=status.get("active", 0),
+        ready=status.get("ready", 0),
+        ran=bool(
+            status.get("ready") or status.get("succeeded") or status.get("failed") or any(map(len, uncounted.values()))
+        ),
+        completed=_indexes(status.get("completedIndexes")),
+        failed=_indexes(status.get("failedIndexes")),
+        conditions={
+            item["type"]: Condition(
+                item.get("reason", ""), item.get("message", ""), epoch(item.get("lastTransitionTime")) or 0.0
+            )
+            for item in status.get("conditions") or []
+            # A Job that was resumed keeps `Suspended`, as false.
+            if item["status"] == "True"
+        },
+        started=epoch(status.get("startTime")),
+        completions=spec.get("completions", 1),
+        notes=notes,
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def pod_of(document: Mapping[str, Any]) -> Pod:
+    """Return the slim form of a pod."""
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or []}
+    every = status.get("containerStatuses") or []
+    state = next((item.get("state") or {} for item in every if item["name"] == CONTAINER), {})
+    ended, waiting, running = (state.get(name) for name in ("terminated", "waiting", "running"))
+    disruption = conditions.get("DisruptionTarget", {})
+    reason, message = status.get("reason", ""), status.get("message", "")
+    if waiting and not reason:
+        reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    unscheduled = conditions.get("PodScheduled", {})
+    if not reason and unscheduled.get("status") == "False":
+        reason, message = unscheduled.get("reason", ""), unscheduled.get("message", "")
+    terminated = ended or {}
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=labels.get(Tag.ROLE, ""),
+        replica=int(labels.get(Tag.INDEX, "0")),
+        app_attempt=int(labels.get(Tag.ATTEMPT, "0")),
+        attempt=int(notes.get(Note.FAILURES, "0")),
+        disruptions=int(notes.get(Note.IGNORED, "0")),
+        phase=status.get("phase", ""),
+        reason=reason,
+        message=message,
+        node=spec.get("nodeName", ""),
+        created=epoch(metadata.get("creationTimestamp")) or 0.0,
+        deadline=spec.get("activeDeadlineSeconds"),
+        began=running is not None or ended is not None,
+        running=running is not None,
+        exit_code=_exit_code(terminated) if ended else None,
+        ended_by=terminated.get("reason", ""),
+        said=terminated.get("message", ""),
+        started=epoch(terminated.get("startedAt") or (running or {}).get("startedAt")),
+        finished=epoch(terminated.get("finishedAt")),
+        deleting="deletionTimestamp" in metadata,
+        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+    )
+
+
+def epoch(text: str | None) -> float | None:
+    """Return the epoch seconds of an RFC 3339 time in UTC; None and the "never" of the runtime are None."""
+    if not text or text.startswith(("0001", "1970-01-01T00:00:00")):
+        return None
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def _indexes(text: str | None) -> frozenset[int]:
+    """Return the numbers in `1,3-5`."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int:
+    """Return the exit code; that of a shell where the program could not be started, instead of the runtime's 128."""
+    code: int = ended["exitCode"]
+    if ended.get("reason") != "StartError":
+        return code
+    said = ended.get("message", "")
+    if "executable file not found" in said or "no such file or directory" in said:
+        return 127
+    return 126 if "permission denied" in said else code

@@ -1,0 +1,219 @@
+"""What every observer of an app does: it looks, judges, and does the next step that is due.
+
+`reconcile.judge` says how observers keep out of each other's way: each change names the state that it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.kubernetes.bodies import BACKSTOP_S, job_body, owner
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
+from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Job, Plan, Pod, pod_of
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
+from airflow_provider_launch.schedulers.kubernetes.status import response_from
+from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.threads import each
+
+__all__ = ["Observer"]
+
+_ROUNDS = 8
+"""Steps of one look at an app; what is left is for the next look."""
+_STOPPED_PODS = 100
+"""Replicas that are ended one by one, so that their logs stay; more of them are ended by their Job."""
+
+
+class Observer:
+    """Brings the apps of one namespace on."""
+
+    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+
+    def work(
+        self, app_id: str, *, submitted: bool = False, request: KubernetesRequest | None = None
+    ) -> tuple[App, Plan, Verdict] | None:
+        """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
+
+        Args:
+            app_id: the app.
+            submitted: the caller is at work on the submission.
+            request: of the submission.
+        """
+        found: tuple[App, Plan, Verdict] | None = None
+        for _ in range(_ROUNDS):
+            apps, now = self._catalog.jobs([app_id])
+            app = apps.get(app_id) or App(app_id)
+            # After the Jobs: what it says of them is then not older than they are.
+            app.anchor = self._catalog.anchor(app_id)
+            if app.anchor is None or (submitted and app.anchor.deleting):
+                return None
+            plan = self._catalog.plan(app_id)
+            verdict = judge(app, plan, now, submitted=submitted)
+            found = app, plan, verdict
+            try:
+                if verdict.settled or not self._act(app, plan, verdict, request):
+                    break
+            except (ConflictError, NotFoundError):
+                continue  # somebody else was faster: look again
+        return found
+
+    def cancel(self, app_id: str) -> None:
+        """End an app by the wish of its user; no-op for one that has ended."""
+        for _ in range(_ROUNDS):
+            found = self._looked_alone(app_id)
+            if found is None or is_terminal(found[2].state):
+                return
+            anchor = found[0].anchor
+            if anchor is None or anchor.deleting:
+                return
+            if anchor.cancelled:
+                break
+            try:
+                self._note(anchor, {Note.CANCELLED: "true"})
+                break
+            except ConflictError:
+                continue
+        self.work(app_id)
+
+    def _looked_alone(self, app_id: str) -> tuple[App, Plan, Verdict] | None:
+        """Judge an app with its anchor, and do nothing."""
+        apps, now = self._catalog.jobs([app_id])
+        app = apps.get(app_id) or App(app_id)
+        app.anchor = self._catalog.anchor(app_id)
+        if app.anchor is None:
+            return None
+        plan = self._catalog.plan(app_id)
+        return app, plan, judge(app, plan, now)
+
+    def _act(self, app: App, plan: Plan, verdict: Verdict, request: KubernetesRequest | None) -> bool:
+        """Do one step; True: look again at once."""
+        anchor = app.anchor
+        assert anchor is not None
+        if verdict.end:
+            self._end(app, verdict.end, plan)
+            return False
+        if verdict.restart is not None:
+            cause = response_from(app, plan, Verdict(AppState.FAILED), self._catalog.of(app.app_id).pods, None).msg
+            notes = {Note.ATTEMPT: str(anchor.attempt + 1), f"{Note.CAUSE}{anchor.attempt}": cause[:500]}
+            self._note(anchor, notes)
+        elif verdict.settle_failure:
+            self._note(anchor, {Note.RESULT: "FAILED"})
+        elif verdict.create:
+            self._create(app, request or self._catalog.of(app.app_id).request)
+        elif verdict.release is not None:
+            for job in verdict.release:
+                change = {"metadata": {"resourceVersion": job.version}, "spec": {"suspend": False}}
+                self._cluster.patch("jobs", job.name, change)
+            self._note(anchor, {Note.RELEASED: str(anchor.attempt)})
+        return True
+
+    def _note(self, anchor: Anchor, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
+        """Write into the anchor, if it is still what it was.
+
+        Raises:
+            ConflictError: somebody else was faster.
+        """
+        unless = (Note.CANCELLED, Note.RESULT, *notes) if Note.RESULT not in notes else (Note.RESULT,)
+        tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": anchor.uid}]
+        # None: it must be absent.
+        tests += [
+            {"op": "test", "path": _note_path(name), "value": anchor.annotations.get(name)}
+            for name in dict.fromkeys([Note.ATTEMPT, *unless])
+        ]
+        changes: list[dict[str, Any]] = [
+            {"op": "add", "path": _note_path(name), "value": text} for name, text in notes.items()
+        ]
+        if owners is not None:
+            changes.append({"op": "add", "path": "/metadata/ownerReferences", "value": owners})
+        self._cluster.patch("services", anchor.name, [*tests, *changes])
+
+    def _create(self, app: App, request: KubernetesRequest | None) -> None:
+        """Create the Jobs of the present attempt, suspended, and commit to them."""
+        assert request is not None
+        assert app.anchor is not None
+        anchor = app.anchor
+        uids: dict[str, str] = {}
+        owners = [*anchor.owners]
+        for role in request.roles:
+            body = job_body(request, role, anchor.attempt)
+            # `blockOwnerDeletion`: whoever deletes the app sees it until its pods have gone.
+            reference = {**owner("Service", anchor.name, anchor.uid), "blockOwnerDeletion": True}
+            body["metadata"]["ownerReferences"] = [reference]
+            try:
+                created = self._cluster.create("jobs", body)
+            except TakenError:
+                created = self._existing(app, request, body["metadata"]["name"])
+            uids[role.slug] = created["metadata"]["uid"]
+            # When the TTL of the last Job is over, the anchor goes with it.
+            owners.append(owner("Job", created["metadata"]["name"], created["metadata"]["uid"]))
+        self._note(anchor, {f"{Note.COMMITTED}{anchor.attempt}": _compact(uids)}, owners)
+
+    def _existing(self, app: App, request: KubernetesRequest, name: str) -> dict[str, Any]:
+        found = self._cluster.get("jobs", name)
+        if found is None:
+            raise ConflictError(f"Job {name!r} is gone")
+        metadata = found["metadata"]
+        mine = (metadata.get("labels") or {}).get(Tag.APP_ID) == app.app_id
+        if not mine or (metadata.get("annotations") or {}).get(Note.SPEC_HASH) != request.spec_hash:
+            raise AppConflictError(
+                f"namespace {self._cluster.namespace!r} has a Job {name!r} that does not belong to this app "
+                f"{app.app_id!r}; remove it, or choose another id"
+            )
+        if "deletionTimestamp" in metadata:
+            raise ConflictError(f"Job {name!r} is being deleted")
+        return found
+
+    def _end(self, app: App, jobs: list[tuple[Job, str]], plan: Plan) -> None:
+        """End Jobs so that the pods stay with their logs.
+
+        A Job that ends removes its pods. So the pods are ended first, one by one, and the Job when none of them runs;
+        should nobody come back for that, Kubernetes does it a minute after their grace.
+        """
+        pods: list[Pod] = []
+        if any(not job.suspended for job, _ in jobs):
+            items, now = self._cluster.list("pods", selector([app.app_id]))
+            pods = [pod_of(item) for item in items]
+            self._catalog.of(app.app_id).pods = pods
+        for job, why in jobs:
+            mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
+            live = [pod for pod in mine if pod.began and not pod.over and not pod.deleting]
+            if job.suspended:
+                change: dict[str, Any] = {"parallelism": 0, "activeDeadlineSeconds": 1}
+                if not plan.queue:
+                    # It ends at once, without a pod; a queue would suspend it again.
+                    change["suspend"] = False
+            elif not live or len(live) > _STOPPED_PODS:
+                change = {"activeDeadlineSeconds": 1}
+            elif job.ended is None:
+                change = {"activeDeadlineSeconds": int(now - (job.started or now)) + plan.grace_s + BACKSTOP_S}
+            else:
+                change = {}
+            if change or job.ended is None:
+                document: dict[str, Any] = {"metadata": {"resourceVersion": job.version}, "spec": change}
+                if job.ended is None:
+                    document["metadata"]["annotations"] = {Note.ENDED: why}
+                self._cluster.patch("jobs", job.name, document)
+            if 0 < len(live) <= _STOPPED_PODS:
+                # What has just ended by itself keeps its own end.
+                each(self._stop, [pod for pod in live if pod.running and pod.deadline != 1])
+
+    def _stop(self, pod: Pod) -> None:
+        """Let the node end a pod: TERM, and KILL after its grace."""
+        with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
+            self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _note_path(name: str) -> str:
+    return f"/metadata/annotations/{name.replace('~', '~0').replace('/', '~1')}"
+
+
+def _compact(document: Mapping[str, str]) -> str:
+    return json.dumps(document, separators=(",", ":"))

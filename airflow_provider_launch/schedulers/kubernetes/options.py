@@ -1,0 +1,117 @@
+"""Options of the Kubernetes scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Optional
+
+from annotated_types import Ge
+
+from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+
+__all__ = ["KubernetesConnection", "KubernetesOpts"]
+
+
+# `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
+@dataclass(frozen=True)
+class KubernetesConnection(StructuredOpts):
+    """Which cluster and namespace, and how it is reached."""
+
+    namespace: Optional[str] = None
+    """Namespace of the apps. None means that of the kubeconfig's context or of the pod we run in, else `default`."""
+
+    in_cluster: Optional[bool] = None
+    """Whether the service account of the pod we run in is used. None means: if there is one and no kubeconfig is
+    given."""
+
+    kubeconfig_path: Optional[str] = None
+    """File of the kubeconfig. None means `KUBECONFIG`, or `~/.kube/config`."""
+
+    kubeconfig_secret: Optional[str] = None
+    """The kubeconfig itself, as YAML or JSON; hidden in the form and in logs."""
+
+    context: Optional[str] = None
+    """Context of the kubeconfig. None means its current one."""
+
+    timeout_s: Annotated[float, Ge(1)] = 30.0
+    """Seconds after which a request without an answer is given up."""
+
+
+@dataclass(frozen=True)
+class KubernetesOpts(StructuredOpts):
+    """How one launch runs in pods."""
+
+    pull: Literal["missing", "always", "never"] = "missing"
+    """When nodes pull the image: where they lack it, for each pod, or never."""
+
+    image_pull_secrets: Optional[list[str]] = None
+    """Names of the secrets with which nodes pull images."""
+
+    copy_env: Optional[list[str]] = None
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
+
+    service_account: Optional[str] = None
+    """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""
+
+    security: Literal["restricted", "none"] = "restricted"
+    """`restricted` passes the Pod Security Standard of that name: no root, no privileges, no capabilities. `none` sets
+    nothing, so the cluster's defaults hold."""
+
+    run_as_user: Optional[Annotated[int, Ge(0)]] = None
+    """Number of the user that runs the program. None means the image's own, which `restricted` wants to be a number
+    other than 0."""
+
+    working_dir: Optional[str] = None
+    """Directory in which replicas start. None means the image's own."""
+
+    init: bool = True
+    """Whether a process of Kubernetes is process 1 of the pod, so that signals reach the program and no dead children
+    stay."""
+
+    shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
+    """Size of `/dev/shm` in MB; it counts as memory of the pod. None means the runtime's default, mostly 64."""
+
+    node_selector: Optional[dict[str, str]] = None
+    """Labels that a node must have."""
+
+    tolerations: Optional[list[dict[str, Any]]] = None
+    """Taints of nodes that are put up with, as in a pod."""
+
+    affinity: Optional[dict[str, Any]] = None
+    """Affinities, as in a pod."""
+
+    priority_class: Optional[str] = None
+    """Priority class of the pods."""
+
+    queue: Optional[str] = None
+    """Local queue of Kueue, which then decides when the app starts. Only for apps of one role without APPLICATION
+    retries."""
+
+    labels: Optional[dict[str, str]] = None
+    """Labels of the Jobs and pods, beside ours."""
+
+    annotations: Optional[dict[str, str]] = None
+    """Annotations of the Jobs and pods, beside ours."""
+
+    on_disruption: Literal["retry", "fail"] = "retry"
+    """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure."""
+
+    success_policy: Literal["all", "leader"] = "all"
+    """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then
+    removes the others of its role, with their logs; those of other roles are stopped by whoever follows the app. A
+    replica that fails before the leader has ended fails the app."""
+
+    grace_s: Annotated[float, Ge(0)] = 10.0
+    """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
+
+    time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """Seconds after which the app is ended as FAILED, counted from its start: by whoever follows it, and a minute after
+    its grace by Kubernetes itself. None means no limit."""
+
+    ttl_s: Optional[Annotated[int, Ge(60)]] = 604800
+    """Seconds for which an ended app stays readable, with its logs as far as the nodes keep them. None means until it
+    is deleted."""
+
+    overlay: Optional[dict[str, Any]] = None
+    """Fields that have no option, merged into what is sent: `pod`, `container`, `job` and `service` hold parts of their
+    specs, as Kubernetes spells them. Objects merge, lists are appended to, null removes."""

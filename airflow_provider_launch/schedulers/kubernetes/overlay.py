@@ -1,0 +1,78 @@
+"""Fields that have no option, merged into a body: pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = ["checked_overlay", "merged"]
+
+_OURS = {
+    "pod": {"restartPolicy", "subdomain", "hostname"},
+    "container": {"name", "command", "args", "image", "terminationMessagePath"},
+    "job": {
+        "backoffLimit",
+        "backoffLimitPerIndex",
+        "completionMode",
+        "completions",
+        "managedBy",
+        "manualSelector",
+        "maxFailedIndexes",
+        "parallelism",
+        "selector",
+        "suspend",
+        "template",
+    },
+    "service": {"clusterIP", "publishNotReadyAddresses", "selector"},
+}
+"""What the launcher itself relies on."""
+
+
+def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the parts of the overlay by kind.
+
+    Raises:
+        InvalidAppError: a kind is unknown, or a field is the launcher's own.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for kind, part in overlay.items():
+        if kind not in _OURS:
+            raise InvalidAppError(f"option overlay: there is no {kind!r}; there are {', '.join(_OURS)}")
+        if not isinstance(part, Mapping):
+            raise InvalidAppError(f"option overlay: {kind!r} must be an object, not {type(part).__name__}")
+        if taken := sorted(_OURS[kind] & set(part)):
+            raise InvalidAppError(
+                f"option overlay: {kind}.{taken[0]} is set by the scheduler 'kubernetes' itself; leave it out"
+            )
+        found[kind] = dict(part)
+    return found
+
+
+def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `base` with the overlay: objects merge, lists are appended to, null removes, the rest replaces.
+
+    Raises:
+        InvalidAppError: an object would meet a list or a plain value.
+    """
+    result = copy.deepcopy(dict(base))
+    for name, value in overlay.items():
+        known = result.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif known is None:
+            result[name] = copy.deepcopy(value)
+        elif isinstance(known, Mapping) and isinstance(value, Mapping):
+            result[name] = merged(known, value)
+        elif isinstance(known, list) and isinstance(value, list):
+            result[name] = [*known, *copy.deepcopy(value)]
+        elif isinstance(known, Mapping | list) or isinstance(value, Mapping | list):
+            raise InvalidAppError(
+                f"option overlay: {name!r} is {type(known).__name__} here, not {type(value).__name__}; "
+                f"write it as Kubernetes does"
+            )
+        else:
+            result[name] = value
+    return result

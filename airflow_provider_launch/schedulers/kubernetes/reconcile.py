@@ -1,0 +1,212 @@
+"""From what is true of an app to its state, and to what it needs next: pure.
+
+Any number of observers may look at an app at once, and any of them may stall between a look and an act. The truth is in
+the annotations of the anchor: which attempt it is, which Jobs belong to it, whether it was cancelled. Each change of
+them names what it changes, so of two observers one comes too late and looks again. A Job is created suspended; it is
+let go only when it stands in the anchor, and only in the version that was seen then. What is to end is marked and ended
+in one change, and stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
+from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+
+__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Verdict", "judge"]
+
+OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
+LEADER = "leader"
+"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a wish; it is of no app; or the
+leader has succeeded."""
+
+
+@dataclass
+class Verdict:
+    """What is true of an app, and what an observer has to do about it."""
+
+    state: AppState
+    msg: str = NONE
+    phases: dict[str, Phase] = field(default_factory=dict)
+    """Of the Job of each role, by the role's slug."""
+    unclear: bool = False
+    """Nothing can be said without the anchor."""
+    end: list[tuple[Job, str]] = field(default_factory=list)
+    """Jobs to end, and why; also those that are being ended."""
+    restart: str | None = None
+    """The slug of the role whose failure begins the app anew."""
+    settle_failure: bool = False
+    """Write down that there is no further attempt."""
+    create: bool = False
+    """Create the Jobs of the present attempt, and commit to them."""
+    release: list[Job] | None = None
+    """Jobs to let go; then the attempt is released, also if there are none."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.end or self.restart or self.settle_failure or self.create or self.release is not None)
+
+
+def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdict:
+    """Return the verdict on an app.
+
+    Args:
+        app: its Jobs, and its anchor as far as it was read, later than the Jobs.
+        plan: its roles and limits.
+        now: epoch seconds by the server's clock.
+        submitted: the caller is at work on the submission, so what was never begun may be.
+    """
+    return _Judge(app, plan, now, submitted=submitted).verdict()
+
+
+class _Judge:
+    def __init__(self, app: App, plan: Plan, now: float, *, submitted: bool) -> None:
+        self.app = app
+        self.anchor = app.anchor
+        self.plan = plan
+        self.now = now
+        self.submitted = submitted
+        self.number = app.attempt
+        self.committed = app.anchor.committed if app.anchor else None
+        current = {role.slug: app.jobs.get((role.slug, self.number)) for role in plan.roles}
+        self.members = {
+            slug: job
+            for slug, job in current.items()
+            if job is not None and (self.committed is None or self.committed.get(slug) == job.uid)
+        }
+        self.strays = [job for slug, job in current.items() if job is not None and slug not in self.members]
+        self.older = [job for (_, attempt), job in app.jobs.items() if attempt < self.number]
+
+    def verdict(self) -> Verdict:
+        if self.anchor is None:
+            return self._without_anchor()
+        phases = {slug: self._phase(job) for slug, job in self.members.items()}
+        decision = self._decision(phases)
+        live = [job for job in self.app.jobs.values() if not job.finished]
+        if self.anchor.failed or decision.next is Next.FAIL:
+            return self._failing(phases, decision, live)
+        if decision.next is Next.SUCCEED:
+            end = [(job, LEADER) for job in live if self.plan.leader]
+            return Verdict(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
+        if self.anchor.cancelled:
+            return self._cancelled(phases, live)
+        if decision.next is Next.RESTART_APP:
+            assert decision.cause is not None
+            return Verdict(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
+        return self._going_on(phases)
+
+    def _without_anchor(self) -> Verdict:
+        """Judge what goes on undisturbed, or has ended well: that is most apps, most of the time."""
+        jobs = list(self.members.values())
+        if len(jobs) == len(self.plan.roles):
+            if all(job.complete for job in jobs):
+                return Verdict(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
+            quiet = not any(
+                self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs
+            )
+            if quiet and not self._late() and all(job.finished for job in self.older):
+                phases = {slug: self._phase(job) for slug, job in self.members.items()}
+                return Verdict(self._state_of_live(), phases=phases)
+        return Verdict(AppState.UNKNOWN, unclear=True)
+
+    # ---- what is -----------------------------------------------------------------------------------------------------
+
+    def _phase(self, job: Job) -> Phase:
+        if job.complete:
+            return Phase.SUCCEEDED
+        if job.ended not in {None, OWN}:
+            return Phase.STOPPED if job.finished else Phase.RUNNING
+        if self.plan.decides(job) and 0 in job.completed and not job.finished:
+            return Phase.RUNNING  # those that are killed since the leader has succeeded are no failures
+        if job.failing:
+            return Phase.FAILED
+        return Phase.WAITING if job.suspended else Phase.RUNNING
+
+    def _has_decided(self, job: Job) -> bool:
+        return self.plan.decides(job) and job.complete
+
+    def _decision(self, phases: dict[str, Phase]) -> Decision:
+        if any(self._has_decided(job) for job in self.members.values()):
+            return Decision(Next.SUCCEED)
+        policies = {role.slug: role.policy for role in self.plan.roles}
+        jobs = []
+        for slug, phase in phases.items():
+            failing = self.members[slug].failing
+            # Kubernetes has counted the retries of replicas.
+            used = policies[slug].max_retries if policies[slug].policy == "REPLICA" else 0
+            jobs.append(ReplicaAttempt(slug, 0, used, phase, failing.time if failing else 0.0))
+        decision = decide(policies, self.number, jobs)
+        if decision.next is Next.SUCCEED and len(jobs) < len(self.plan.roles):
+            return Decision(Next.GO_ON)
+        ended = {job.ended for job in self.members.values()}
+        assert self.anchor is not None
+        late = TIME in ended or (self._late() and not self.anchor.cancelled)
+        if decision.next in {Next.GO_ON, Next.RESTART_APP} and late:
+            return Decision(Next.FAIL)
+        return decision
+
+    def _late(self) -> bool:
+        limit = self.plan.time_limit_s
+        began = min((job.started for job in self.app.jobs.values() if job.started is not None), default=None)
+        return limit is not None and began is not None and self.now - began > limit
+
+    # ---- what follows ------------------------------------------------------------------------------------------------
+
+    def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Verdict:
+        limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
+        timed = decision.next is Next.FAIL and decision.cause is None
+        msg = limit if timed or self._beyond_backstop() else NONE
+        if live:
+            why = TIME if timed else PEER
+            failed = [job for slug, job in self.members.items() if phases[slug] is Phase.FAILED]
+            end = [(job, OWN if job in failed else why) for job in live]
+            return Verdict(AppState.RUNNING, msg, phases, end=end)
+        assert self.anchor is not None
+        if self.plan.restarts and not self.anchor.failed:
+            return Verdict(AppState.RUNNING, msg, phases, settle_failure=True)
+        return Verdict(AppState.FAILED, msg, phases)
+
+    def _beyond_backstop(self) -> bool:
+        """Tell whether Kubernetes itself has kept the time limit, since nobody observed the app."""
+        found = [job.failing for job in self.members.values() if job.ended is None]
+        return any(failing is not None and failing.reason == "DeadlineExceeded" for failing in found)
+
+    def _cancelled(self, phases: dict[str, Phase], live: list[Job]) -> Verdict:
+        if live:
+            ran = self.number > 0 or any(job.ran for job in live)
+            state = AppState.RUNNING if ran else AppState.PENDING if self._was_released() else AppState.SUBMITTED
+            return Verdict(state, "being cancelled", phases, end=[(job, CANCEL) for job in live])
+        return Verdict(AppState.CANCELLED, "cancelled", phases)
+
+    def _was_released(self) -> bool:
+        return self.anchor is not None and self.anchor.released
+
+    def _going_on(self, phases: dict[str, Phase]) -> Verdict:
+        assert self.anchor is not None
+        begun = self.number > 0 or self.submitted
+        if self.committed is not None and len(self.members) < len(self.plan.roles):
+            # Whether it ran, and how it ended, is not known: a second run could be one too many.
+            lost = next(role.name for role in self.plan.roles if role.slug not in self.members)
+            live = any(not job.finished for job in self.members.values())
+            state = AppState.RUNNING if live else AppState.UNKNOWN
+            # An observer that stalled may have made it anew.
+            end = [(job, STRAY) for job in self.strays if not job.finished]
+            return Verdict(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
+        waiting = AppState.RUNNING if self.number else AppState.SUBMITTED
+        if old := [job for job in self.older if not job.finished]:
+            # Only when they have ended are their pods gone, so that no two attempts overlap.
+            return Verdict(waiting, NONE, phases, end=[(job, RESTART) for job in old])
+        if self.committed is None:
+            return Verdict(waiting, NONE, phases, create=begun)
+        if not self.anchor.released:
+            ready = [] if self.plan.queue else [job for job in self.members.values() if job.suspended]
+            return Verdict(waiting, NONE, phases, release=ready if begun else None)
+        return Verdict(self._state_of_live(), NONE, phases)
+
+    def _state_of_live(self) -> AppState:
+        ran = self.number > 0 or any(job.ran for job in self.members.values())
+        return AppState.RUNNING if ran else AppState.PENDING

@@ -1,0 +1,290 @@
+"""From an app to the objects that Kubernetes is asked for: pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow_provider_launch.schedulers.environment import copied, port_variable, refuse_equal_port_variables
+from airflow_provider_launch.schedulers.kubernetes.naming import Tag, role_slugs
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+from airflow_provider_launch.specs.sentinels import NONE
+
+__all__ = ["MESSAGE_PATH", "KubernetesRequest", "KubernetesRole", "build_request", "packed", "unpacked"]
+
+MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
+"""What the replica writes there, Kubernetes keeps in the pod's status: a result, or the text of an error."""
+FIRST_PORT = 20000
+_PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+_RECORD_BYTES = 240_000  # all annotations of an object may have 262144
+_GPU = "nvidia.com/gpu"
+
+
+@dataclass
+class KubernetesRole:
+    """A group of equal replicas: one Job for each attempt of the app."""
+
+    name: str
+    slug: str
+    """The role in names of Jobs."""
+    num_replicas: int
+    entrypoint: str
+    args: list[str]
+    """With macros."""
+    env: dict[str, str]
+    """The role's own variables, with macros."""
+    copied_env: dict[str, str]
+    policy: str
+    max_retries: int
+    container: dict[str, Any]
+    """The container without its program and variables, as Kubernetes spells it."""
+    pod: dict[str, Any]
+    """The spec of the pod without its container."""
+
+
+@dataclass
+class KubernetesRequest:
+    """All that is needed to run the app, as its anchor keeps it."""
+
+    app_id: str
+    name: str
+    spec_hash: str
+    ports: dict[str, int]
+    """Variable to port."""
+    roles: list[KubernetesRole]
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    queue: str | None
+    on_disruption: str
+    success_policy: str
+    grace_s: int
+    time_limit_s: float | None
+    ttl_s: int | None
+    job: dict[str, Any]
+    """Overlay of the specs of the Jobs."""
+    service: dict[str, Any]
+    """Overlay of the spec of the Service."""
+    app: dict[str, Any]
+    """The app as it was given."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON."""
+        return asdict(self)
+
+    @cached_property
+    def app_def(self) -> AppDef:
+        """The app as it was given; made once, because each look at the app shows it."""
+        return app_from_dict(self.app)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a failure may begin the app anew."""
+        return any(role.policy == RetryPolicy.APPLICATION.value and role.max_retries for role in self.roles)
+
+
+def packed(request: KubernetesRequest) -> str:
+    """Return the request as the annotation of the anchor."""
+    text = json.dumps(request.to_json(), separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+
+
+def unpacked(text: str) -> KubernetesRequest:
+    """Return the request that `packed` gave."""
+    document = json.loads(zlib.decompress(base64.b64decode(text)).decode("utf-8", "surrogatepass"))
+    return KubernetesRequest(**{**document, "roles": [KubernetesRole(**role) for role in document["roles"]]})
+
+
+def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mapping[str, str]) -> KubernetesRequest:
+    """Return the request for `app`.
+
+    Args:
+        app: the app; left as it is.
+        opts: options of this launch.
+        app_id: its id, valid as the name of a Service.
+        environ: variables of the launcher.
+
+    Raises:
+        UnsupportedError: a role wants what Kubernetes cannot give.
+        InvalidAppError: a role has no image, roles or ports cannot be told apart, or the app is too large.
+    """
+    refuse_equal_port_variables(app)
+    overlay = checked_overlay(opts.overlay or {})
+    for name in (*(opts.labels or {}), *(opts.annotations or {})):
+        if name.startswith("launch.io/") or name == Tag.QUEUE:
+            raise InvalidAppError(f"options labels and annotations: {name!r} belongs to the launcher; rename it")
+    roles = []
+    for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):
+        _refuse_unsupported(role)
+        roles.append(
+            KubernetesRole(
+                name=role.name,
+                slug=slug,
+                num_replicas=role.num_replicas,
+                entrypoint=role.entrypoint,
+                args=list(role.args),
+                env=dict(role.env),
+                copied_env=copied(environ, opts.copy_env or []),
+                policy=RetryPolicy(role.retry_policy).value,
+                max_retries=role.max_retries,
+                container=merged(_container(role, opts), overlay.get("container", {})),
+                pod=merged(_pod(role, opts), overlay.get("pod", {})),
+            )
+        )
+    request = KubernetesRequest(
+        app_id=app_id,
+        name=app.name,
+        spec_hash=spec_hash(app, opts),
+        ports=_ports(app),
+        roles=roles,
+        labels=dict(opts.labels or {}),
+        annotations=dict(opts.annotations or {}),
+        queue=opts.queue,
+        on_disruption=opts.on_disruption,
+        success_policy=opts.success_policy,
+        grace_s=math.ceil(opts.grace_s),
+        time_limit_s=opts.time_limit_s,
+        ttl_s=opts.ttl_s,
+        job=overlay.get("job", {}),
+        service=overlay.get("service", {}),
+        app=app_to_dict(app),
+    )
+    _refuse_queued(request)
+    if (size := len(packed(request))) > _RECORD_BYTES:
+        raise InvalidAppError(
+            f"app {app_id!r} takes {size} bytes, and 'kubernetes' keeps {_RECORD_BYTES} for each; "
+            f"put large args and env into a file of the image or of a volume"
+        )
+    return request
+
+
+# ---- parts of a body -------------------------------------------------------------------------------------------------
+
+
+def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
+    body: dict[str, Any] = {"image": role.image, "imagePullPolicy": _PULL[opts.pull]}
+    limits: dict[str, str] = {}
+    if role.resource.cpu > 0:
+        limits["cpu"] = str(role.resource.cpu)
+    if role.resource.memMB > 0:
+        limits["memory"] = f"{role.resource.memMB}Mi"
+    if role.resource.gpu > 0:
+        limits[_GPU] = str(role.resource.gpu)
+    limits |= {name: str(count) for name, count in role.resource.devices.items()}
+    if limits:
+        body["resources"] = {"limits": limits}
+    if opts.working_dir:
+        body["workingDir"] = opts.working_dir
+    if opts.security == "restricted":
+        body["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    mounts = [
+        {"name": f"mount-{number}", "mountPath": mount.dst_path, "readOnly": mount.read_only}
+        for number, mount in enumerate(role.mounts)
+        if not isinstance(mount, DeviceMount)
+    ]
+    if opts.shm_size_mb:
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - in the container
+    if mounts:
+        body["volumeMounts"] = mounts
+    return body
+
+
+def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "restartPolicy": "Never",  # a pod for each attempt, so that all logs are kept
+        "terminationGracePeriodSeconds": math.ceil(opts.grace_s),
+        # One variable for each Service of the namespace would change what a program sees from day to day.
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": opts.service_account is not None,
+    }
+    if opts.init:
+        body["shareProcessNamespace"] = True
+    selector = dict(opts.node_selector or {})
+    if instance := role.resource.capabilities.get(K8S_ITYPE):
+        selector.setdefault(K8S_ITYPE, str(instance))
+    if selector:
+        body["nodeSelector"] = selector
+    given = {
+        "securityContext": _security(opts),
+        "serviceAccountName": opts.service_account,
+        "priorityClassName": opts.priority_class,
+        "tolerations": opts.tolerations,
+        "affinity": opts.affinity,
+        "imagePullSecrets": [{"name": name} for name in opts.image_pull_secrets or []],
+    }
+    body |= {name: value for name, value in given.items() if value}
+    if volumes := _volumes(role, opts):
+        body["volumes"] = volumes
+    return body
+
+
+def _security(opts: KubernetesOpts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if opts.security == "restricted":
+        found = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if opts.run_as_user is not None:
+        found["runAsUser"] = opts.run_as_user
+    return found
+
+
+def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = []
+    for number, mount in enumerate(role.mounts):
+        if isinstance(mount, BindMount):
+            volumes.append({"name": f"mount-{number}", "hostPath": {"path": mount.src_path}})
+        elif isinstance(mount, VolumeMount):
+            claim = {"claimName": mount.src, "readOnly": mount.read_only}
+            volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
+    if opts.shm_size_mb:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{opts.shm_size_mb}Mi"}})
+    return volumes
+
+
+def _ports(app: AppDef) -> dict[str, int]:
+    # Each pod has all ports of its own, so a chosen one only has to differ from the others of the app.
+    taken = {port for role in app.roles for port in role.port_map.values()}
+    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
+    return {
+        port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
+    }
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def _refuse_unsupported(role: Role) -> None:
+    if role.image in {"", NONE}:
+        raise InvalidAppError(f"role {role.name!r} has no image, and 'kubernetes' runs images; name one")
+    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
+        raise UnsupportedError(
+            f"role {role.name!r}: retry_policy ROLE is not offered by 'kubernetes'; use REPLICA or APPLICATION"
+        )
+    if any(isinstance(mount, DeviceMount) for mount in role.mounts):
+        raise UnsupportedError(
+            f"role {role.name!r}: mounts of devices are not offered by 'kubernetes'; name the resource of a device "
+            f"plugin in resource.devices, such as 'vpc.amazonaws.com/efa'"
+        )
+    if unknown := [name for name in role.resource.devices if "/" not in name]:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) are no resources of a device plugin of "
+            f"'kubernetes', which are spelt like 'vpc.amazonaws.com/efa'; use the plugin's spelling"
+        )
+
+
+def _refuse_queued(request: KubernetesRequest) -> None:
+    if request.queue and (len(request.roles) > 1 or request.restarts):
+        raise UnsupportedError(
+            f"role {request.roles[-1].name!r}: option queue of 'kubernetes' takes apps of one role without APPLICATION "
+            f"retries, since its queue would admit each Job alone; use REPLICA retries and one role, or no queue"
+        )

@@ -1,0 +1,340 @@
+"""The Kubernetes scheduler: apps as Indexed Jobs of one namespace.
+
+All truth is in the cluster, so any process that reaches it sees the same apps. What is here answers the `Scheduler`
+interface; names are claimed by `claims`, looks are those of `catalog`, and `observer` does what Kubernetes does not do
+by itself: the end of the others after a failure, and retries of the whole app.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    ListAppResponse,
+    LogChunk,
+    Scheduler,
+    Stream,
+    check_replica,
+)
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsLog
+from airflow_provider_launch.schedulers.kubernetes.bodies import format_request, plan_text
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
+from airflow_provider_launch.schedulers.kubernetes.claims import Claims
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag, app_slug
+from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.observer import Observer
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, unpacked
+from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+)
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["VERBS", "KubernetesScheduler", "create_scheduler"]
+
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "services": ("create", "get", "list", "patch", "delete"),
+    "jobs.batch": ("create", "get", "list", "patch"),
+    "pods": ("create", "list", "patch"),
+    "pods/log": ("get",),
+    "events": ("list",),
+}
+"""What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
+_FEW_ANCHORS = 2
+_SILENT_S = 5.0
+"""How often the events are asked why a Job has no pods."""
+
+
+class KubernetesScheduler(Scheduler[KubernetesOpts]):
+    """Runs each attempt of each replica as a pod of its own, which stays until app or TTL end."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.TIME_FILTER,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.BIND_MOUNT,
+            Capability.VOLUME_MOUNT,
+            Capability.RESULT,
+        }
+    )
+    poll_interval_s: ClassVar[float] = 2.0
+
+    def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
+        super().__init__("kubernetes", session_name)
+        self.connection = connection or KubernetesConnection()
+        self.cluster = Cluster(self.connection)
+        self._catalog = Catalog(self.cluster)
+        self._claims = Claims(self.cluster, self._catalog)
+        self._observer = Observer(self.cluster, self._catalog)
+        self._logs = AttemptsLog(self.cluster)
+
+    # ---- submit ------------------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        return KubernetesOpts.as_runopts()
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: KubernetesOpts) -> None:
+        """Accept roles without a resource: the namespace may have defaults."""
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[KubernetesRequest]:
+        opts = resolve_options(KubernetesOpts, cfg, strict=False)
+        chosen = app_id or make_unique(app_slug(app.name))
+        if not APP_ID.fullmatch(chosen):
+            raise InvalidAppError(
+                f"app id {chosen!r} cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and "
+                f"'-', beginning with a letter and not ending in '-'"
+            )
+        return AppDryRunInfo(build_request(app, opts, chosen, os.environ), format_request)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
+        request = dryrun_info.request
+        claimed = self._claims.claim(request)
+        try:
+            found = self._observer.work(request.app_id, submitted=True, request=request)
+        except LaunchError as error:
+            if claimed and not isinstance(error, SchedulerUnavailableError):
+                self._claims.take_back(request)
+            raise
+        if found is None:
+            raise SchedulerRejectedError(
+                f"app {request.app_id!r} was deleted while it was submitted; nothing of it was started"
+            )
+        return request.app_id
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = builtins.list(app_ids)
+        with self._catalog.mutex:
+            valid = [app_id for app_id in dict.fromkeys(ids) if APP_ID.fullmatch(app_id)]
+            apps, now = self._catalog.jobs(valid) if valid else ({}, 0.0)
+            open_apps = [apps.get(app_id) or App(app_id) for app_id in valid]
+            open_apps = [app for app in open_apps if self._final(app) is None]
+            anchors = self._anchors(open_apps, now)
+            looked = {app.app_id: self._looked(app, now, anchors, alone=len(ids) == 1) for app in open_apps}
+            self._catalog.read_pods([(app, verdict) for app, _, verdict in filter(None, looked.values())])
+            return {app_id: self._described(apps.get(app_id), looked.get(app_id)) for app_id in ids}
+
+    def _final(self, app: App) -> DescribeAppResponse | None:
+        known = self._catalog.of(app.app_id)
+        if known.final is None or not app.jobs:
+            return None
+        same = known.final_of == {job.uid for job in app.jobs.values()}
+        return known.final if same else None
+
+    def _described(self, app: App | None, looked: tuple[App, Plan, Verdict] | None) -> DescribeAppResponse | None:
+        if looked is None:
+            return self._final(app) if app else None
+        app, plan, verdict = looked
+        known = self._catalog.of(app.app_id)
+        response = response_from(app, plan, verdict, known.pods, known.request)
+        if response.state is AppState.PENDING:
+            if known.began:
+                response.state = AppState.RUNNING
+            elif response.msg == NONE:
+                response.msg = self._silence(app) or NONE
+        known.began = known.began or response.state is AppState.RUNNING
+        if is_terminal(response.state) and known.request is not None and app.jobs:
+            known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
+        return response
+
+    def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, Anchor] | None:
+        """Return the anchors, by one list, if many apps cannot be judged without; None: they are asked for one by one.
+
+        The list is read after the Jobs, so it is not older than they are.
+        """
+        plans = [(app, app.plan()) for app in apps]
+        unclear = [app.app_id for app, plan in plans if plan is None or judge(app, plan, now).unclear]
+        if len(unclear) <= _FEW_ANCHORS:
+            return None
+        found, _ = self.cluster.list("services", selector(unclear))
+        anchors = filter(None, map(Anchor.of, found))
+        return {anchor.name: anchor for anchor in anchors}
+
+    def _looked(
+        self, app: App, now: float, anchors: Mapping[str, Anchor] | None, *, alone: bool
+    ) -> tuple[App, Plan, Verdict] | None:
+        """Judge an app and do what it needs; None: there is none."""
+        known = self._catalog.of(app.app_id)
+        plan = app.plan()
+        verdict = judge(app, plan, now) if plan is not None else None
+        if verdict is None or verdict.unclear or (alone and known.request is None):
+            app.anchor = (
+                self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
+            )
+            if app.anchor is None:
+                # Its Jobs, if there are any left, go with it.
+                self._catalog.forget(app.app_id)
+                return None
+            plan = plan or self._catalog.plan(app.app_id)
+            verdict = judge(app, plan, now)
+        assert plan is not None
+        if app.anchor is not None and app.anchor.deleting:
+            state = known.final.state if known.final else verdict.state
+            return app, plan, Verdict(state, "being deleted", verdict.phases)
+        if verdict.settled:
+            return app, plan, verdict
+        return self._observer.work(app.app_id)
+
+    def _silence(self, app: App) -> str:
+        """Return why a Job has no pods, which only the events tell."""
+        known = self._catalog.of(app.app_id)
+        for job in app.jobs.values():
+            if job.suspended:
+                return "suspended: a queue, or a person, holds it back"
+            if job.active or job.attempt != app.attempt or job.started is None:
+                continue
+            if time.monotonic() - known.silence_at > _SILENT_S:
+                fields = f"involvedObject.name={job.name},reason=FailedCreate"
+                events, _ = self.cluster.list("events", "", fields=fields)
+                known.silence = f"FailedCreate: {events[-1].get('message', '')}"[:500] if events else ""
+                known.silence_at = time.monotonic()
+            return known.silence
+        return ""
+
+    # ---- end ---------------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        with self._catalog.mutex:
+            self._observer.cancel(app_id)
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether the scheduler knows the app; its state is not looked at, since cancel and delete do that."""
+        return bool(APP_ID.fullmatch(app_id)) and self._catalog.anchor(app_id) is not None
+
+    def _delete_existing(self, app_id: str) -> None:
+        with self._catalog.mutex:
+            anchor = self._catalog.anchor(app_id)
+            if anchor is None:
+                return
+            if anchor.owners and not anchor.deleting:
+                # Owned by what it owns, it would wait for itself.
+                test = {"op": "test", "path": "/metadata/uid", "value": anchor.uid}
+                with contextlib.suppress(NotFoundError, ConflictError):  # gone, or somebody else deletes it
+                    change = {"op": "remove", "path": "/metadata/ownerReferences"}
+                    self.cluster.patch("services", app_id, [test, change])
+            self.cluster.delete("services", app_id, anchor.uid)
+
+    def missing_rights(self) -> builtins.list[str]:
+        """Return what the cluster would not let us do, as `create pods`; nothing is created."""
+        asked = [(verb, resource) for resource, verbs in VERBS.items() for verb in verbs]
+        return [f"{verb} {resource}" for verb, resource in asked if not self.cluster.may(verb, resource)]
+
+    def close(self) -> None:
+        self._logs.close()
+        self.cluster.close()
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[KubernetesRequest] | None:
+        if not APP_ID.fullmatch(app_id) or self._catalog.anchor(app_id) is None:
+            return None
+        request = self._catalog.of(app_id).request
+        return AppDryRunInfo(request, format_request) if request else None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one namespace
+        items, now = self.cluster.list("jobs", selector([]))
+        apps = apps_in(items)
+        anchors, _ = self.cluster.list("services", selector([]))
+        judged: builtins.list[tuple[App, Plan, Verdict, str]] = []
+        with self._catalog.mutex:
+            for document in anchors:
+                anchor = Anchor.of(document)
+                if anchor is None:
+                    continue
+                app = apps.get(anchor.name) or App(anchor.name)
+                app.anchor = anchor
+                plan = app.plan() or self._plan_of(anchor)
+                judged.append((app, plan, judge(app, plan, now), anchor.annotations.get(Note.APP_NAME, "")))
+            waiting = [(app, verdict) for app, _, verdict, _ in judged if verdict.state is AppState.PENDING]
+            self._catalog.read_pods(waiting)
+            found = []
+            for app, plan, verdict, name in judged:
+                state = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).state
+                found.append(ListAppResponse(app.app_id, state, name=name))
+        return sorted(found, key=lambda row: row.app_id)
+
+    def _plan_of(self, anchor: Anchor) -> Plan:
+        return plan_in(plan_text(unpacked(anchor.annotations[Note.REQUEST])))
+
+    def result(self, app_id: str) -> JsonValue:
+        with self._catalog.mutex:
+            if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
+                raise UnknownAppException(app_id)
+            first = self._catalog.plan(app_id).roles[0].slug
+            items, _ = self.cluster.list("pods", f"{selector([app_id])},{Tag.ROLE}={first},{Tag.INDEX}=0")
+        pod = newest_attempts(map(pod_of, items), anchor.attempt).get((first, 0))
+        if pod is None or pod.exit_code != 0 or not pod.said:
+            return None
+        data = pod.said.encode()
+        # Of a larger document Kubernetes keeps as much as is allowed.
+        return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        if streams not in {None, Stream.COMBINED}:
+            raise ValueError(f"'kubernetes' does not keep {streams.value} apart from the rest; ask for combined")
+        plan = self._catalog.plan_for(app_id)
+        roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
+        check_replica(roles, role_name, k)
+        slug = next(role.slug for role in plan.roles if role.name == role_name)
+        state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
+        pods, fresh = self._catalog.pods_known(app_id, slug, k), False
+        while True:
+            if not pods and not fresh:
+                pods, fresh = self._catalog.pods_now(app_id, slug, k), True
+            try:
+                chunk, certain = self._logs.read(pods, state, time.time() + self.cluster.ahead_s)
+            except NotFoundError:
+                # The pod was removed, and its log with it.
+                chunk, certain = LogChunk([], state or None), False
+            if chunk.lines or fresh or certain:
+                return chunk
+            # Nothing new is only nothing new if the list of attempts is not older than the question.
+            state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
+            pods, fresh = self._catalog.pods_now(app_id, slug, k), True
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
+    """Return the Kubernetes scheduler; the cluster is first asked when it is needed.
+
+    Args:
+        session_name: part of every handle; the connection id in Airflow.
+        **kwargs: fields of `KubernetesConnection`; others are ignored, since all factories get the same.
+    """
+    names = {item.name for item in dataclasses.fields(KubernetesConnection)}
+    given = {name: value for name, value in kwargs.items() if name in names}
+    return KubernetesScheduler(session_name, resolve_options(KubernetesConnection, given, strict=True))

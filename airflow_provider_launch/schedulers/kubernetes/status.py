@@ -1,0 +1,186 @@
+"""From a verdict and the pods of an app to the answer for its users: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Plan, PlannedRole, Pod
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.signals import signal_name
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+
+__all__ = ["cause_of", "newest_attempts", "response_from", "waits_for"]
+
+_SIGNALS = range(129, 193)
+_STARTING = {"", "ContainerCreating", "PodInitializing"}
+_TEXT = 500
+
+Newest = dict[tuple[str, int], Pod]
+
+
+def newest_attempts(pods: Iterable[Pod], attempt: int) -> Newest:
+    """Return the newest pod of each replica in an attempt of the app, by role's slug and number."""
+    found: Newest = {}
+    for pod in sorted((pod for pod in pods if pod.app_attempt == attempt), key=lambda pod: pod.order):
+        found[pod.role, pod.replica] = pod
+    return found
+
+
+def response_from(
+    app: App, plan: Plan, verdict: Verdict, pods: Iterable[Pod], request: KubernetesRequest | None
+) -> DescribeAppResponse:
+    """Return the answer for one app.
+
+    Args:
+        app: its Jobs.
+        plan: its roles.
+        verdict: on it.
+        pods: as far as known.
+        request: of the app; None: roles and metadata stay empty.
+    """
+    newest = newest_attempts(pods, app.attempt)
+    if verdict.state is AppState.PENDING and any(pod.began for pod in newest.values()):
+        # The Job's counters come a second later.
+        verdict = replace(verdict, state=AppState.RUNNING)
+    roles = []
+    for role in plan.roles:
+        job = app.jobs.get((role.slug, app.attempt))
+        replicas = [
+            _replica(role, k, job, newest.get((role.slug, k)), verdict.state, led=plan.leader)
+            for k in range(role.num_replicas)
+        ]
+        roles.append(RoleStatus(role.name, replicas))
+    msg = verdict.msg
+    if verdict.state is AppState.FAILED and msg == NONE:
+        msg = cause_of(app, plan, newest)
+    elif verdict.state is AppState.PENDING and msg == NONE:
+        msg = waits_for(newest.values()) or NONE
+    failed = _first_failed(app, newest)
+    app_def = request.app_def if request else None
+    return DescribeAppResponse(
+        app.app_id,
+        verdict.state,
+        num_restarts=app.attempt + sum(pod.attempt for pod in newest.values()),
+        msg=msg,
+        structured_error_msg=_reply(failed) if verdict.state is AppState.FAILED and failed else NONE,
+        metadata=dict(app_def.metadata) if app_def else {},
+        roles_statuses=roles,
+        roles=[*app_def.roles] if app_def else [],
+    )
+
+
+def cause_of(app: App, plan: Plan, newest: Newest) -> str:
+    """Return which replica failed first, and why."""
+    names = {role.slug: role.name for role in plan.roles}
+    if pod := _first_failed(app, newest):
+        text = f"{names.get(pod.role, pod.role)}/{pod.replica} failed: {_why(pod)}"
+        attempts = pod.app_attempt + pod.attempt + 1
+        return text if attempts == 1 else f"{text} (attempt {attempts})"
+    for role in plan.roles:
+        job = app.jobs.get((role.slug, app.attempt))
+        if job and (failing := job.failing):
+            return f"{role.name} failed: {_said_of_job(failing)}"
+    return NONE
+
+
+def waits_for(pods: Iterable[Pod]) -> str:
+    """Return why pods do not start, if the server says so."""
+    for pod in pods:
+        if not pod.began and not pod.over and pod.reason not in _STARTING:
+            return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
+    return ""
+
+
+def _first_failed(app: App, newest: Newest) -> Pod | None:
+    failed = []
+    for (slug, replica), pod in newest.items():
+        job = app.jobs.get((slug, app.attempt))
+        if pod.phase == "Failed" and not pod.stopped and not (job and replica in job.completed):
+            failed.append(pod)
+    return min(failed, key=lambda pod: (pod.finished or pod.created, pod.role, pod.replica), default=None)
+
+
+def _said_of_job(failing: Condition) -> str:
+    if failing.reason == "PodFailurePolicy" and "DisruptionTarget" in failing.message:
+        return f"preempted: {failing.message}"[:_TEXT]
+    return f"{failing.reason}: {failing.message}"[:_TEXT].rstrip(": ")
+
+
+def _why(pod: Pod) -> str:
+    if pod.ended_by == "StartError":
+        return f"it could not be started: {' '.join(pod.said.split())[:_TEXT]}"
+    if pod.disruption:
+        return f"preempted ({pod.disruption})"
+    if pod.ended_by == "OOMKilled" and pod.exit_code:
+        return f"out of memory (exit code {pod.exit_code})"
+    if pod.exit_code is None:
+        return f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
+    text = f"exit code {pod.exit_code}"
+    if pod.exit_code in _SIGNALS:
+        text = f"ended by {signal_name(pod.exit_code - 128)}"
+    return f"{text}; {pod.reason}: {pod.message}"[:_TEXT].rstrip(": ") if pod.reason else text
+
+
+def _replica(
+    role: PlannedRole, k: int, job: Job | None, pod: Pod | None, state: AppState, *, led: bool
+) -> ReplicaStatus:
+    status = ReplicaStatus(
+        id=k, state=_state(job, pod, k, state, led=led), role=role.name, hostname=pod.node if pod else ""
+    )
+    if pod is None:
+        if job and k in job.completed:
+            status.exit_code = 0
+        return status
+    status.num_restarts = pod.app_attempt + pod.attempt
+    status.exit_code = pod.exit_code
+    status.start_time = int(pod.started) if pod.started else None
+    status.end_time = int(pod.finished) if pod.finished else None
+    status.reason = _reason(pod, status.state)
+    if status.state is AppState.FAILED:
+        status.structured_error_msg = _reply(pod)
+    return status
+
+
+def _state(  # noqa: PLR0911 - a table
+    job: Job | None, pod: Pod | None, k: int, state: AppState, *, led: bool
+) -> AppState:
+    if (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
+        return AppState.SUCCEEDED
+    if state is AppState.SUCCEEDED:
+        return AppState.CANCELLED if led else AppState.SUCCEEDED
+    if pod is not None and pod.stopped:
+        return AppState.CANCELLED  # ended by us, so its exit code says nothing about it
+    over = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))
+    if pod is not None and pod.phase == "Failed" and over:
+        return AppState.FAILED
+    if is_terminal(state):
+        return AppState.CANCELLED  # its pod was removed, or never was
+    if pod is not None and (pod.began or pod.phase == "Failed"):
+        return AppState.RUNNING
+    return AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING
+
+
+def _reason(pod: Pod, state: AppState) -> str | None:  # noqa: PLR0911 - a table
+    if pod.ended_by == "StartError":
+        return " ".join(pod.said.split())[:_TEXT]
+    if state in {AppState.PENDING, AppState.SUBMITTED}:
+        return waits_for([pod]) or None
+    if pod.stopped:
+        return "stopped"
+    if pod.disruption:
+        return f"preempted ({pod.disruption})"
+    if pod.ended_by == "OOMKilled" and pod.exit_code:
+        return "out of memory"
+    if pod.exit_code is not None and pod.exit_code in _SIGNALS:
+        return signal_name(pod.exit_code - 128)
+    return pod.reason or None
+
+
+def _reply(pod: Pod) -> str:
+    """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`."""
+    return pod.said if pod.said and pod.ended_by != "StartError" else NONE

@@ -1,0 +1,25 @@
+"""Lines that are counted: what writes them, and whether a log has each once and in order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FEW, MANY = 100_000, 1_000_000
+SCRIPT = (
+    'awk "BEGIN {{ for (n = 0; n < {lines}; n++)'
+    ' print \\"step \\" n \\": loss 0.12345, accuracy 0.98, of usual length\\" }}"'
+)
+LINE = re.compile(rb"step (\d+): loss 0\.12345, accuracy 0\.98, of usual length\"")
+
+
+def wrong(log: Path, lines: int) -> int:
+    """Return how many of the lines are missing, more than once there, or out of order; the log is removed."""
+    expected = bad = 0
+    with log.open("rb") as records:
+        for record in records:
+            if found := LINE.search(record):
+                bad += int(found[1]) != expected
+                expected = int(found[1]) + 1
+    log.unlink()
+    return bad + max(0, lines - expected)

@@ -1,0 +1,122 @@
+"""Fixtures around the Kubernetes cluster; a test that uses them is marked `engine("kubernetes")`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engines.kubernetes import engine
+from tests.engines.kubernetes.cluster import ApiServer, Cluster
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+    from tests.engines.kubernetes.proxy import KubernetesProxy
+
+__all__ = [
+    "KubernetesEngine",
+    "kubernetes_api_server",
+    "kubernetes_engine",
+    "kubernetes_make_namespace",
+    "kubernetes_namespace",
+    "kubernetes_proxy",
+]
+
+
+@dataclass(frozen=True)
+class KubernetesEngine:
+    """A cluster that answers."""
+
+    kubeconfig: Path
+    """Leads to the API server itself, past any proxy, as a user who may do all."""
+    client: ApiClient
+    """The same."""
+    cluster: Cluster | None
+    """Ours, with its programs; None for a cluster that was given."""
+    image: str
+    """A shell and its tools. There is no registry: the pull policy has to be Never or IfNotPresent."""
+    folder: Path
+
+    def python_image(self) -> str:
+        """Return the image with Python and the example's word count; the first call makes it in seconds."""
+        from tests.engines.docker.images import PYTHON
+        from tests.engines.kubernetes import images
+
+        return images.python(self.cluster) if self.cluster else PYTHON
+
+    def limited(self, namespace: str, rules: list[dict[str, Any]]) -> Path:
+        """Return the kubeconfig of a user who may do what the rules of a Role say, in the namespace, and no more."""
+        from tests.engines.kubernetes import config, namespaces
+
+        token = namespaces.grant(self.client, namespace, rules)
+        found = self.folder / f"limited-{secrets.token_hex(4)}.json"
+        found.write_text(config.with_token(self.kubeconfig, token, namespace))
+        return found
+
+    def proxy(self, kubeconfig: Path | None = None, namespace: str = "default") -> KubernetesProxy:
+        """Return a proxy, for a `with` block, that has the credentials of the kubeconfig's user."""
+        from tests.engines.kubernetes.proxy import KubernetesProxy
+
+        return KubernetesProxy(kubeconfig or self.kubeconfig, namespace)
+
+
+@pytest.fixture(scope="session")
+def kubernetes_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesEngine]:
+    """The cluster of this session, with the image of a shell."""
+    from kubernetes import config
+
+    from tests.engines.docker.images import BUSYBOX
+    from tests.engines.kubernetes import images
+
+    kubeconfig = engine.found()
+    ours = engine.ours()
+    cluster = ours if kubeconfig == ours.kubeconfig else None
+    image = images.busybox(cluster) if cluster else BUSYBOX
+    with config.new_client_from_config(str(kubeconfig)) as client:
+        yield KubernetesEngine(kubeconfig, client, cluster, image, tmp_path_factory.mktemp("kubernetes"))
+
+
+@pytest.fixture(scope="session")
+def kubernetes_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[str]:
+    """A namespace that only the tests of this process use; it is deleted at the end."""
+    from tests.engines.kubernetes import namespaces
+
+    name = namespaces.create(kubernetes_engine.client)
+    yield name
+    namespaces.delete(kubernetes_engine.client, name)
+
+
+@pytest.fixture
+def kubernetes_make_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[Callable[..., str]]:
+    """Make a namespace of the test's own, with labels of its wish: `pod-security.kubernetes.io/enforce`."""
+    from tests.engines.kubernetes import namespaces
+
+    made = []
+
+    def make(**labels: str) -> str:
+        made.append(namespaces.create(kubernetes_engine.client, labels))
+        return made[-1]
+
+    yield make
+    for name in made:
+        namespaces.delete(kubernetes_engine.client, name)
+
+
+@pytest.fixture
+def kubernetes_proxy(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str) -> Iterator[KubernetesProxy]:
+    """A proxy in front of the API server."""
+    with kubernetes_engine.proxy(namespace=kubernetes_namespace) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def kubernetes_api_server(kubernetes_engine: KubernetesEngine) -> Iterator[ApiServer]:
+    """An API server of the cluster that the test may kill and start; mark it `engine("kube-apiserver")`."""
+    assert kubernetes_engine.cluster, "the engine kube-apiserver is one of our own cluster"
+    with kubernetes_engine.cluster.another_api_server() as server:
+        yield server

@@ -1,0 +1,150 @@
+"""The programs of a cluster, built from Go modules once and kept outside the checkout.
+
+`go/` has a module for Kubernetes and etcd and one for CoreDNS; their `go.mod` and `go.sum` pin every version. What is
+built from them lies in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.engines.docker.daemon import EngineError
+
+__all__ = ["MODULES", "Module", "build", "cache", "paths", "say"]
+
+_HERE = Path(__file__).resolve().parent / "go"
+_RECIPE = "1"  # counts up when the same sources have to be built anew
+
+
+def say(text: str) -> None:
+    """Tell the person who waits."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - who waits for minutes wants to know for what
+
+
+def cache() -> Path:
+    """Return the folder for what was built."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-launch/engines"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Go module whose programs are wanted."""
+
+    name: str
+    version_of: str
+    """The requirement that gives the version."""
+    packages: dict[str, str]
+    """Program -> its Go package."""
+    minutes: str
+    """How long building takes on two cores, download included."""
+
+    @property
+    def source(self) -> Path:
+        return _HERE / self.name
+
+    @property
+    def version(self) -> str:
+        return self._find(rf"^\s*(?:require )?{re.escape(self.version_of)} v(\S+)")
+
+    @property
+    def folder(self) -> Path:
+        """Where the built programs lie; other sources, flags or processors have another folder."""
+        sources = b"".join(file.read_bytes() for file in sorted(self.source.glob("*.*")))
+        key = hashlib.sha256(f"{_RECIPE} {self.packages} {platform.machine()} ".encode() + sources).hexdigest()[:10]
+        return cache() / f"{self.name}-{self.version}-{key}"
+
+    def build(self) -> None:
+        """Build the programs into `folder`, where all appear at once."""
+        go = _go(self._find(r"^go (\S+)"))
+        version = f"v{self.version}"
+        major, minor, _ = self.version.split(".", 2)
+        # What a server says of itself; without these it is v0.0.0-master.
+        facts = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+        told = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in facts.items())
+        env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+        with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=f"{self.name}-") as made:
+            # Others work on this machine, too.
+            command = ["nice", "-n", "10", go, "build", "-trimpath", f"-ldflags=-s -w {told}"]
+            # One by one: the last name of a package need not be the program's.
+            for program, package in self.packages.items():
+                done = subprocess.run(
+                    [*command, "-o", str(Path(made, program)), package],
+                    cwd=self.source,
+                    env=env,
+                    check=False,
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+                if done.returncode != 0:
+                    last = "\n".join(done.stdout.strip().splitlines()[-8:])
+                    raise EngineError(f"go build {package} failed with {done.returncode}:\n{last}")
+            Path(made).chmod(0o755)
+            Path(made).rename(self.folder)
+            Path(made).mkdir()  # for the one who removes it
+
+    def _find(self, pattern: str) -> str:
+        found = re.search(pattern, (self.source / "go.mod").read_text(), re.MULTILINE)
+        assert found, f"{self.source}/go.mod has no {pattern}"
+        return found[1]
+
+
+_KUBERNETES = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"]
+MODULES = [
+    Module(
+        "kubernetes",
+        "k8s.io/kubernetes",
+        {"etcd": "go.etcd.io/etcd/server/v3"} | {name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES},
+        "5 to 15",
+    ),
+    Module("coredns", "github.com/coredns/coredns", {"coredns": "."}, "1 to 3"),
+]
+
+
+def paths() -> dict[str, Path]:
+    """Return where each program lies once it is built."""
+    return {name: module.folder / name for module in MODULES for name in module.packages}
+
+
+def build(tell: Callable[[str], None] = say) -> None:
+    """Build what is missing, one process at a time."""
+    cache().mkdir(parents=True, exist_ok=True)
+    for module in MODULES:
+        if module.folder.exists():
+            continue
+        with (cache() / f"{module.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not module.folder.exists():
+                what = f"{module.name} {module.version} ({', '.join(module.packages)})"
+                tell(f"building {what}: about {module.minutes} minutes, once; kept in {module.folder}")
+                module.build()
+
+
+def _go(wanted: str) -> str:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
+    go = shutil.which("go", path=path)
+    cure = f"install Go {wanted} or newer, or set LAUNCH_TEST_KUBECONFIG to a cluster (kind, minikube)"
+    if go is None:
+        raise EngineError(f"the cluster of the tests is built from Go modules, and there is no go: {cure}")
+    # Asked outside of the module, where no other Go is fetched yet.
+    told = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], cwd="/", check=True, capture_output=True, text=True)
+    has, toolchain = told.stdout.split()
+    if _numbers(has) < _numbers(wanted) and toolchain == "local":
+        raise EngineError(f"the cluster of the tests needs Go {wanted}, {go} is {has}: {cure}")
+    return go
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]

@@ -1,0 +1,82 @@
+"""Building the programs of the cluster, with a compiler that is none: the real one takes minutes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GO = """#!/bin/sh
+if [ "$1" = env ]; then echo {version}; echo local; exit; fi
+echo "$@" >> {log}
+while [ "$1" != -o ]; do shift; done
+sleep 0.05
+{build}
+"""
+PROGRAMS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "coredns"}
+
+
+@pytest.fixture
+def build(checkout, tmp_path):
+    def build(version: str = "go1.99.1", build: str = 'echo built > "$2"') -> subprocess.Popen[str]:
+        go = tmp_path / "bin/go"
+        go.parent.mkdir(exist_ok=True)
+        go.write_text(GO.format(version=version, log=tmp_path / "log", build=build))
+        go.chmod(0o755)
+        env = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [sys.executable, "-m", "tests.engines.kubernetes", "build"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=checkout, env=env, stdout=pipe, stderr=pipe, text=True)
+
+    return build
+
+
+def test_two_sessions_build_once(build, tmp_path):
+    """The second one waits, and finds all of it."""
+    told = [one.communicate() for one in [build(), build()]]
+
+    found = {Path(line) for line in told[0][0].splitlines()}
+    assert {one.name for one in found} == PROGRAMS, told
+    assert {one.read_text() for one in found} == {"built\n"}
+    assert told[0][0] == told[1][0]
+    assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
+    said = "".join(text for _, text in told).splitlines()
+    assert sorted(line.split(" (")[0] for line in said) == ["building coredns 1.15.0", "building kubernetes 1.36.3"]
+    assert all("minutes, once" in line for line in said)
+
+
+def test_what_is_built_stays(build, tmp_path):
+    build().communicate()
+    out, said = build(version="go1.1").communicate()
+
+    assert len(out.splitlines()) == len(PROGRAMS)
+    assert said == ""
+    assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
+
+
+def test_an_old_compiler_is_refused_with_the_cure(build):
+    out, said = build(version="go1.19.8").communicate()
+
+    assert out == ""
+    assert "needs Go 1.26" in said
+    assert "go1.19.8" in said
+    assert "LAUNCH_TEST_KUBECONFIG" in said
+
+
+def test_a_failed_build_leaves_nothing_and_tells_why(build, tmp_path):
+    """Half of the programs would look like all of them."""
+    first = build(build='case "$2" in *kubelet) echo no space left; exit 1;; *) echo built > "$2";; esac')
+    out, said = first.communicate()
+
+    assert (first.returncode, out) == (1, "")
+    assert "go build k8s.io/kubernetes/cmd/kubelet failed with 1:\nno space left" in said
+    assert [one.name for one in (tmp_path / "cache").rglob("*") if one.is_dir()] == [
+        "airflow-provider-launch",
+        "engines",
+    ]
+    second = build()
+    assert second.communicate()[0]
+    assert second.returncode == 0

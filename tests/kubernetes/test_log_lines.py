@@ -1,0 +1,138 @@
+"""Positions in a log whose times are not in order: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.log_lines import MARGIN_S, LineReader, split
+
+NOW = 1_700_000_000
+
+
+def stamp(ns: int) -> bytes:
+    seconds, rest = divmod(ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z ".encode()
+
+
+class Log:
+    """A growing log, as a node serves it."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, bytes]] = []
+        self.tail = b""
+
+    def add(self, ns: int, text: str) -> None:
+        self.lines.append((ns, text.encode()))
+
+    def answer(self, since: str | None) -> bytes:
+        first = 0
+        if since:
+            first = int(datetime.fromisoformat(since.replace("Z", "+00:00")).timestamp()) * 10**9
+        return b"".join(stamp(ns) + text for ns, text in self.lines if ns >= first) + self.tail
+
+
+def read(log: Log, cursor: dict, size: int = 50, limit: int = 10**9) -> tuple[list[str], dict, LineReader]:
+    reader = LineReader(cursor)
+    data = log.answer(reader.since)
+    lines: list = []
+    reader.take(split(data[at : at + size] for at in range(0, len(data), size)), lines, limit)
+    return [line.text for line in lines], reader.cursor(), reader
+
+
+def test_times_that_are_out_of_order_cost_no_line():
+    """Two threads write one file: a later line may have an earlier time."""
+    rng = random.Random(7)
+    log, seen, cursor, number = Log(), [], {}, 0
+    for step in range(300):
+        for _ in range(rng.randrange(8)):
+            number += 1
+            log.add((NOW + step // 20) * 10**9 + step * 10**6 + rng.randrange(-40, 40) * 10**6 + number, f"{number}\n")
+        lines, after, _ = read(log, cursor, limit=rng.choice([1, 20, 10**9]))
+        if rng.random() > 0.2:  # else the reader died before it stored what it read
+            seen += lines
+            cursor = after
+    while lines:
+        lines, cursor, _ = read(log, cursor)
+        seen += lines
+
+    assert seen == [f"{n}\n" for n in range(1, number + 1)]
+
+
+def test_a_read_begins_some_seconds_before_its_place():
+    log = Log()
+    log.add(NOW * 10**9 + 5, "a\n")
+    _, cursor, _ = read(log, {})
+
+    since = LineReader(cursor).since
+    assert since is not None
+    assert datetime.fromisoformat(since.replace("Z", "+00:00")).timestamp() == NOW - MARGIN_S
+
+
+def test_an_unfinished_line_is_left_for_later():
+    log = Log()
+    log.add(NOW * 10**9, "a\n")
+    log.tail = stamp(NOW * 10**9 + 1) + b"half"
+    lines, cursor, reader = read(log, {})
+
+    assert lines == ["a\n"]
+    assert [line.text for line in reader.rest()] == ["half"]
+    log.tail = b""
+    log.add(NOW * 10**9 + 1, "half and half\n")
+    assert read(log, cursor)[0] == ["half and half\n"]
+
+
+def test_the_rest_of_a_long_line_has_no_time_and_is_dropped():
+    """A line of several pieces that began before the read was delivered whole."""
+    reader = LineReader({})
+    lines: list = []
+    reader.take(split([b"xxx\n", stamp(NOW * 10**9), b"next\n"]), lines, 10**9)
+
+    assert [line.text for line in lines] == ["next\n"]
+
+
+def test_a_new_file_does_not_hold_the_place():
+    old, new = Log(), Log()
+    old.add(NOW * 10**9, "old\n")
+    new.add((NOW + 1) * 10**9, "new\n")
+    _, cursor, _ = read(old, {})
+    lines, after, reader = read(new, cursor)
+
+    assert lines == []
+    assert reader.seeking
+    assert reader.first == (NOW + 1) * 10**9
+    assert not reader.cut_off
+    assert after == cursor
+
+
+def test_an_answer_that_is_cut_off_is_no_new_file():
+    """Its lines are older than the place: they were delivered, and must not come again."""
+    log = Log()
+    for second in range(20):
+        log.add((NOW + second) * 10**9, f"{second}\n")
+    _, cursor, _ = read(log, {})
+    del log.lines[10:]
+    reader = LineReader(cursor, whole=True)
+    reader.take(split([log.answer(reader.since)]), [], 10**9)
+
+    assert reader.seeking
+    assert reader.cut_off
+
+
+@pytest.mark.parametrize("zone", ["Z", "+00:00", "+05:30", "-07:00"])
+def test_nodes_write_the_times_of_their_zone(zone):
+    reader = LineReader({})
+    lines: list = []
+    reader.take(split([f"2026-01-31T12:00:00.5{zone} a\n".encode()]), lines, 10**9)
+
+    expected = datetime.fromisoformat("2026-01-31T12:00:00" + zone.replace("Z", "+00:00")).timestamp() + 0.5
+    assert lines[0].time == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_are_whole_wherever_the_pieces_end(size):
+    text = b"a\n\nb\r\nc"
+
+    assert [*split(text[at : at + size] for at in range(0, len(text), size))] == [b"a\n", b"\n", b"b\r\n", b"c"]

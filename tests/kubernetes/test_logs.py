@@ -1,0 +1,130 @@
+"""Logs on the cluster: what the node changes, and what is said about lines that are lost."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_provider_launch.specs import AppState
+
+pytestmark = pytest.mark.engine("kubernetes")
+
+
+def test_odd_output_is_complete_but_for_carriage_returns_before_line_feeds(kubernetes_apps):
+    """containerd drops those; nothing else is changed."""
+    written = [
+        (r"\n", "\n"),
+        (r"50%%\r100%%\n", "50%\r100%\n"),
+        (r"dos\r\n", "dos\n"),
+        (r"  blanks\t \n", "  blanks\t \n"),
+        (r"\346\227\245\346\234\254\n", "日本\n"),
+        (r"a\013b\014c\302\205d\342\200\250e\n", "a\x0bb\x0cc\x85d\u2028e\n"),
+        (r"\033[31mred\033[0m\n", "\x1b[31mred\x1b[0m\n"),
+        (r"2020-01-01T00:00:00.000000000Z no time of ours\n", "2020-01-01T00:00:00.000000000Z no time of ours\n"),
+        (r"broken \377\376!\n", "broken \ufffd\ufffd!\n"),
+        (r"end", "end"),
+    ]
+    apps = kubernetes_apps
+    found = apps.run(apps.sh("; ".join(f"printf '{octal}'" for octal, _ in written)))
+
+    assert apps.lines(found.app_id) == [text for _, text in written]
+
+
+def test_lines_that_were_rotated_away_are_told(kubernetes_apps):
+    """A reader that comes back after megabytes finds another file; it goes on, and says that something is missing."""
+    apps = kubernetes_apps
+    flood = (
+        "n=0; while [ $n -lt 10 ]; do n=$((n + 1)); head -c 4000000 /dev/zero | tr '\\0' x | fold -w 999; sleep 3; done"
+    )
+    app_id = apps.start(apps.sh(f"echo first; sleep 3; {flood}; echo; echo last"))
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    chunk = apps.scheduler.read_logs(app_id, "main", 0)
+    assert [line.text for line in chunk.lines] == ["first\n"]
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    rest: list[str] = []
+    while (chunk := apps.another().read_logs(app_id, "main", 0, chunk.cursor)).lines:
+        rest += [line.text for line in chunk.lines]
+
+    assert rest[-1] == "last\n"
+    told = [text for text in rest if "lines may be missing here" in text]
+    # Without a rotation, on a cluster that keeps more, everything is there.
+    assert len(told) == 1 or sum(len(text) for text in rest) > 40_000_000
+
+
+def test_a_log_that_is_followed_loses_nothing_to_rotation(kubernetes_apps, kubernetes_proxy):
+    """The node keeps some megabytes; who reads on while it is written gets all of them."""
+    apps = kubernetes_apps
+    lines = "seq $((n * 10000)) $((n * 10000 + 3999)) | sed 's/$/ '$PAD'/'"
+    flood = f"n=0; while [ $n -lt 12 ]; do n=$((n + 1)); {lines}; sleep 2; done"
+    app_id = apps.start(apps.sh(f"PAD=$(head -c 990 /dev/zero | tr '\\0' x); echo first; sleep 4; {flood}"))
+    seen: list[str] = []
+    cursor, over = None, False
+    while True:
+        chunk = apps.scheduler.read_logs(app_id, "main", 0, cursor)
+        cursor = chunk.cursor
+        seen += [line.text.split()[0] for line in chunk.lines]
+        if not chunk.lines:
+            if over:
+                break
+            over = apps.scheduler.describe(app_id).state is AppState.SUCCEEDED
+            time.sleep(0.2)
+
+    assert any(request.query.get("follow") for request in kubernetes_proxy.matching("GET", "/log$"))
+    assert seen == ["first", *(str(n * 10000 + k) for n in range(1, 13) for k in range(4000))]
+
+
+def test_a_log_that_is_followed_costs_no_requests_while_it_is_quiet(kubernetes_apps, kubernetes_proxy):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo one; sleep 12; echo two; sleep 300"))
+    apps.running(app_id)
+    lines, cursor, before = [], None, None
+    deadline = time.monotonic() + 60
+    while lines != ["one\n", "two\n"]:
+        assert time.monotonic() < deadline, lines
+        chunk = apps.scheduler.read_logs(app_id, "main", 0, cursor)
+        lines, cursor = lines + [line.text for line in chunk.lines], chunk.cursor
+        followed = any(request.query.get("follow") for request in kubernetes_proxy.matching("GET", "/log$"))
+        if followed and before is None:
+            before = kubernetes_proxy.count()
+        time.sleep(0.1)
+
+    assert before is not None, "the log is not followed"
+    assert kubernetes_proxy.count() == before
+
+
+def test_of_many_logs_only_some_are_followed(kubernetes_apps, kubernetes_proxy):
+    """Each costs a connection and a thread; the others are read as often as they are asked for."""
+    apps = kubernetes_apps
+    count = 12
+    app_id = apps.start(apps.sh("for i in 1 2 3 4 5 6; do echo $i; sleep 2; done", num_replicas=count))
+    cursors, lines = [None] * count, [list[str]() for _ in range(count)]
+    followed: set[str] = set()
+    ended = False
+    while True:
+        got = 0
+        for k in range(count):
+            chunk = apps.scheduler.read_logs(app_id, "main", k, cursors[k])
+            cursors[k] = chunk.cursor
+            lines[k] += [line.text for line in chunk.lines]
+            got += len(chunk.lines)
+        if max(map(len, lines)) < 6:  # all run
+            followed |= {r.path for r in kubernetes_proxy.matching("GET", "/log$") if r.query.get("follow")}
+        if ended and not got:
+            break
+        ended = apps.scheduler.describe(app_id).state is AppState.SUCCEEDED
+        time.sleep(0.2)
+
+    assert lines == [[f"{i}\n" for i in range(1, 7)]] * count
+    assert 0 < len(followed) <= 8
+
+
+def test_the_log_of_a_deleted_pod_ends_and_the_app_is_still_known(kubernetes_apps):
+    apps = kubernetes_apps
+    found = apps.run(apps.sh("echo run"))
+    assert apps.lines(found.app_id) == ["run\n"]
+    (pod,) = apps.pods(found.app_id)
+    apps.call("DELETE", f"/api/v1/{{ns}}/pods/{pod.name}")
+
+    assert list(apps.another().log_iter(found.app_id, "main", 0)) == []
+    assert apps.another().describe(found.app_id).state is AppState.SUCCEEDED

@@ -1,0 +1,203 @@
+"""Any number of observers, each of which may stall or die anywhere: exact counts, no double start, no overlap."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.objects import Pod
+from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
+from airflow_provider_launch.specs import AppState, RetryPolicy, Role, is_terminal
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+pytestmark = pytest.mark.engine("kubernetes")
+
+CHAOS_S = 60.0
+LIMIT_S = 200.0
+
+
+class Killed(BaseException):
+    """The observer's process has died."""
+
+
+class Chaos:
+    """Makes the requests of one observer stall, or be its last."""
+
+    def __init__(self, scheduler: KubernetesScheduler, dice: random.Random) -> None:
+        self._dice = dice
+        self._sent = scheduler.cluster._sent
+        scheduler.cluster._sent = self._request  # type: ignore[method-assign]
+        self.tired = False
+
+    def _request(self, method: str, path: str, *args: Any) -> Any:
+        if self._dice.random() < 0.15 and not self.tired:
+            time.sleep(self._dice.random() * 3)
+        doomed = method != "GET" and self._dice.random() < 0.3 and not self.tired
+        if doomed and self._dice.random() < 0.5:
+            raise Killed
+        answer = self._sent(method, path, *args)
+        if doomed:
+            answer.close()
+            raise Killed
+        return answer
+
+
+class Observers:
+    """Threads that look at apps until all have ended; one that dies is replaced."""
+
+    def __init__(self, apps: Any, app_ids: list[str], number: int, seed: int) -> None:
+        self.app_ids = app_ids
+        self.seen: list[dict[str, list[AppState]]] = []
+        """Of each observer: app to its states, in order."""
+        self.deaths = 0
+        self._apps = apps
+        self._began = time.monotonic()
+        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed + n),)) for n in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, dice: random.Random) -> None:
+        seen: dict[str, list[AppState]] = {app_id: [] for app_id in self.app_ids}
+        self.seen.append(seen)
+        while time.monotonic() - self._began < LIMIT_S:
+            scheduler = self._apps.another()
+            chaos = Chaos(scheduler, dice)
+            with contextlib.suppress(Killed), contextlib.closing(scheduler):
+                while time.monotonic() - self._began < LIMIT_S:
+                    # The last ones work undisturbed, so that the test ends.
+                    chaos.tired = time.monotonic() - self._began > CHAOS_S
+                    if self._look(scheduler, seen):
+                        return
+                    time.sleep(dice.random() * 0.5)
+            self.deaths += 1
+
+    def _look(self, scheduler: KubernetesScheduler, seen: dict[str, list[AppState]]) -> bool:
+        found = scheduler.describe_many(self.app_ids)
+        for app_id, response in found.items():
+            assert response is not None
+            seen[app_id].append(response.state)
+        return all(response and is_terminal(response.state) for response in found.values())
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+def role(apps: Any, name: str, script: str, policy: RetryPolicy, retries: int, replicas: int) -> Role:
+    text = f"echo begun; {script}"
+    return apps.sh(text, name, num_replicas=replicas, max_retries=retries, retry_policy=policy)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_observers_that_stall_and_die_keep_the_counts(kubernetes_apps, seed):
+    apps, application, replica = kubernetes_apps, RetryPolicy.APPLICATION, RetryPolicy.REPLICA
+    roles = {
+        "application": [
+            role(apps, "a", "sleep 0.3; exit 1", application, 2, 2),
+            role(apps, "b", "sleep 300", application, 2, 2),
+        ],
+        "again": [
+            role(apps, "a", "sleep 0.2; [ $LAUNCH_ATTEMPT = 1 ]", application, 2, 2),
+            role(apps, "b", "true", replica, 0, 1),
+        ],
+        "replica": [role(apps, "a", "exit 1", replica, 1, 2), role(apps, "b", "sleep 300", replica, 1, 1)],
+    }
+    ids = {name: apps.start(*each) for name, each in roles.items()}
+    observers = Observers(apps, list(ids.values()), 3, seed)
+    observers.join()
+    assert observers.deaths > 3, "the chaos was none"
+
+    ends = {name: {seen[app_id][-1] for seen in observers.seen} for name, app_id in ids.items()}
+    assert ends == {"application": {AppState.FAILED}, "again": {AppState.SUCCEEDED}, "replica": {AppState.FAILED}}
+    for seen in observers.seen:
+        for states in seen.values():
+            first = next((n for n, state in enumerate(states) if is_terminal(state)), len(states))
+            assert len(set(states[first:])) <= 1, "an end was taken back"
+    pods = {name: apps.pods(app_id) for name, app_id in ids.items()}
+    assert attempts(pods["application"], "a") == {0: 2, 1: 2, 2: 2}
+    assert {k: min(n, 2) for k, n in attempts(pods["application"], "b").items()} == {0: 2, 1: 2, 2: 2}
+    assert attempts(pods["again"], "a") == {0: 2, 1: 2}
+    for found in pods.values():
+        assert overlaps(found) == []
+    for app_id in ids.values():
+        apps.scheduler.delete(app_id)
+
+
+def attempts(pods: list[Pod], name: str) -> dict[int, int]:
+    """Return how many replicas of a role were made in each attempt of the app."""
+    found: dict[int, int] = {}
+    for pod in pods:
+        if pod.role == name:
+            found[pod.app_attempt] = found.get(pod.app_attempt, 0) + 1
+    return found
+
+
+def overlaps(pods: list[Pod]) -> list[tuple[str, str]]:
+    """Return pods of different attempts of the app that ran at the same time; the server's times are whole seconds."""
+    ran = [pod for pod in pods if pod.started is not None]
+    return [
+        (one.name, other.name)
+        for one in ran
+        for other in ran
+        if one.app_attempt < other.app_attempt and (one.finished or time.time()) > (other.started or 0) + 1
+    ]
+
+
+def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
+    """Nobody looked for a while: then everything goes on, with the same counts."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo run; exit 3", max_retries=1), apps.sh("echo up; sleep 300", "peer"))
+    deadline = time.monotonic() + 60
+    while not any(pod.phase == "Failed" for pod in apps.pods(app_id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    time.sleep(3)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert found.num_restarts == 1
+    assert apps.lines(app_id) == ["run\n"] * 2
+    assert apps.lines(app_id, "peer") == ["up\n"] * 2
+
+
+@pytest.mark.engine("kube-apiserver")
+def test_an_api_server_that_is_killed_and_started_costs_no_line(
+    kubernetes_apps, kubernetes_api_server, kubernetes_namespace
+):
+    apps = kubernetes_apps
+    through = apps.another(kubeconfig_path=str(kubernetes_api_server.kubeconfig))
+    script = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.05; done"
+    app_id = through.schedule(apps.info(apps.sh(script)))
+    seen: list[str] = []
+    cursor, kills, outages = None, 0, 0
+    state = AppState.PENDING
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline:
+        try:
+            found = through.describe(app_id)
+            assert found is not None
+            state = found.state
+            chunk = through.read_logs(app_id, "main", 0, cursor)
+        except SchedulerUnavailableError:
+            outages += 1
+            if kills and outages % 3 == 0:
+                kubernetes_api_server.start()
+            continue
+        seen += [line.text for line in chunk.lines]
+        cursor = chunk.cursor
+        if is_terminal(state) and not chunk.lines:
+            break
+        if len(seen) > 40 * (kills + 1) and kills < 3 and not is_terminal(state):
+            kubernetes_api_server.kill()
+            kills += 1
+        time.sleep(0.1)
+
+    assert kills
+    assert state is AppState.SUCCEEDED
+    assert seen == [f"{n}\n" for n in range(1, 301)]

@@ -1,0 +1,360 @@
+"""From Jobs and anchor to the state of an app and its next step: tables, no cluster is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, PlannedRole, job_of
+from airflow_provider_launch.schedulers.kubernetes.reconcile import (
+    CANCEL,
+    LEADER,
+    OWN,
+    PEER,
+    RESTART,
+    STRAY,
+    TIME,
+    Verdict,
+    judge,
+)
+from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.states import AppState
+
+NOW = 1_700_000_000.0
+STARTED = "2023-11-14T22:13:00Z"  # 20 s before
+
+RUNS = {"active": 1, "ready": 1, "startTime": STARTED}
+STARTS = {"active": 1, "startTime": STARTED}
+DONE = {
+    "succeeded": 1,
+    "completedIndexes": "0",
+    "startTime": STARTED,
+    "conditions": [{"type": "Complete", "status": "True"}],
+}
+FAILS = {"active": 1, "ready": 1, "failed": 1, "failedIndexes": "1", "startTime": STARTED}
+
+
+def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
+    condition = {"type": "Failed", "status": "True", "reason": reason, "message": "m"}
+    return {"failed": 1, "failedIndexes": "0", "startTime": STARTED, "conditions": [condition]}
+
+
+def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: bool) -> Plan:
+    names = "ab"[: len(policies)]
+    roles = (PlannedRole(name, name, 2, RolePolicy(how, retries)) for name, how in zip(names, policies, strict=True))
+    return Plan(tuple(roles), limit, 10, how.get("queue", False), how.get("leader", False))
+
+
+ONE, TWO = plan("APPLICATION"), plan("APPLICATION", "APPLICATION")
+
+
+def job(role: str, status: dict[str, Any], attempt: int = 0, **fields: Any) -> Any:
+    spec = {"suspend": fields.get("suspend", False), "parallelism": fields.get("parallelism", 2), "completions": 2}
+    notes = {"launch.io/ended": fields["ended"]} if "ended" in fields else {}
+    return job_of(
+        {
+            "metadata": {
+                "name": f"x--{role}-r{attempt}",
+                "uid": fields.get("uid", f"{role}{attempt}"),
+                "resourceVersion": "1",
+                "labels": {"launch.io/role": role, "launch.io/attempt": str(attempt)},
+                "annotations": notes,
+            },
+            "spec": spec,
+            "status": status,
+        }
+    )
+
+
+def anchor(attempt: int = 0, committed: str | None = "ab", *, released: bool = True, **notes: str) -> Anchor:
+    known = {"launch.io/spec-hash": "h", "launch.io/attempt": str(attempt)}
+    if committed is not None:
+        known[f"launch.io/uids-{attempt}"] = json.dumps({role: f"{role}{attempt}" for role in committed})
+    if released:
+        known["launch.io/released"] = str(attempt)
+    known |= {f"launch.io/{name}": text for name, text in notes.items()}
+    return Anchor("x", "u", known, (), False)
+
+
+def app(found: Anchor | None, *jobs: Any) -> App:
+    return App("x", {(one.role, one.attempt): one for one in jobs}, found)
+
+
+def steps(verdict: Verdict) -> list[Any]:
+    """What there is to do, in few words."""
+    found: list[Any] = [(one.role, one.attempt, why) for one, why in verdict.end]
+    found += [f"restart {verdict.restart}"] if verdict.restart else []
+    found += ["settle"] if verdict.settle_failure else []
+    found += ["create"] if verdict.create else []
+    found += [("release", *(one.role for one in verdict.release))] if verdict.release is not None else []
+    return found
+
+
+# ---- without the anchor: one list of Jobs for all apps ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("jobs", "state"),
+    [
+        ([job("a", STARTS), job("b", STARTS)], AppState.PENDING),
+        ([job("a", RUNS), job("b", STARTS)], AppState.RUNNING),
+        ([job("a", DONE), job("b", STARTS)], AppState.RUNNING),
+        ([job("a", {"startTime": STARTED, "failed": 1}), job("b", STARTS)], AppState.RUNNING),
+        ([job("a", DONE), job("b", DONE)], AppState.SUCCEEDED),
+        # A Job that was resumed keeps its condition, as false.
+        ([job("a", RUNS | {"conditions": [{"type": "Failed", "status": "False"}]}), job("b", RUNS)], AppState.RUNNING),
+    ],
+)
+def test_what_is_clear_from_the_jobs_alone(jobs, state):
+    verdict = judge(app(None, *jobs), TWO, NOW)
+
+    assert (verdict.state, verdict.unclear, verdict.settled) == (state, False, True)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [],
+        [job("a", RUNS)],
+        [job("a", RUNS), job("b", {}, suspend=True)],
+        [job("a", RUNS), job("b", FAILS)],
+        [job("a", RUNS), job("b", failed())],
+        [job("a", RUNS), job("b", RUNS, ended=CANCEL)],
+        [job("a", RUNS, 1), job("b", RUNS, 1), job("a", RUNS, 0)],
+    ],
+)
+def test_everything_else_needs_the_anchor(jobs):
+    assert judge(app(None, *jobs), TWO, NOW).unclear
+
+
+def test_a_time_limit_that_is_over_needs_the_anchor():
+    jobs = [job("a", RUNS), job("b", RUNS)]
+
+    assert judge(app(None, *jobs), plan("REPLICA", "REPLICA", limit=10.0), NOW).unclear
+    assert not judge(app(None, *jobs), plan("REPLICA", "REPLICA", limit=30.0), NOW).unclear
+
+
+# ---- the states, and what to do --------------------------------------------------------------------------------------
+
+TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
+    "a submitter died before its Jobs": (TWO, app(anchor(0, None, released=False)), AppState.SUBMITTED, []),
+    "a submitter died before the release": (
+        TWO,
+        app(anchor(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True)),
+        AppState.SUBMITTED,
+        [],
+    ),
+    "held by a queue": (
+        plan("REPLICA", queue=True),
+        app(anchor(0, "a"), job("a", {}, suspend=True)),
+        AppState.PENDING,
+        [],
+    ),
+    "runs": (TWO, app(anchor(), job("a", RUNS), job("b", RUNS)), AppState.RUNNING, []),
+    "one has failed: the others end": (
+        TWO,
+        app(anchor(), job("a", RUNS), job("b", FAILS)),
+        AppState.RUNNING,
+        [("a", 0, PEER), ("b", 0, OWN)],
+    ),
+    "one is failing, before its condition": (
+        TWO,
+        app(anchor(), job("a", RUNS), job("b", RUNS | {"conditions": [{"type": "FailureTarget", "status": "True"}]})),
+        AppState.RUNNING,
+        [("a", 0, PEER), ("b", 0, OWN)],
+    ),
+    "one has failed, the other ends": (
+        TWO,
+        app(anchor(), job("a", RUNS, ended=PEER), job("b", failed(), ended=OWN)),
+        AppState.RUNNING,
+        [("a", 0, PEER)],
+    ),
+    "all have ended": (
+        TWO,
+        app(anchor(), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
+        AppState.FAILED,
+        [],
+    ),
+    "failed and then cancelled stays failed": (
+        TWO,
+        app(anchor(cancelled="true"), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
+        AppState.FAILED,
+        [],
+    ),
+    "cancelled": (
+        TWO,
+        app(anchor(cancelled="true"), job("a", RUNS), job("b", STARTS)),
+        AppState.RUNNING,
+        [("a", 0, CANCEL), ("b", 0, CANCEL)],
+    ),
+    "cancelled before its release": (
+        TWO,
+        app(anchor(released=False, cancelled="true"), job("a", {}, suspend=True), job("b", {}, suspend=True)),
+        AppState.SUBMITTED,
+        [("a", 0, CANCEL), ("b", 0, CANCEL)],
+    ),
+    "cancelled before its Jobs": (TWO, app(anchor(0, None, cancelled="true")), AppState.CANCELLED, []),
+    "cancelled in a queue": (
+        plan("REPLICA", queue=True),
+        app(anchor(0, "a", cancelled="true"), job("a", {}, suspend=True, parallelism=0, ended=CANCEL)),
+        AppState.CANCELLED,
+        [],
+    ),
+    "cancelled and ended": (
+        TWO,
+        app(
+            anchor(cancelled="true"),
+            job("a", failed(), ended=CANCEL),
+            job("b", failed("DeadlineExceeded"), ended=CANCEL),
+        ),
+        AppState.CANCELLED,
+        [],
+    ),
+    "cancelled too late": (
+        TWO,
+        app(anchor(cancelled="true"), job("a", DONE), job("b", DONE, ended=CANCEL)),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "one succeeded, the other was cancelled": (
+        TWO,
+        app(anchor(cancelled="true"), job("a", DONE), job("b", failed(), ended=CANCEL)),
+        AppState.CANCELLED,
+        [],
+    ),
+    "time limit": (
+        plan("REPLICA", limit=10.0),
+        app(anchor(0, "a"), job("a", RUNS)),
+        AppState.RUNNING,
+        [("a", 0, TIME)],
+    ),
+    "time limit, all ended": (
+        plan("REPLICA", limit=10.0),
+        app(anchor(0, "a"), job("a", failed(), ended=TIME)),
+        AppState.FAILED,
+        [],
+    ),
+    "time limit, kept by Kubernetes": (
+        plan("REPLICA", limit=10.0),
+        app(anchor(0, "a"), job("a", failed("DeadlineExceeded"))),
+        AppState.FAILED,
+        [],
+    ),
+    "a failure that begins the app anew": (
+        plan("REPLICA", "APPLICATION", retries=1),
+        app(anchor(), job("a", RUNS), job("b", FAILS)),
+        AppState.RUNNING,
+        ["restart b"],
+    ),
+    "a failure for good goes before it": (
+        plan("REPLICA", "APPLICATION", retries=1),
+        app(anchor(), job("a", failed()), job("b", FAILS)),
+        AppState.RUNNING,
+        [("b", 0, OWN)],
+    ),
+    "the old attempt ends first": (
+        plan("APPLICATION", "APPLICATION", retries=1),
+        app(anchor(1, None), job("a", RUNS), job("b", failed())),
+        AppState.RUNNING,
+        [("a", 0, RESTART)],
+    ),
+    "then the new one is created": (
+        plan("APPLICATION", "APPLICATION", retries=1),
+        app(anchor(1, None), job("a", failed(), ended=RESTART), job("b", failed())),
+        AppState.RUNNING,
+        ["create"],
+    ),
+    "and released": (
+        plan("APPLICATION", retries=1),
+        app(anchor(1, "a", released=False), job("a", failed()), job("a", {}, 1, suspend=True)),
+        AppState.RUNNING,
+        [("release", "a")],
+    ),
+    "the last attempt fails: that is settled first": (
+        plan("APPLICATION", retries=1),
+        app(anchor(1, "a"), job("a", failed()), job("a", failed(), 1)),
+        AppState.RUNNING,
+        ["settle"],
+    ),
+    "the last attempt has failed": (
+        plan("APPLICATION", retries=1),
+        app(anchor(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
+        AppState.FAILED,
+        [],
+    ),
+    "cancelled between two attempts": (
+        plan("APPLICATION", retries=1),
+        app(anchor(1, None, cancelled="true"), job("a", failed())),
+        AppState.CANCELLED,
+        [],
+    ),
+    "the leader is done, and the others of its role are being killed": (
+        plan("APPLICATION", leader=True),
+        app(anchor(0, "a"), job("a", FAILS | {"completedIndexes": "0"})),
+        AppState.RUNNING,
+        [],
+    ),
+    "the leader is done": (
+        plan("APPLICATION", "APPLICATION", leader=True),
+        app(anchor(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [("b", 0, LEADER)],
+    ),
+    "the leader is done, and the other role is stopped": (
+        plan("APPLICATION", "APPLICATION", leader=True),
+        app(anchor(), job("a", DONE), job("b", failed("DeadlineExceeded"), ended=LEADER)),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "a replica failed before the leader was done": (
+        plan("APPLICATION", leader=True),
+        app(anchor(0, "a"), job("a", FAILS)),
+        AppState.RUNNING,
+        [("a", 0, OWN)],
+    ),
+    "without a leader the one role waits for the other": (
+        TWO,
+        app(anchor(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [],
+    ),
+    "a stalled observer made a Job": (
+        ONE,
+        app(anchor(0, "a"), job("a", {}, suspend=True, uid="other")),
+        AppState.UNKNOWN,
+        [("a", 0, STRAY)],
+    ),
+    "a Job was removed from outside": (TWO, app(anchor(), job("a", RUNS)), AppState.RUNNING, []),
+    "a Job was removed, the other has ended": (TWO, app(anchor(), job("a", DONE)), AppState.UNKNOWN, []),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_state_and_next_step(name):
+    known, given, state, todo = TABLE[name]
+    verdict = judge(given, known, NOW)
+
+    assert (verdict.state, steps(verdict)) == (state, todo)
+
+
+def test_only_a_submitter_begins():
+    """Whoever describes an app whose submitter died must not start it: the task may be gone."""
+    made = app(anchor(0, None, released=False))
+    waits = app(anchor(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
+
+    assert steps(judge(made, TWO, NOW, submitted=True)) == ["create"]
+    assert steps(judge(waits, TWO, NOW, submitted=True)) == [("release", "a", "b")]
+
+
+def test_a_queue_lets_go_by_itself():
+    given = app(anchor(0, "a", released=False), job("a", {}, suspend=True))
+
+    assert steps(judge(given, plan("REPLICA", queue=True), NOW, submitted=True)) == [("release",)]
+
+
+def test_the_limit_is_told():
+    _, given, _, _ = TABLE["time limit, kept by Kubernetes"]
+
+    assert "time limit of 10 s" in judge(given, plan("REPLICA", limit=10.0), NOW).msg

@@ -1,0 +1,404 @@
+"""From an app to the objects that are sent: no cluster is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.bodies import anchor_body, format_request, job_body, pod_body
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, packed, unpacked
+from airflow_provider_launch.specs import (
+    AppDef,
+    BindMount,
+    DeviceMount,
+    InvalidAppError,
+    Resource,
+    RetryPolicy,
+    Role,
+    UnsupportedError,
+    VolumeMount,
+    macros,
+)
+
+
+def role(name: str = "main", **fields: Any) -> Role:
+    return Role(name, **{"image": "repo/image:1", "entrypoint": "run", **fields})
+
+
+def request(*roles: Role, environ: dict[str, str] | None = None, **opts: Any) -> KubernetesRequest:
+    return build_request(AppDef("app", list(roles)), KubernetesOpts(**opts), "app-1", environ or {})
+
+
+def job(*roles: Role, attempt: int = 0, **how: Any) -> dict[str, Any]:
+    made = request(*roles, **how)
+    return job_body(made, made.roles[0], attempt)
+
+
+def pod(*roles: Role, **how: Any) -> dict[str, Any]:
+    return job(*roles, **how)["spec"]["template"]["spec"]
+
+
+def container(*roles: Role, **how: Any) -> dict[str, Any]:
+    return pod(*roles, **how)["containers"][0]
+
+
+def env(*roles: Role, **how: Any) -> dict[str, str]:
+    return {item["name"]: item["value"] for item in container(*roles, **how)["env"] if "value" in item}
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("app_id", ["a", "a-1", "x--y", "a" * 63])
+def test_ids_that_can_name_a_service(app_id):
+    assert APP_ID.fullmatch(app_id)
+
+
+@pytest.mark.parametrize("app_id", ["", "1a", "A", "a_b", "a.b", "a-", "-a", "a" * 64, "a\n", "ä"])
+def test_ids_that_cannot(app_id):
+    assert not APP_ID.fullmatch(app_id)
+
+
+@pytest.mark.parametrize("name", ["", "日本", "..", "9 lives", "Ünïcode", "x" * 300, "-a-"])
+def test_the_name_of_any_app_gives_a_valid_id(name):
+    assert APP_ID.fullmatch(f"{app_slug(name)}-b0123456789abc")
+
+
+@pytest.mark.parametrize("replicas", [1, 10, 11, 100, 1001])
+@pytest.mark.parametrize("attempt", [0, 1, 12])
+@pytest.mark.parametrize("length", [1, 30, 63])
+def test_a_host_name_is_never_too_long(length, attempt, replicas):
+    name = job_name("a" * length, "r" * 40, attempt, replicas)
+
+    assert len(f"{name}-{replicas - 1}") <= 63
+    assert name[0].isalpha()
+
+
+def test_long_names_that_differ_at_their_end_stay_apart():
+    """Cut names hold a hash of the whole."""
+    names = {job_name("a" * 63, slug, attempt, 10) for slug in ("x", "y") for attempt in (0, 1)}
+
+    assert len(names) == 4
+
+
+def test_names_that_run_together_stay_apart():
+    assert job_name("x-y", "z", 0, 1) != job_name("x", "y-z", 0, 1)
+    assert job_name("x", role_slugs(["z-r1"])[0], 0, 1) != job_name("x", role_slugs(["z"])[0], 1, 1)
+
+
+@pytest.mark.parametrize(("one", "other"), [("a/b", "a b"), ("Main", "main"), ("a.b", "a-b")])
+def test_roles_that_would_share_a_job_are_refused(one, other):
+    with pytest.raises(InvalidAppError, match=f"{one}.*{other}"):
+        role_slugs([one, other])
+
+
+# ---- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def test_job_of_a_plain_role():
+    found = job(role(args=["--id", macros.replica_id], num_replicas=3))
+    template = found["spec"].pop("template")
+
+    assert found == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "app-1--main",
+            "labels": {
+                "launch.io/managed": "true",
+                "launch.io/app-id": "app-1",
+                "launch.io/role": "main",
+                "launch.io/attempt": "0",
+            },
+            "annotations": {
+                "launch.io/app-name": "app",
+                "launch.io/spec-hash": found["metadata"]["annotations"]["launch.io/spec-hash"],
+                "launch.io/plan": '{"roles":[["main","main",3,"APPLICATION",0]],"time_limit_s":null,"grace_s":10,'
+                '"queue":false,"leader":false}',
+            },
+        },
+        "spec": {
+            "suspend": True,
+            "completionMode": "Indexed",
+            "completions": 3,
+            "parallelism": 3,
+            "backoffLimitPerIndex": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+            },
+            "ttlSecondsAfterFinished": 604800,
+        },
+    }
+    (main,) = template["spec"].pop("containers")
+    assert template["spec"] == {
+        "subdomain": "app-1",
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 10,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "shareProcessNamespace": True,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    assert main["command"] == ["run"]
+    assert main["args"] == ["--id", "$(LAUNCH_REPLICA_ID)"]
+    assert main["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert main["env"][0]["name"] == "LAUNCH_REPLICA_ID"
+
+
+def test_retries_of_replicas_are_counted_by_kubernetes():
+    found = job(role(max_retries=3, retry_policy=RetryPolicy.REPLICA))
+
+    assert found["spec"]["backoffLimitPerIndex"] == 3
+    assert container(role(max_retries=3, retry_policy=RetryPolicy.REPLICA))["env"][1] == {
+        "name": "LAUNCH_ATTEMPT",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"}},
+    }
+
+
+def test_another_attempt_of_the_app_has_jobs_and_a_rank_0_of_its_own():
+    found = job(role(max_retries=2), attempt=1)
+    (main,) = found["spec"]["template"]["spec"]["containers"]
+    values = {item["name"]: item.get("value") for item in main["env"]}
+
+    assert found["metadata"]["name"] == "app-1--main-r1"
+    assert found["spec"]["backoffLimitPerIndex"] == 0
+    assert values["LAUNCH_ATTEMPT"] == "1"
+    assert values["TORCHX_RANK0_HOST"] == "app-1--main-r1-0.app-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("$HOME", "$$HOME"),
+        ("$$(HOME)", "$$(HOME)"),
+        ("$(LAUNCH_REPLICA_ID)", "$$(LAUNCH_REPLICA_ID)"),
+        (macros.replica_id, "$(LAUNCH_REPLICA_ID)"),
+        (f"{macros.app_id}/{macros.replica_id}$", "app-1/$(LAUNCH_REPLICA_ID)$$"),
+    ],
+)
+def test_dollars_of_the_user_are_no_references_of_kubernetes(given, sent):
+    """It would expand `$(NAME)`, and turn `$$` into `$`."""
+    assert container(role(args=[given]))["args"] == [sent]
+    assert env(role(env={"A": given}))["A"] == sent
+
+
+def test_what_is_copied_holds_no_macros():
+    found = env(role(), copy_env=["A"], environ={"A": macros.replica_id, "AIRFLOW_A": "secret"})
+
+    assert found["A"] == "$${replica_id}"
+    assert "AIRFLOW_A" not in found
+
+
+def test_only_the_first_role_has_a_result():
+    made = request(role("one"), role("two"))
+    names = [
+        {item["name"] for item in job_body(made, each, 0)["spec"]["template"]["spec"]["containers"][0]["env"]}
+        for each in made.roles
+    ]
+
+    assert ["LAUNCH_RESULT_PATH" in found for found in names] == [True, False]
+
+
+def test_resources_become_limits():
+    found = container(role(resource=Resource(cpu=2, gpu=1, memMB=64, devices={"vpc.amazonaws.com/efa": 4})))
+
+    assert found["resources"] == {
+        "limits": {"cpu": "2", "memory": "64Mi", "nvidia.com/gpu": "1", "vpc.amazonaws.com/efa": "4"}
+    }
+    assert "resources" not in container(role(resource=Resource(cpu=0, gpu=0, memMB=-1)))
+
+
+def test_an_instance_type_selects_nodes():
+    resource = Resource(cpu=1, gpu=0, memMB=1, capabilities={"node.kubernetes.io/instance-type": "p4d.24xlarge"})
+
+    assert pod(role(resource=resource), node_selector={"zone": "a"})["nodeSelector"] == {
+        "zone": "a",
+        "node.kubernetes.io/instance-type": "p4d.24xlarge",
+    }
+
+
+def test_mounts():
+    mounts = [BindMount("/data", "/mnt", read_only=True), VolumeMount("claim", "/vol")]
+    found = pod(role(mounts=mounts), shm_size_mb=256)
+
+    assert found["volumes"] == [
+        {"name": "mount-0", "hostPath": {"path": "/data"}},
+        {"name": "mount-1", "persistentVolumeClaim": {"claimName": "claim", "readOnly": False}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+    ]
+    assert found["containers"][0]["volumeMounts"] == [
+        {"name": "mount-0", "mountPath": "/mnt", "readOnly": True},
+        {"name": "mount-1", "mountPath": "/vol", "readOnly": False},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "sent"),
+    [
+        ("service_account", "runner", "serviceAccountName", "runner"),
+        ("service_account", "runner", "automountServiceAccountToken", True),
+        ("priority_class", "high", "priorityClassName", "high"),
+        ("tolerations", [{"operator": "Exists"}], "tolerations", [{"operator": "Exists"}]),
+        ("affinity", {"nodeAffinity": {}}, "affinity", {"nodeAffinity": {}}),
+        ("image_pull_secrets", ["a", "b"], "imagePullSecrets", [{"name": "a"}, {"name": "b"}]),
+        ("grace_s", 1.2, "terminationGracePeriodSeconds", 2),
+        ("init", False, "shareProcessNamespace", None),
+        ("security", "none", "securityContext", None),
+    ],
+)
+def test_an_option_of_the_pod(option, value, field, sent):
+    assert pod(role(), **{option: value}).get(field) == sent
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "sent"),
+    [
+        ("pull", "never", "imagePullPolicy", "Never"),
+        ("pull", "always", "imagePullPolicy", "Always"),
+        ("working_dir", "/work", "workingDir", "/work"),
+        ("security", "none", "securityContext", None),
+    ],
+)
+def test_an_option_of_the_container(option, value, field, sent):
+    assert container(role(), **{option: value}).get(field) == sent
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "sent"),
+    [
+        ("ttl_s", 60, "ttlSecondsAfterFinished", 60),
+        ("ttl_s", None, "ttlSecondsAfterFinished", None),
+        ("time_limit_s", 5.0, "activeDeadlineSeconds", 75),
+    ],
+)
+def test_an_option_of_the_job(option, value, field, sent):
+    assert job(role(), **{option: value})["spec"].get(field) == sent
+
+
+def test_run_as_user_stays_restricted():
+    assert pod(role(), run_as_user=1000)["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "runAsUser": 1000,
+    }
+
+
+def test_a_disruption_may_be_a_failure():
+    rules = job(role(), on_disruption="fail")["spec"]["podFailurePolicy"]["rules"]
+
+    assert [rule["action"] for rule in rules] == ["FailJob"]
+
+
+def test_labels_and_annotations_of_the_user_stand_beside_ours():
+    found = job(role(), labels={"team": "a"}, annotations={"note": "b"}, queue="gpu")
+    template = found["spec"]["template"]["metadata"]
+
+    assert found["metadata"]["labels"]["team"] == template["labels"]["team"] == "a"
+    assert found["metadata"]["annotations"]["note"] == template["annotations"]["note"] == "b"
+    assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
+    with pytest.raises(InvalidAppError, match=r"launch\.io/role"):
+        request(role(), labels={"launch.io/role": "x"})
+
+
+# ---- overlay ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_overlay_reaches_every_other_field():
+    overlay = {
+        "pod": {"hostNetwork": True, "volumes": [{"name": "x", "emptyDir": {}}], "enableServiceLinks": None},
+        "container": {"env": [{"name": "E", "value": "$(LAUNCH_REPLICA_ID)"}], "resources": {"requests": {"cpu": "1"}}},
+        "job": {"ttlSecondsAfterFinished": 5},
+        "service": {"sessionAffinity": "None"},
+    }
+    made = request(role(resource=Resource(cpu=2, gpu=0, memMB=0)), overlay=overlay, shm_size_mb=1)
+    found = job_body(made, made.roles[0], 0)
+    spec = found["spec"]["template"]["spec"]
+
+    assert spec["hostNetwork"] is True
+    assert [volume["name"] for volume in spec["volumes"]] == ["shm", "x"]
+    assert "enableServiceLinks" not in spec
+    assert spec["containers"][0]["env"][-1] == {"name": "E", "value": "$(LAUNCH_REPLICA_ID)"}
+    assert spec["containers"][0]["resources"] == {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}
+    assert found["spec"]["ttlSecondsAfterFinished"] == 5
+    assert anchor_body(made)["spec"]["sessionAffinity"] == "None"
+    assert "$(LAUNCH_REPLICA_ID)" in format_request(made)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "word"),
+    [
+        ({"pods": {}}, "pods"),
+        ({"pod": []}, "list"),
+        ({"pod": {"restartPolicy": "Always"}}, "restartPolicy"),
+        ({"job": {"suspend": False}}, "suspend"),
+        ({"container": {"command": ["x"]}}, "command"),
+        ({"pod": {"securityContext": ["x"]}}, "securityContext"),
+    ],
+)
+def test_an_overlay_that_cannot_be_is_refused(overlay, word):
+    with pytest.raises(InvalidAppError, match=word):
+        request(role(), overlay=overlay)
+
+
+# ---- refusals and records --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"image": ""}, ["image"]),
+        ({"max_retries": 1, "retry_policy": RetryPolicy.ROLE}, ["retry_policy", "ROLE"]),
+        ({"mounts": [DeviceMount("/dev/a", "/dev/a")]}, ["mount", "resource.devices"]),
+        ({"resource": Resource(cpu=1, gpu=0, memMB=1, devices={"fpga": 1})}, ["fpga", "resource.devices"]),
+    ],
+)
+def test_what_is_not_offered_is_refused(fields, words):
+    with pytest.raises(InvalidAppError) as caught:
+        request(role("trainer", **fields))
+
+    assert all(word in str(caught.value) for word in ["trainer", "kubernetes", *words])
+
+
+def test_a_queue_takes_one_job_only():
+    with pytest.raises(UnsupportedError, match="queue"):
+        request(role("one"), role("two"), queue="q")
+    with pytest.raises(UnsupportedError, match="queue"):
+        request(role(max_retries=1), queue="q")
+    request(role(max_retries=1, retry_policy=RetryPolicy.REPLICA), queue="q")
+
+
+def test_an_app_that_no_annotation_holds_is_refused():
+    import random
+
+    noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400_000))
+    with pytest.raises(InvalidAppError, match="240000"):
+        request(role(args=[noise]))
+
+
+def test_a_packed_request_is_the_same_again():
+    made = request(role(env={"A": "ä\n日"}, port_map={"p": 0}, max_retries=2), role("two"), time_limit_s=5.0)
+
+    assert unpacked(packed(made)) == made
+    assert format_request(unpacked(packed(made))) == format_request(made)
+
+
+def test_shown_requests_hide_secrets_and_are_json():
+    text = format_request(request(role(env={"API_TOKEN": "hush", "LEVEL": "info"})))
+    shown = text[text.index("POST jobs\n") + len("POST jobs\n") :]
+
+    assert "hush" not in text
+    assert '"info"' in text
+    json.loads(shown)
+
+
+def test_the_pod_of_the_dry_run_has_the_index_that_its_variables_name():
+    found = pod_body(job(role()))
+
+    assert found["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0"
+    assert found["metadata"]["generateName"] == "app-1--main-"

@@ -1,0 +1,232 @@
+"""What happens to pods: waits, disruptions, ends by somebody else, and how it is told."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_provider_launch.specs import AppState, Resource, RetryPolicy
+from tests.faults import Fault, error
+
+pytestmark = pytest.mark.engine("kubernetes")
+
+
+def evict(apps, pod):
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod.name}}
+    apps.call("POST", f"/api/v1/{{ns}}/pods/{pod.name}/eviction", body)
+
+
+# ---- waits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_fits_on_no_node_waits_and_says_so(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("true", resource=Resource(cpu=1000, gpu=0, memMB=0)))
+    found = apps.until(app_id, lambda found: "Insufficient cpu" in found.msg)
+
+    assert found.state is AppState.PENDING
+    apps.scheduler.cancel(app_id)
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
+def test_a_missing_image_waits_and_says_so(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("true", image="no-such-image:local"))
+    found = apps.until(app_id, lambda found: "ErrImageNeverPull" in found.msg)
+
+    assert found.state is AppState.PENDING
+    apps.scheduler.cancel(app_id)
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
+def test_a_queue_decides_when_an_app_starts(kubernetes_apps):
+    """As Kueue does: it lets the suspended Job go."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo run"), queue="local")
+    waits = apps.until(app_id, lambda found: found.state is AppState.PENDING)
+
+    assert "suspended" in waits.msg
+    apps.cluster.patch("jobs", f"{app_id}--main", {"spec": {"suspend": False}})
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+
+
+def test_an_app_that_waits_in_a_queue_can_be_cancelled(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo run"), queue="local")
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+    # The queue comes too late.
+    apps.cluster.patch("jobs", f"{app_id}--main", {"spec": {"suspend": False}})
+    time.sleep(3)
+    assert apps.pods(app_id) == []
+    assert apps.another().describe(app_id).state is AppState.CANCELLED
+
+
+# ---- disruptions -----------------------------------------------------------------------------------------------------
+
+
+def test_an_eviction_is_not_charged(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("test -e /proc/1 && echo run; sleep 5; exit 0"), grace_s=0)
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    (pod,) = apps.pods(app_id)
+    evict(apps, pod)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert found.num_restarts == 0
+    assert [one.uid for one in apps.pods(app_id)] != [pod.uid]
+
+
+def test_an_eviction_may_be_a_failure(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo run; sleep 300"), on_disruption="fail")
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    (pod,) = apps.pods(app_id)
+    evict(apps, pod)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert "preempted" in found.msg
+
+
+def test_a_pod_that_is_deleted_by_hand_is_charged(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("echo run; sleep 300", max_retries=1, retry_policy=RetryPolicy.REPLICA))
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    for _ in range(2):
+        (pod,) = (one for one in apps.pods(app_id) if not one.over)
+        apps.call("DELETE", f"/api/v1/{{ns}}/pods/{pod.name}")
+        apps.until(
+            app_id,
+            lambda found, old=pod: (
+                found.state is AppState.FAILED or any(one.uid != old.uid and one.running for one in apps.pods(app_id))
+            ),
+        )
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert "main" in found.msg
+
+
+def test_out_of_memory_is_named(kubernetes_apps):
+    apps = kubernetes_apps
+    script = "dd if=/dev/zero of=/dev/null bs=256M count=1"
+    found = apps.run(apps.sh(f"exec {script}", resource=Resource(cpu=0, gpu=0, memMB=32)))
+
+    assert found.state is AppState.FAILED
+    assert "out of memory" in found.msg
+
+
+# ---- ends by somebody else -------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_deleted_by_hand_is_gone_or_lost(kubernetes_apps):
+    """The outcome is not known, and nothing is started again."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("sleep 300"), apps.sh("sleep 300", "peer"))
+    apps.running(app_id)
+    apps.call("DELETE", f"/apis/batch/v1/{{ns}}/jobs/{app_id}--peer", {"propagationPolicy": "Foreground"})
+    lost = apps.until(app_id, lambda found: "lost" in found.msg)
+
+    assert "peer" in lost.msg
+    assert lost.state is AppState.RUNNING
+    apps.scheduler.delete(app_id)
+
+
+def test_nothing_stays_after_the_ttl(kubernetes_apps):
+    """Kubernetes removes the Jobs, and with the last of them the Service."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("true"), apps.sh("true", "peer"), overlay={"job": {"ttlSecondsAfterFinished": 2}})
+    deadline = time.monotonic() + 90
+    while apps.objects(app_id):
+        assert time.monotonic() < deadline, apps.objects(app_id)
+        apps.scheduler.describe(app_id)
+        time.sleep(0.5)
+
+    assert apps.scheduler.describe(app_id) is None
+
+
+def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("sleep 300"), time_limit_s=1, overlay={"job": {"activeDeadlineSeconds": 3}})
+    deadline = time.monotonic() + 60
+    while any(pod.running for pod in apps.pods(app_id)) or not apps.pods(app_id):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+        if time.monotonic() > deadline - 50:
+            break
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert "time limit" in found.msg
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_app_costs_one_request_for_each_look(kubernetes_apps, kubernetes_proxy):
+    apps = kubernetes_apps
+    ids = [apps.start(apps.sh("sleep 300")) for _ in range(3)]
+    for app_id in ids:
+        apps.until(app_id, lambda found: found.state is AppState.RUNNING)
+    time.sleep(3)
+    apps.scheduler.describe_many(ids)
+    before = kubernetes_proxy.count()
+    for _ in range(5):
+        assert {found.state for found in apps.scheduler.describe_many(ids).values()} == {AppState.RUNNING}
+
+    assert kubernetes_proxy.count() - before == 5
+    for app_id in ids:
+        apps.scheduler.delete(app_id)
+
+
+def test_a_lost_answer_to_a_cancel_is_made_up_for(kubernetes_apps, kubernetes_proxy):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"))
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    kubernetes_proxy.add(Fault(error(500), "PATCH", times=1))
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+    assert apps.lines(app_id) == ["up\n", "bye\n"]
+
+
+def test_the_leader_decides(kubernetes_apps):
+    """Of a head with its workers only the head ends by itself."""
+    head = kubernetes_apps.sh(
+        "[ $LAUNCH_REPLICA_ID = 0 ] || exec sleep 300; sleep 3; echo done", "head", num_replicas=2
+    )
+    found = kubernetes_apps.run(head, kubernetes_apps.sh("sleep 300", "worker"), success_policy="leader")
+
+    states = {(role.role, one.id): one.state for role in found.roles_statuses for one in role.replicas}
+    assert found.state is AppState.SUCCEEDED
+    assert states == {
+        ("head", 0): AppState.SUCCEEDED,
+        ("head", 1): AppState.CANCELLED,
+        ("worker", 0): AppState.CANCELLED,
+    }
+    assert not [pod for pod in kubernetes_apps.pods(found.app_id) if not pod.over]
+
+
+def test_a_worker_that_fails_before_the_leader_ends_fails_the_app(kubernetes_apps):
+    head = kubernetes_apps.sh("[ $LAUNCH_REPLICA_ID = 0 ] && exec sleep 300; exit 7", "head", num_replicas=2)
+    found = kubernetes_apps.run(head, success_policy="leader")
+
+    assert found.state is AppState.FAILED
+    assert "head/1" in found.msg
+
+
+def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernetes_proxy):
+    """One Job tells the state of them all; their pods come in pages of 500."""
+    app_id = kubernetes_apps.start(kubernetes_apps.sh("true", num_replicas=500), node_selector={"launch.io/none": "x"})
+    waiting = kubernetes_apps.until(app_id, lambda found: "Unschedulable" in found.msg)
+    assert len(waiting.roles_statuses[0].replicas) == 500
+
+    before = kubernetes_proxy.count("GET")
+    kubernetes_apps.scheduler.describe(app_id)
+
+    assert kubernetes_proxy.count("GET") - before <= 2
+    kubernetes_apps.scheduler.delete(app_id)

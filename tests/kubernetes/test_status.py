@@ -1,0 +1,177 @@
+"""From Jobs and pods to the answer: no cluster is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Plan, PlannedRole, job_of, pod_of
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.status import response_from
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.states import AppState
+
+PLAN = Plan((PlannedRole("Main", "main", 2, RolePolicy("REPLICA", 0)),), None, 10, queue=False)
+
+
+def terminated(code: int, reason: str = "Error", message: str = "", finished: str = "2026-01-31T12:00:05Z") -> dict:
+    return {
+        "terminated": {
+            "exitCode": code,
+            "reason": reason,
+            "message": message,
+            "startedAt": "2026-01-31T12:00:00Z",
+            "finishedAt": finished,
+        }
+    }
+
+
+def pod(replica: int, phase: str, state: dict[str, Any] | None = None, *, failures: int = 0, **status: Any) -> Any:
+    statuses = [{"name": "main", "state": state}] if state is not None else []
+    return pod_of(
+        {
+            "metadata": {
+                "name": f"p{replica}-{failures}",
+                "uid": f"u{replica}-{failures}",
+                "creationTimestamp": "2026-01-31T11:59:59Z",
+                "labels": {
+                    "launch.io/role": "main",
+                    "launch.io/attempt": "0",
+                    "batch.kubernetes.io/job-completion-index": str(replica),
+                },
+                "annotations": {"batch.kubernetes.io/job-index-failure-count": str(failures)},
+            },
+            "spec": {"nodeName": "node"},
+            "status": {"phase": phase, "containerStatuses": statuses, **status},
+        }
+    )
+
+
+def answer(state: AppState, *pods: Any, msg: str = "<NONE>", **status: Any) -> DescribeAppResponse:
+    document = {
+        "metadata": {
+            "name": "x--main",
+            "uid": "j",
+            "resourceVersion": "1",
+            "labels": {"launch.io/role": "main", "launch.io/attempt": "0"},
+        },
+        "spec": {"completions": 2, "parallelism": 2},
+        "status": status,
+    }
+    app = App("x", {("main", 0): job_of(document)})
+    return response_from(app, PLAN, Verdict(state, msg), pods, None)
+
+
+def told(found: DescribeAppResponse) -> list[tuple[AppState, int | None, str | None]]:
+    return [(one.state, one.exit_code, one.reason) for one in found.roles_statuses[0].replicas]
+
+
+RUNNING = {"running": {"startedAt": "2026-01-31T12:00:00Z"}}
+STOPPED = {"reason": "DeadlineExceeded", "message": "too long"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        (terminated(3), None, "Main/1 failed: exit code 3"),
+        (terminated(137), "SIGKILL", "Main/1 failed: ended by SIGKILL"),
+        (terminated(137, "OOMKilled"), "out of memory", "Main/1 failed: out of memory (exit code 137)"),
+        (
+            terminated(128, "StartError", 'exec: "x": executable file not found in $PATH'),
+            'exec: "x": executable file not found in $PATH',
+            'Main/1 failed: it could not be started: exec: "x": executable file not found in $PATH',
+        ),
+    ],
+)
+def test_a_failure_names_role_replica_and_cause(state, reason, text):
+    found = answer(
+        AppState.FAILED,
+        pod(0, "Failed", terminated(143), **STOPPED),
+        pod(1, "Failed", state),
+        failedIndexes="0,1",
+        conditions=[{"type": "Failed", "status": "True"}],
+    )
+    code = 127 if "StartError" in str(state) else state["terminated"]["exitCode"]
+
+    assert told(found) == [(AppState.CANCELLED, 143, "stopped"), (AppState.FAILED, code, reason)]
+    assert found.msg == text
+
+
+def test_the_first_failure_is_the_cause_and_its_reply_is_told():
+    found = answer(
+        AppState.FAILED,
+        pod(0, "Failed", terminated(1, finished="2026-01-31T12:00:09Z")),
+        pod(1, "Failed", terminated(2, message='{"message": "why"}')),
+        failedIndexes="0,1",
+    )
+
+    assert "Main/1" in found.msg
+    assert found.structured_error_msg == '{"message": "why"}'
+
+
+def test_the_newest_attempt_counts():
+    found = answer(
+        AppState.FAILED, pod(1, "Failed", terminated(1)), pod(1, "Failed", terminated(2), failures=2), failedIndexes="1"
+    )
+
+    assert found.num_restarts == 2
+    assert told(found)[1] == (AppState.FAILED, 2, None)
+    assert "attempt 3" in found.msg
+
+
+def test_between_two_attempts_a_replica_is_running():
+    found = answer(AppState.RUNNING, pod(1, "Failed", terminated(1)), active=1, failed=1)
+
+    assert told(found)[1][0] is AppState.RUNNING
+
+
+def test_pods_know_earlier_than_their_job_that_something_runs():
+    assert answer(AppState.PENDING, pod(0, "Running", RUNNING), active=2).state is AppState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "text"),
+    [
+        ({}, {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "ImagePullBackOff: no"),
+        ({}, {"waiting": {"reason": "ContainerCreating"}}, "<NONE>"),
+        (
+            {
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+                ]
+            },
+            None,
+            "Unschedulable: 0/1 nodes",
+        ),
+    ],
+)
+def test_what_waits_says_why(status, state, text):
+    assert answer(AppState.PENDING, pod(0, "Pending", state, **status), active=2).msg == text
+
+
+def test_replicas_whose_pods_are_gone_are_known_from_the_job():
+    found = answer(AppState.RUNNING, completedIndexes="0", active=1)
+
+    assert told(found) == [(AppState.SUCCEEDED, 0, None), (AppState.PENDING, None, None)]
+    assert [state for state, _, _ in told(answer(AppState.CANCELLED))] == [AppState.CANCELLED] * 2
+
+
+def test_a_disruption_that_counts_as_failure_is_told():
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": "Pod has condition DisruptionTarget matching FailJob rule",
+    }
+    assert answer(AppState.FAILED, conditions=[condition]).msg.startswith("Main failed: preempted")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("", []), ("0", [0]), ("1,3-5,7", [1, 3, 4, 5, 7])])
+def test_lists_of_indexes(text, numbers):
+    found = answer(AppState.RUNNING, completedIndexes=text)
+
+    assert [k for k, one in enumerate(found.roles_statuses[0].replicas) if one.exit_code == 0] == [
+        k for k in numbers if k < 2
+    ]
