@@ -27,14 +27,14 @@ __all__ = ["LogPump"]
 _READERS, _MOST_READERS = 4, 32
 _STALLED_S = 2.0
 """After so long a reader does not count as one: a log source that hangs must not silence those of others."""
-_UNREAD_BYTES = 32 * 1024
+_UNREAD_BYTES = 64 * 1024
 """The supervisor's buffer holds more; whoever meets it full waits, and on the event loop that would be everybody."""
 _HELD_BYTES = 32 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
 _SETTLE_S = 1.0
-# The kernel counts far more bytes for a record than it has, so "unread" is reached after some forty of them.
+# The kernel counts far more bytes for a record than it has, so "unread" is reached after some eighty of them.
 _NAP_S, _NAP_MAX_S = 0.002, 0.05
 _LOOK_S = 0.5
 

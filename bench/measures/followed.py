@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import Any
@@ -54,16 +55,15 @@ def pod_trigger(number: int, address: str) -> tuple[str, dict[str, Any]]:
 
 def look(process: Triggerer, api: Client | None, seconds: float) -> dict[str, Any]:
     """Look at the process while nothing happens to the apps."""
-    before = api.ask()["counts"] if api else {}
+    before, began = api.ask()["counts"] if api else {}, time.monotonic()
     seen = process.ask("triggerer.Probe", seconds=seconds)
-    seconds = seen["end"] - seen["start"]
-    after = api.ask()["counts"] if api else {}
-    asked = {kind: 60 * (count - before.get(kind, 0)) / seconds for kind, count in after.items()}
+    after, asked_s = api.ask()["counts"] if api else {}, time.monotonic() - began
+    asked = {kind: 60 * (count - before.get(kind, 0)) / asked_s for kind, count in after.items()}
     lags = seen["lags"]
     return {
         "lag_p50": quantile(lags, 0.5),
         "lag_p99": quantile(lags, 0.99),
-        "cpu": seen["cpu"] / seconds,
+        "cpu": seen["cpu"] / (seen["end"] - seen["start"]),
         "rss": seen["rss"],
         "asked": asked,
     }
