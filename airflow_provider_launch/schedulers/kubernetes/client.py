@@ -171,13 +171,16 @@ class Cluster:
         answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, body)
         return bool(answer["status"].get("allowed"))
 
-    def log(self, pod: str, container: str, since: str | None, *, follow: bool = False) -> BaseHTTPResponse:
+    def log(
+        self, pod: str, container: str, since: str | None, *, tail: int | None = None, follow: bool = False
+    ) -> BaseHTTPResponse:
         """Return the open answer with the log of a pod, each line with its time.
 
         Args:
             pod: its name.
             container: name of the container in it.
             since: the second of the first line, RFC 3339. None: from the first one on.
+            tail: no more than so many of the last lines. None: all.
             follow: the answer goes on until the container has ended.
 
         Raises:
@@ -185,6 +188,8 @@ class Cluster:
             NotStartedError: its container has not started.
         """
         query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
+        if tail is not None:
+            query["tailLines"] = str(tail)
         if follow:
             query["follow"] = "true"
         try:

@@ -35,6 +35,8 @@ _LIVE_LOGS = 8
 _RETURNS, _KNOWN_READERS = 3, 1000
 """How often a reader must come back until its pod's log is followed."""
 _ABANDONED_S, _SEEK_S = 60.0, 1.0
+_RESUMED_LINES = 20_000
+"""Of so many lines at the end of a log the place to go on is looked for first: a flood has many more in few seconds."""
 _KEYS = ("last", "done")
 _GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
 
@@ -143,7 +145,10 @@ class LogReader:
         lines: list[LogLine] = []
         try:
             if answer is None:
-                answer = self._ask(pod, LineReader(cursor), complete=complete)
+                if complete and self._is_all(pod, cursor, settles_in_s):
+                    return Chunk([], {**cursor, "done": True}), True
+                tail = _RESUMED_LINES if cursor else None
+                answer = self._ask(pod, LineReader(cursor), tail=tail, complete=complete)
             how = self._take(pod, answer, lines)
             if how is _How.ENDED and answer.reader.seeking and answer.reader.first is not None:
                 answer, how = self._elsewhere(pod, cursor, lines, complete=complete)
@@ -167,6 +172,24 @@ class LogReader:
         elif how is _How.MORE:
             self._keep(uid, after, answer)
         return Chunk(lines, after), how is _How.ENDED
+
+    def _is_all(self, pod: str, cursor: dict[str, Any], settles_in_s: float) -> bool:
+        """Tell whether the log of a program that has ended goes no further than a place: one line is asked for."""
+        if not cursor or not self._is_last(pod, cursor):
+            return False
+        if not settles_in_s:
+            return True
+        # What the program left in its pipes is copied when its end is known already.
+        time.sleep(settles_in_s)
+        return self._is_last(pod, cursor)
+
+    def _is_last(self, pod: str, cursor: dict[str, Any]) -> bool:
+        answer = self._ask(pod, LineReader({}), tail=1, complete=True)
+        lines: list[LogLine] = []
+        how = self._take(pod, answer, lines)
+        if how is _How.ENDED:
+            answer.response.release_conn()
+        return not answer.reader.pending and answer.reader.cursor() == cursor
 
     # ---- followed logs -----------------------------------------------------------------------------------------------
 
@@ -192,7 +215,8 @@ class LogReader:
             return
         reader = LineReader(cursor)
         try:
-            response = self._cluster.log(pod, CONTAINER, reader.since, follow=True)
+            tail = _RESUMED_LINES if cursor else None
+            response = self._cluster.log(pod, CONTAINER, reader.since, tail=tail, follow=True)
         except LaunchError:
             return  # the next read says what is the matter
         self._keep(uid, cursor, _Answer(response, LiveLog(response), reader, complete=False))
@@ -203,11 +227,12 @@ class LogReader:
         began = time.monotonic()
         while True:
             more = answer.reader.take(live, lines, CHUNK_BYTES)
-            # It begins some seconds before the place where it is to go on.
-            if more or live.ended or not answer.reader.seeking or time.monotonic() - began > _SEEK_S:
+            # It begins before the place where it is to go on, and it ends soon after the program.
+            expected = answer.reader.seeking or (complete and not lines)
+            if more or live.ended or not expected or time.monotonic() - began > _SEEK_S:
                 break
             live.wait(_SEEK_S)
-        useless = live.ended or complete or answer.reader.seeking
+        useless = live.ended or expected
         if not lines and useless:
             answer.close()
             return None
@@ -222,18 +247,19 @@ class LogReader:
         self, pod: str, cursor: Mapping[str, Any], lines: list[LogLine], *, complete: bool
     ) -> tuple[_Answer, _How]:
         """Go on where the line from which to go on is not where it was: most likely in no file any more."""
-        answer = self._ask(pod, LineReader(cursor, whole=True), complete=complete)
-        how = self._take(pod, answer, lines)
-        if how is not _How.ENDED or not answer.reader.seeking:
-            return answer, how
+        for whole in (False, True):
+            answer = self._ask(pod, LineReader(cursor, whole=whole), complete=complete)
+            how = self._take(pod, answer, lines)
+            if how is not _How.ENDED or not answer.reader.seeking:
+                return answer, how
         if answer.reader.cut_off:
             raise SchedulerUnavailableError(f"the log of pod {pod} was cut off; the same call may succeed later")
         lines.append(LogLine(_GAP, Stream.COMBINED))
         answer = self._ask(pod, LineReader({}), complete=complete)
         return answer, self._take(pod, answer, lines)
 
-    def _ask(self, pod: str, reader: LineReader, *, complete: bool) -> _Answer:
-        response = self._cluster.log(pod, CONTAINER, reader.since)
+    def _ask(self, pod: str, reader: LineReader, *, tail: int | None = None, complete: bool) -> _Answer:
+        response = self._cluster.log(pod, CONTAINER, reader.since, tail=tail)
         return _Answer(response, split(chunks(response)), reader, complete)
 
     def _take(self, pod: str, answer: _Answer, lines: list[LogLine]) -> _How:
