@@ -41,6 +41,8 @@ class Place(Protocol):
     mark: str
     """The id of the task, and a part of the id of each of its apps."""
     connection: dict[str, Any]
+    lag_s: float
+    """How much later than others it learns of an end."""
     outages: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]]
 
     def another(self) -> Place:
@@ -80,6 +82,8 @@ WAIT = "echo begun; while test ! -e $GO; do sleep 0.05; done; echo done"
 
 class LocalPlace:
     """Processes below a root of the test's own."""
+
+    lag_s = 0.0
 
     def __init__(self, tmp: Path) -> None:
         self.root = tmp / "root"
@@ -171,6 +175,8 @@ class LocalPlace:
 class DockerPlace:
     """Containers of one engine, which the tasks reach through a proxy."""
 
+    lag_s = 0.0
+
     def __init__(self, engine: Any, proxy: Any) -> None:
         from tests.faults import error
 
@@ -245,9 +251,15 @@ class DockerPlace:
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An engine by its name, with the connection `CONN` to it."""
-    made: LocalPlace | DockerPlace
+    made: Any
     if request.param == "local":
         made = LocalPlace(tmp_path)
+    elif request.param == "kubernetes":
+        from tests.airflow.kubernetes_place import KubernetesPlace
+
+        made = KubernetesPlace(
+            *(request.getfixturevalue(f"kubernetes_{it}") for it in ("engine", "namespace", "proxy"))
+        )
     else:
         made = DockerPlace(request.getfixturevalue("docker_engine"), request.getfixturevalue("docker_proxy"))
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(made.connection))
@@ -255,6 +267,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield made
 
 
+_OF_KUBERNETES = "engine", "namespace", "proxy"
 on_places = pytest.mark.parametrize(
     "place", [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker")], indirect=True
 )
