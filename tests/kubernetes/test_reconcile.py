@@ -242,6 +242,12 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         AppState.FAILED,
         [],
     ),
+    "time limit, kept by Kubernetes, and seen before the last pod was gone": (
+        plan("REPLICA", limit=10.0),
+        app(anchor(0, "a"), job("a", failed("DeadlineExceeded"), ended=OWN)),
+        AppState.FAILED,
+        [],
+    ),
     "a failure that begins the app anew": (
         plan("REPLICA", "APPLICATION", retries=1),
         app(anchor(), job("a", RUNS), job("b", FAILS)),
@@ -358,3 +364,15 @@ def test_the_limit_is_told():
     _, given, _, _ = TABLE["time limit, kept by Kubernetes"]
 
     assert "time limit of 10 s" in judge(given, plan("REPLICA", limit=10.0), NOW).msg
+
+
+@pytest.mark.parametrize(
+    ("ended", "at", "told"), [(None, STARTED, True), (OWN, "2099-01-01T00:00:00Z", True), (OWN, STARTED, False)]
+)
+def test_a_time_limit_that_kubernetes_has_kept_is_named(ended, at, told) -> None:
+    """Whether somebody has looked while the last pod was ending makes no difference."""
+    status = failed("DeadlineExceeded")
+    status["conditions"][0]["lastTransitionTime"] = at
+    found = app(anchor(0, "a"), job("a", status, **({"ended": ended} if ended else {})))
+
+    assert ("time limit of 10 s" in judge(found, plan("REPLICA", limit=10.0), 1000.0).msg) is told

@@ -172,8 +172,14 @@ class _Judge:
 
     def _beyond_backstop(self) -> bool:
         """Tell whether Kubernetes itself has kept the time limit, since nobody observed the app."""
-        found = [job.failing for job in self.members.values() if job.ended is None]
-        return any(failing is not None and failing.reason == "DeadlineExceeded" for failing in found)
+        limit = self.plan.time_limit_s
+        return limit is not None and any(
+            job.failing is not None
+            and job.failing.reason == "DeadlineExceeded"
+            # A Job that failed by itself is ended by a deadline too.
+            and (job.ended is None or (job.ended == OWN and job.failing.time - (job.started or 0.0) > limit))
+            for job in self.members.values()
+        )
 
     def _cancelled(self, phases: dict[str, Phase], live: list[Job]) -> Verdict:
         if live:
