@@ -225,13 +225,9 @@ def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernete
     waiting = kubernetes_apps.until(app_id, lambda found: "Unschedulable" in found.msg)
     assert len(waiting.roles_statuses[0].replicas) == 500
 
-    costs = []
-    for _ in range(5):
-        before = kubernetes_proxy.count("GET")
-        kubernetes_apps.scheduler.describe(app_id)
-        costs.append(kubernetes_proxy.count("GET") - before)
-        time.sleep(0.5)
+    before = kubernetes_proxy.count("GET")
+    kubernetes_apps.scheduler.describe(app_id)
 
-    # A busy server sends some requests back, which are then made again.
-    assert min(costs) <= 2, costs
+    # The Job, and a page; it is just full, so where there are other pods the server names another one, which is empty.
+    assert kubernetes_proxy.count("GET") - before <= 3
     kubernetes_apps.scheduler.delete(app_id)
