@@ -63,9 +63,8 @@ class LogPump:
     def __init__(self, bytes_per_s: float) -> None:
         self._rate = bytes_per_s
         self._feeds: dict[Feed, _Served] = {}
-        lock = threading.Lock()
-        self._to_write, self._to_read = threading.Condition(lock), threading.Condition(lock)
-        self._lock = lock
+        self._lock = threading.Lock()
+        self._to_write, self._to_read = threading.Condition(self._lock), threading.Condition(self._lock)
         self._writable: list[tuple[int, int, Feed]] = []
         """Heap of who has something to write: number of the last turn, a number, the feed."""
         self._readable: list[tuple[float, int, Feed]] = []

@@ -1,7 +1,7 @@
 """The objects of a long JSON array, one after the other while it comes in.
 
-A list of a thousand apps is megabytes of text and many times that of objects: read as one document it stays in memory
-for as long as the longest-lived object among them, and no other thread runs while it is parsed.
+A list of a thousand apps is megabytes of text and more of objects: as one document all of it is in memory at once, and
+no other thread runs while it is parsed.
 """
 
 from __future__ import annotations

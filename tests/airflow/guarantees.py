@@ -41,8 +41,6 @@ class Place(Protocol):
     mark: str
     """The id of the task, and a part of the id of each of its apps."""
     connection: dict[str, Any]
-    lag_s: float
-    """How much later than others it learns of an end."""
     outages: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]]
 
     def another(self) -> Place:
@@ -82,8 +80,6 @@ WAIT = "echo begun; while test ! -e $GO; do sleep 0.05; done; echo done"
 
 class LocalPlace:
     """Processes below a root of the test's own."""
-
-    lag_s = 0.0
 
     def __init__(self, tmp: Path) -> None:
         self.root = tmp / "root"
@@ -175,8 +171,6 @@ class LocalPlace:
 class DockerPlace:
     """Containers of one engine, which the tasks reach through a proxy."""
 
-    lag_s = 0.0
-
     def __init__(self, engine: Any, proxy: Any) -> None:
         from tests.faults import error
 
@@ -187,10 +181,10 @@ class DockerPlace:
         self.connection = {"conn_type": "launch_docker", "extra": extra}
         self.outages = {
             "connections are refused": proxy.refused,
-            "429": lambda: self._broken(error(429, "too many requests", retry_after_s=1)),
-            "500": lambda: self._broken(error(500, "internal error")),
-            "credentials have expired": lambda: self._broken(error(403, "authorization denied: certificate expired")),
-            "credentials are unknown": lambda: self._broken(error(401, "unauthorized")),
+            "429": lambda: proxy.answering(error(429, "too many requests", retry_after_s=1)),
+            "500": lambda: proxy.answering(error(500, "internal error")),
+            "credentials have expired": lambda: proxy.answering(error(403, "certificate has expired")),
+            "credentials are unknown": lambda: proxy.answering(error(401, "unauthorized")),
         }
 
     def another(self) -> DockerPlace:
@@ -227,16 +221,6 @@ class DockerPlace:
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
         ids = "|".join(row["Id"] for row in self._rows("replica"))
         return self._proxy.stalled(rf"/({ids})/logs$")
-
-    @contextlib.contextmanager
-    def _broken(self, action: Any) -> Iterator[None]:
-        from tests.faults import Fault
-
-        self._proxy.add(Fault(action, times=None))
-        try:
-            yield
-        finally:
-            self._proxy.clear()
 
     def _rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         label = ["launch.io/managed=true", *([f"launch.io/kind={kind}"] if kind else [])]

@@ -1,4 +1,4 @@
-"""Pods of one cluster, for the tests of the guarantees; the tasks reach its API server through a proxy."""
+"""Pods of one cluster, for the tests of outages; the tasks reach its API server through a proxy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 from kubernetes.client import ApiClient, ApiException, BatchV1Api, CoreV1Api
@@ -23,8 +22,6 @@ _LOOK_S = 0.2
 class KubernetesPlace:
     """Jobs in the namespace of the session."""
 
-    lag_s = 4.0
-
     def __init__(self, engine: Any, namespace: str, proxy: Any) -> None:
         from tests.faults import error
 
@@ -38,20 +35,15 @@ class KubernetesPlace:
         }
         self.outages = {
             "connections are refused": proxy.refused,
-            "429": lambda: self._broken(error(429, "too many requests", retry_after_s=1)),
-            "500": lambda: self._broken(error(500, "internal error")),
-            "credentials have expired": lambda: self._broken(error(401, "Unauthorized")),
-            "credentials are refused": lambda: self._broken(error(403, "forbidden")),
+            "429": lambda: proxy.answering(error(429, "too many requests", retry_after_s=1)),
+            "500": lambda: proxy.answering(error(500, "internal error")),
+            "credentials have expired": lambda: proxy.answering(error(401, "Unauthorized")),
+            "credentials are refused": lambda: proxy.answering(error(403, "forbidden")),
         }
-        self._others: list[KubernetesPlace] = []
         self._started: dict[tuple[str, int], str] = {}
         self._closed = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._watching.start()
-
-    def another(self) -> KubernetesPlace:
-        self._others.append(KubernetesPlace(self._engine, self._namespace, self._proxy))
-        return self._others[-1]
 
     def role(self, script: str, **fields: Any) -> Role:
         return Role("main", self._engine.image, entrypoint="sh", args=["-c", f"GO=/tmp/go; {script}"], **fields)
@@ -85,34 +77,6 @@ class KubernetesPlace:
                 ran.sock.shutdown()
                 client.rest_client.pool_manager.clear()
 
-    def vanish(self, app_id: str) -> None:
-        # The pods without their grace: nothing is to be written any more about how they ended.
-        self._remove(app_id)
-        self._core.delete_collection_namespaced_pod(
-            self._namespace, grace_period_seconds=0, label_selector=f"{Tag.APP_ID}={app_id}"
-        )
-
-    def _remove(self, app_id: str) -> None:
-        ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
-        self._batch.delete_collection_namespaced_job(self._namespace, propagation_policy="Background", **ours)
-        for one in self._core.list_namespaced_service(self._namespace, **ours).items:
-            with contextlib.suppress(ApiException):  # gone with its owner
-                self._core.delete_namespaced_service(one.metadata.name, self._namespace)
-
-    def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
-        names = "|".join(pod.metadata.name for pod in self._pods())
-        return self._proxy.stalled(rf"/pods/({names})/log")
-
-    @contextlib.contextmanager
-    def _broken(self, action: Any) -> Iterator[None]:
-        from tests.faults import Fault
-
-        self._proxy.add(Fault(action, times=None))
-        try:
-            yield
-        finally:
-            self._proxy.clear()
-
     def _pods(self) -> list[Any]:
         pods = self._core.list_namespaced_pod(self._namespace, label_selector=Tag.APP_ID).items
         return [pod for pod in pods if self.mark in pod.metadata.labels[Tag.APP_ID]]
@@ -135,9 +99,10 @@ class KubernetesPlace:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
-        for other in self._others:
-            other.close()
         self._closed.set()
         self._watching.join()
         for app_id in self.apps():
-            self._remove(app_id)
+            ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
+            self._batch.delete_collection_namespaced_job(self._namespace, propagation_policy="Background", **ours)
+            with contextlib.suppress(ApiException):  # gone meanwhile
+                self._core.delete_namespaced_service(app_id, self._namespace)

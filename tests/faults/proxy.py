@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 from urllib.parse import urlsplit
 
-from tests.faults.actions import Fault
+from tests.faults.actions import Action, Fault
 from tests.faults.clock import Clock
 from tests.faults.wire import Answer, Headers, Request, Stream, framed, read_answer, read_request
 
@@ -240,6 +240,15 @@ class FaultProxy:
             yield
         finally:
             self._open()
+
+    @contextlib.contextmanager
+    def answering(self, action: Action) -> Iterator[None]:
+        """Do this with each request."""
+        self.add(Fault(action, times=None))
+        try:
+            yield
+        finally:
+            self.clear()
 
     @contextlib.contextmanager
     def stalled(self, path: str = "") -> Iterator[None]:
