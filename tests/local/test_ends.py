@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,25 @@ def test_old_apps_are_swept(apps: Apps) -> None:
 
     assert apps.scheduler.describe(old) is None
     assert apps.scheduler.describe(young) is not None
+
+
+def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen as running, ended when the wish is written down: then no supervisor is left to fulfil it."""
+    app_id = apps.start(sh("sleep 0.5"))
+    read = apps.scheduler._state
+
+    def read_and_wait_for_the_end(app_dir: str) -> dict[str, Any] | None:
+        seen = read(app_dir)
+        until(lambda: (now := read(app_dir)) is None or now["final"])
+        return seen
+
+    with monkeypatch.context() as slowly:
+        slowly.setattr(apps.scheduler, "_state", read_and_wait_for_the_end)
+        # Not `delete`, which looks first, and so would find the end.
+        apps.scheduler._delete_existing(app_id)
+
+    assert apps.scheduler.describe(app_id) is None
+    assert [row.app_id for row in apps.scheduler.list()] == []
 
 
 def test_journal_is_bounded(apps: Apps, tmp_path: Path) -> None:

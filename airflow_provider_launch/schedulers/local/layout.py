@@ -23,6 +23,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import time
 from typing import Any
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "attempts_of",
     "boot_id",
     "read_json",
+    "remove_app",
     "role_dir",
     "write_json",
 ]
@@ -98,6 +101,19 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def remove_app(root: str, app_dir: str) -> None:
+    """Remove the directory in one step, or do nothing if somebody else has."""
+    app_id = os.path.basename(app_dir)
+    trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
+    os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
+    try:
+        os.rename(app_dir, trash)
+    except FileNotFoundError:
+        return
+    append_journal(root, app_id, "DELETED")
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def append_journal(root: str, app_id: str, word: str) -> None:

@@ -210,6 +210,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
         found: dict[str, Any] | None = layout.read_json(f"{app_dir}/{layout.STATE}")
         return found
 
+    def _has_ended(self, app_dir: str) -> bool:
+        document = self._state(app_dir)
+        return document is not None and bool(document["final"])
+
     def _app(self, app_id: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None
         with self._readable():
@@ -280,18 +284,17 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _delete_existing(self, app_id: str) -> None:
         app_dir = self._dir(app_id)
-        document = self._state(app_dir)
-        if document is not None and document["final"]:
-            self._remove(app_dir)
-        else:
+        if not self._has_ended(app_dir):
             # The supervisor cancels the app, and removes the directory when all has ended.
             self._mark(app_id, layout.DELETE)
+        # Also if it ended just now: then the supervisor may not see the mark any more.
+        if self._has_ended(app_dir):
+            layout.remove_app(self.root, app_dir)
 
     def _mark(self, app_id: str, name: str) -> None:
         app_dir = self._dir(app_id)
         app = self._app(app_id)
-        document = self._state(app_dir)
-        if app is None or (document is not None and document["final"]):
+        if app is None or self._has_ended(app_dir):
             return
         if app["host"] != socket.gethostname():
             raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, socket.gethostname())}")
@@ -301,16 +304,6 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return
         self._ensure(app_dir)
 
-    def _remove(self, app_dir: str) -> None:
-        trash = f"{self.root}/building/{os.path.basename(app_dir)}.{uuid.uuid4().hex}"
-        os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
-        try:
-            os.rename(app_dir, trash)
-        except FileNotFoundError:
-            return
-        layout.append_journal(self.root, os.path.basename(app_dir), "DELETED")
-        shutil.rmtree(trash, ignore_errors=True)
-
     def _sweep(self) -> None:
         """Remove apps that ended more than `keep_days` ago, at most once an hour for a root."""
         stamp = Path(self.root, "swept")
@@ -319,12 +312,11 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return
         stamp.touch()
         for app_dir in Path(self.root, "apps").iterdir():
-            document = self._state(str(app_dir))
-            if document is None or not document["final"]:
+            if not self._has_ended(str(app_dir)):
                 continue
             ended = (app_dir / layout.STATE).stat().st_mtime
             if now - ended > self.connection.keep_days * _DAY_S:
-                self._remove(str(app_dir))
+                layout.remove_app(self.root, str(app_dir))
 
     # ---- logs ------------------------------------------------------------------------------------------------
 
@@ -340,10 +332,9 @@ class LocalScheduler(Scheduler[LocalOpts]):
             found = app_from_dict(app["app"]).roles
             self._observed.keep_roles(app_id, found)
         role = check_replica(found, role_name, k)
-        document = self._state(app_dir)
-        if document is None and not os.path.isdir(app_dir):
+        over = self._has_ended(app_dir)
+        if not over and not os.path.isdir(app_dir):
             raise UnknownAppException(app_id)
-        over = document is not None and document["final"]
         return log_files.read_chunk(
             app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
         )
@@ -354,8 +345,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
         """Start a supervisor if the app has not ended and none lives."""
         if self._is_supervised(os.path.basename(app_dir)):
             return
-        document = self._state(app_dir)
-        if (document is not None and document["final"]) or not os.path.isdir(app_dir):
+        if self._has_ended(app_dir) or not os.path.isdir(app_dir):
             return
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]

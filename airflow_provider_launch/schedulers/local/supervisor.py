@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
 import time
@@ -104,7 +103,7 @@ class _Supervisor:
             while not self._woken() and idle and not self._is_asked_to_end() and not self._is_over_time():
                 pass
         if os.path.exists(f"{self.dir}/{layout.DELETE}"):
-            self._delete()
+            layout.remove_app(self.root, self.dir)
 
     def _woken(self) -> bool:
         """Wait a moment; tell whether a child ended meanwhile."""
@@ -351,13 +350,6 @@ class _Supervisor:
         self.wake, write = shim.pipe()
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-
-    def _delete(self) -> None:
-        trash = f"{self.root}/building/{self.app_id}.{os.getpid()}"
-        os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
-        os.rename(self.dir, trash)
-        layout.append_journal(self.root, self.app_id, "DELETED")
-        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _phase(found: dict[str, Any]) -> Phase:
