@@ -167,7 +167,7 @@ class CursorTests(ContractBase):
 
     def test_a_cursor_at_the_end_stays_there(self, apps: Apps) -> None:
         """Reading once more after the end is how a reader knows that it has everything."""
-        app_id = apps.start(apps.sh("echo 1; echo 2 >&2; printf 3"))
+        app_id = apps.start(apps.sh("echo 1; echo 2 >&2; sleep 1; printf 3"))
         apps.end(app_id)
         reader = _Reader(apps, app_id)
         reader.finish()
