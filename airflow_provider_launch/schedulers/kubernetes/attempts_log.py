@@ -47,7 +47,9 @@ class AttemptsLog:
                 continue
             ended = pod.over or pod.exit_code is not None
             settles_in_s = max(0.0, min(_SETTLE_S, pod.finished + _SETTLE_S - now)) if pod.finished else 0.0
-            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s)
+            chunk = self._reader.read(
+                pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s, leads=pod.replica == 0
+            )
             state = {"at": at, "uid": pod.uid, **chunk.cursor}
             attempt = pod.app_attempt + pod.attempt
             lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines

@@ -68,6 +68,8 @@ class _Answer:
     reader: LineReader
     complete: bool
     """The program had ended before it was asked for; otherwise it ends where the log ended then."""
+    leads: bool = False
+    """It is of the first replica of a role."""
 
     @property
     def live(self) -> LiveLog | None:
@@ -100,7 +102,14 @@ class LogReader:
             answer.close()
 
     def read(
-        self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool, settles_in_s: float = 0.0
+        self,
+        pod: str,
+        uid: str,
+        cursor: Mapping[str, Any],
+        *,
+        complete: bool,
+        settles_in_s: float = 0.0,
+        leads: bool = False,
     ) -> Chunk:
         """Return the next lines.
 
@@ -110,6 +119,7 @@ class LogReader:
             cursor: of an earlier chunk of the pod; empty: from the first line on.
             complete: the program had ended before this call.
             settles_in_s: how long its node may still add lines then.
+            leads: it is the first replica of its role, whose log is followed before those of others.
 
         Raises:
             NotFoundError: there is no such pod.
@@ -125,7 +135,7 @@ class LogReader:
             settles_in_s = settles_in_s if complete else 0.0
             chunk, at_end = self._read_now(pod, uid, cursor, answer, settles_in_s, complete=complete)
             if at_end and returned and not complete:
-                self._follow(pod, uid, chunk.cursor)
+                self._follow(pod, uid, chunk.cursor, leads=leads)
         with self._mutex:
             if uid in self._returns:
                 self._returns[uid] = (json.dumps(chunk.cursor), self._returns[uid][1])
@@ -203,23 +213,26 @@ class LogReader:
                 self._returns.popitem(last=False)
         return count >= _RETURNS
 
-    def _follow(self, pod: str, uid: str, cursor: dict[str, Any]) -> None:
-        """Open an answer that goes on from there, if there are not too many."""
+    def _follow(self, pod: str, uid: str, cursor: dict[str, Any], *, leads: bool) -> None:
+        """Open an answer that goes on from there, if there are not too many, or one gives way."""
         with self._mutex:
-            live = [(key, answer) for key, answer in self._open.items() if answer.live is not None]
-            left = [key for key, answer in live if answer.live and time.monotonic() - answer.live.used > _ABANDONED_S]
+            live = {key: answer for key, answer in self._open.items() if answer.live is not None}
+            left = [key for key, one in live.items() if one.live and time.monotonic() - one.live.used > _ABANDONED_S]
+            if len(live) - len(left) >= _LIVE_LOGS:
+                others = [key for key, one in live.items() if leads and not one.leads]
+                if not others:
+                    return
+                left.append(others[0])
             dropped = [self._open.pop(key) for key in left]
         for old in dropped:
             old.close()
-        if len(live) - len(left) >= _LIVE_LOGS:
-            return
         reader = LineReader(cursor)
         try:
             tail = _RESUMED_LINES if cursor else None
             response = self._cluster.log(pod, CONTAINER, reader.since, tail=tail, follow=True)
         except LaunchError:
             return  # the next read says what is the matter
-        self._keep(uid, cursor, _Answer(response, LiveLog(response), reader, complete=False))
+        self._keep(uid, cursor, _Answer(response, LiveLog(response), reader, complete=False, leads=leads))
 
     def _read_live(self, uid: str, answer: _Answer, live: LiveLog, *, complete: bool) -> Chunk | None:
         """Return the lines that have come; None: this answer is of no more use."""
