@@ -47,7 +47,7 @@ def _cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
     return place, 0
 
 
-@dataclass
+@dataclass(slots=True)
 class LogItem:
     """One step of the log: what to tell, and the cursor once it was told."""
 
@@ -60,7 +60,7 @@ class LogItem:
     start_skip: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Replica:
     role: str
     k: int

@@ -25,7 +25,7 @@ _SILENCE_S = 30.0
 _UNKNOWN_S = 15.0
 
 
-@dataclass
+@dataclass(slots=True)
 class Learned:
     """What an answer brought."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
@@ -51,16 +52,17 @@ class TaskLog:
     ) -> None:
         self._log = log
         self._limit = limit if limit and limit.max_bytes is not None else None
-        # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
-        lines = line_logger(log)
-        self._out: Callable[[str], object] = lines.info
-        self._err: Callable[[str], object] = lines.warning
         self._name = name
         self._url: str | None = None
         self._on_url = on_url
         self._tails = {key: deque(tail, maxlen=_TAIL_LINES) for key, tail in (tails or {}).items()}
         self._attempts: dict[str, int] = {}
         self.last_state = last_state
+
+    @cached_property
+    def _line_log(self) -> Any:
+        # Of a thousand apps in a triggerer most say nothing for long.
+        return line_logger(self._log)
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
@@ -135,7 +137,8 @@ class TaskLog:
         tail = self._tails.setdefault(key, deque(maxlen=_TAIL_LINES))
         prefix = f"[{key}] "
         attempt = self._attempts.get(key, 0)
-        out, err = self._out, self._err
+        # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
+        out, err = self._line_log.info, self._line_log.warning
         for line in lines:
             if line.attempt != attempt:
                 attempt = self._attempts[key] = line.attempt
