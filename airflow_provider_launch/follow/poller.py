@@ -12,12 +12,16 @@ from airflow_provider_launch.specs.errors import SchedulerRejectedError, Schedul
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from airflow_provider_launch.specs.states import AppState
+
 __all__ = ["Answer", "Poller", "poll_many"]
 
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
+_STEPS_PER_INTERVAL = 40
 _AGE_PER_STEP = 8
-"""A young app is asked for again after an eighth of its age: one that ends at once is not waited for."""
+"""A young app is asked for again after an eighth of its age: one that ends at once is not waited for. Its age begins
+anew with each change, for one change rarely comes alone."""
 
 Answer = DescribeAppResponse | None | Exception
 """What is known of an app: its description, None for "no such app", or why nothing is known."""
@@ -56,6 +60,7 @@ class Poller:
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
         self._young: dict[str, float] = {}
+        self._seen: dict[str, list[AppState]] = {}
         self._thread: threading.Thread | None = None
         self._asking_since: float | None = None
 
@@ -96,6 +101,7 @@ class Poller:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
                 self._young.pop(app_id, None)
+                self._seen.pop(app_id, None)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -109,14 +115,31 @@ class Poller:
             wanted = [self._wishes.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
         return min(wanted, default=self.interval_s)
 
+    def _first_step(self) -> float:
+        """Return seconds until an app that has just come, or changed, is asked for alone."""
+        # The more apps, the less a single one is worth a question of its own: in a triggerer some app is always young.
+        return max(_FIRST_STEP_S, self.interval_s / _STEPS_PER_INTERVAL) * len(self._inboxes)
+
     def _step(self) -> float:
         """Return seconds until young apps are asked for alone; forget those that are not young any more."""
-        now = time.monotonic()
-        # The more apps, the less a single one is worth a question of its own: in a triggerer some app is always young.
-        first = _FIRST_STEP_S * len(self._inboxes)
+        now, first = time.monotonic(), self._first_step()
         steps = {app_id: max(first, (now - since) / _AGE_PER_STEP) for app_id, since in self._young.items()}
         self._young = {app_id: self._young[app_id] for app_id, step in steps.items() if step < self.interval_s}
         return min((steps[app_id] for app_id in self._young), default=self.interval_s)
+
+    def _compare(self, answers: dict[str, Answer]) -> None:
+        """Take apps whose state, or a replica's, has changed for young ones."""
+        if self._first_step() >= self.interval_s:
+            self._seen.clear()
+            return
+        for app_id, answer in answers.items():
+            # Who wants an interval of its own gets that one.
+            wanted = any(inbox not in self._wishes for inbox in self._inboxes.get(app_id, ()))
+            if not wanted or not isinstance(answer, DescribeAppResponse):
+                continue
+            states = [answer.state, *(replica.state for role in answer.roles_statuses for replica in role.replicas)]
+            if self._seen.get(app_id) != states:
+                self._seen[app_id], self._young[app_id] = states, time.monotonic()
 
     def _run(self) -> None:
         pause = self._interval()
@@ -144,6 +167,7 @@ class Poller:
                 # From start to start, but with a pause also for a scheduler which needs as long as the interval.
                 next_round = max(began + pause, time.monotonic() + pause / 5)
             with self._changed:
+                self._compare(answers)
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
             for inbox, answer in calls:
                 inbox(answer)

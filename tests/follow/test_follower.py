@@ -488,6 +488,24 @@ def test_an_exception_in_the_consumer_ends_all_threads(follow):
     assert launch_threads() == []
 
 
+def test_an_app_that_has_changed_is_looked_at_soon(engine, scheduler, app_id):
+    """The last replica has ended, and the scheduler says of the app in a moment that it has."""
+    poller = Poller(scheduler, 4)
+    heard: list[object] = []
+    poller.subscribe(app_id, heard.append)
+    time.sleep(2)
+    engine.state(app_id, AppState.RUNNING)
+    while heard[-1].state != AppState.RUNNING:
+        time.sleep(0.01)
+    engine.describe_calls.clear()
+    time.sleep(0.8)
+    soon = len(engine.describe_calls)
+    poller.unsubscribe(app_id, heard.append)
+
+    # At the age of two seconds a step is a quarter of a second.
+    assert 5 <= soon <= 9
+
+
 def test_young_apps_of_many_wait_for_the_round(engine, scheduler):
     """In a triggerer some app is always young; the scheduler would never be left alone."""
     ids = [scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=f"app-{n}")) for n in range(50)]
