@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import yaml
 
 from airflow_provider_launch.schedulers.kubernetes.scheduler import VERBS
 from airflow_provider_launch.specs import AppState, RetryPolicy
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+from tests.support.role_page import rules_of_the_page
 
 pytestmark = pytest.mark.engine("kubernetes")
 
 
 @pytest.fixture
 def rules(checkout):
-    page = (checkout / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    block = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
-    return yaml.safe_load(block[1])["rules"]
+    return rules_of_the_page(checkout)
 
 
 def test_the_role_of_the_page_grants_what_the_connection_test_asks_for(rules):
