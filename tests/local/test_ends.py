@@ -75,7 +75,7 @@ def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch
 
     def read_and_wait_for_the_end(app_dir: str) -> dict[str, Any] | None:
         seen = read(app_dir)
-        until(lambda: (now := read(app_dir)) is None or now["final"])
+        until(lambda: (read(app_dir) or {}).get("final"))
         return seen
 
     with monkeypatch.context() as slowly:
