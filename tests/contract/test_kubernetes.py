@@ -1,10 +1,14 @@
-"""The Kubernetes scheduler keeps the contract, on a real cluster behind a proxy that counts and breaks its requests."""
+"""The Kubernetes scheduler keeps the contract, on a real cluster behind a proxy that counts and breaks its requests.
+
+It may do no more than the Role of the docs grants.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +23,7 @@ from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
+from tests.support.role_page import rules_of_the_page
 
 
 class ProxiedEngine(Engine):
@@ -44,8 +49,19 @@ class ProxiedEngine(Engine):
     def cut_off(self) -> AbstractContextManager[None]:
         return self._proxy.refused()
 
+    @contextlib.contextmanager
+    def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
+        with self._proxy.clock(offset_s) as clock:
+            yield clock.step
+
     def stall_logs(self) -> AbstractContextManager[None]:
         return self._proxy.stalled(r"/log$")
+
+
+@pytest.fixture(scope="module")
+def limited(kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, checkout: Path) -> Path:
+    """A user who may do what the Role of the docs says, and no more."""
+    return kubernetes_engine.limited(kubernetes_namespace, rules_of_the_page(checkout))
 
 
 @pytest.mark.timeout(900)  # hundreds of pods take minutes on a busy machine
@@ -75,17 +91,24 @@ class TestKubernetes(SchedulerContract):
     )
 
     @pytest.fixture
+    def proxy(
+        self, kubernetes_engine: KubernetesEngine, kubernetes_namespace: str, limited: Path
+    ) -> Iterator[KubernetesProxy]:
+        with kubernetes_engine.proxy(limited, kubernetes_namespace) as proxy:
+            yield proxy
+
+    @pytest.fixture
     def engine(
-        self, kubernetes_engine: KubernetesEngine, kubernetes_proxy: KubernetesProxy, kubernetes_namespace: str
+        self, kubernetes_engine: KubernetesEngine, proxy: KubernetesProxy, kubernetes_namespace: str
     ) -> Iterator[ProxiedEngine]:
         path = str(kubernetes_engine.kubeconfig)
         connection = KubernetesConnection(kubeconfig_path=path, namespace=kubernetes_namespace)
         with contextlib.closing(Cluster(connection)) as cluster:
-            yield ProxiedEngine(cluster, kubernetes_proxy)
+            yield ProxiedEngine(cluster, proxy)
 
     @pytest.fixture
-    def params(self, kubernetes_proxy: KubernetesProxy) -> dict[str, Any]:
-        return {"kubeconfig_path": str(kubernetes_proxy.kubeconfig), "timeout_s": 20}
+    def params(self, proxy: KubernetesProxy) -> dict[str, Any]:
+        return {"kubeconfig_path": str(proxy.kubeconfig), "timeout_s": 20}
 
     @pytest.fixture
     def unreachable_params(self) -> dict[str, Any]:

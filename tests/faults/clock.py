@@ -15,9 +15,9 @@ from email.utils import format_datetime, parsedate_to_datetime
 from tests.faults.frames import HEADER, frames, head_of
 from tests.faults.wire import Answer, Request
 
-__all__ = ["Clock"]
+__all__ = ["NS", "Clock", "formatted", "parsed"]
 
-_S = 10**9
+NS = 10**9
 _RFC3339 = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
 _PREFIX = re.compile(_RFC3339 + rb"(?= )")
 # A quote that is escaped belongs to a text inside of a text: an environment, a label.
@@ -27,16 +27,16 @@ _NANOS = re.compile(rb'(?<!\\)("timeNano":)(\d+)')
 _ZERO = "0001-"  # Docker's "never"
 
 
-def _parse(text: str) -> int:
+def parsed(text: str) -> int:
     """Return the nanoseconds since 1970 of an RFC 3339 time in UTC."""
     seconds, _, fraction = text.rstrip("Z").partition(".")
     whole = datetime.strptime(seconds, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-    return int(whole.timestamp()) * _S + int(fraction.ljust(9, "0")[:9])
+    return int(whole.timestamp()) * NS + int(fraction.ljust(9, "0")[:9])
 
 
-def _format(ns: int, *, fixed: bool) -> str:
+def formatted(ns: int, *, fixed: bool = False) -> str:
     """Return an RFC 3339 time: logs have nine digits, the rest of Docker's times drop their last zeros."""
-    seconds, fraction = divmod(ns, _S)
+    seconds, fraction = divmod(ns, NS)
     digits = f"{fraction:09d}" if fixed else f"{fraction:09d}".rstrip("0")
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}{'.' * bool(digits)}{digits}Z"
 
@@ -45,17 +45,18 @@ class Clock:
     """A clock that is wrong by an offset in seconds, and may step while it runs."""
 
     def __init__(self, offset_s: float = 0.0) -> None:
-        self._steps = [(0, int(offset_s * _S))]
+        self._steps = [(0, int(offset_s * NS))]
 
     def step(self, seconds: float) -> None:
         """Step from now on; negative is back. What happened before keeps its time."""
-        self._steps.append((time.time_ns(), int(seconds * _S)))
+        self._steps.append((time.time_ns(), int(seconds * NS)))
 
     def shown(self, ns: int) -> int:
         """Return what this clock showed at a true time."""
         return ns + sum(by for at, by in self._steps if ns >= at)
 
-    def _offsets(self) -> list[int]:
+    def offsets(self) -> list[int]:
+        """Return by how many nanoseconds it was wrong at first, and after each step."""
         return [sum(by for _, by in self._steps[: n + 1]) for n in range(len(self._steps))]
 
     def query(self, request: Request) -> dict[str, str]:
@@ -63,9 +64,9 @@ class Clock:
         query = dict(request.query)
         if request.path.endswith(("/logs", "/events")):
             # After a step back a shown time was twice: ask for more, and drop here what is too much.
-            for name, offset in (("since", max(self._offsets())), ("until", min(self._offsets()))):
+            for name, offset in (("since", max(self.offsets())), ("until", min(self.offsets()))):
                 if bound := _bound(request, name):
-                    query[name] = "{}.{:09d}".format(*divmod(max(bound - offset, 1), _S))
+                    query[name] = "{}.{:09d}".format(*divmod(max(bound - offset, 1), NS))
         return query
 
     def moved(self, request: Request, answer: Answer) -> Answer:
@@ -86,8 +87,8 @@ class Clock:
 
     def _date(self, text: str) -> str:
         moved = parsedate_to_datetime(text).astimezone(timezone.utc)
-        ns = self.shown(int(moved.timestamp()) * _S)
-        return format_datetime(moved + timedelta(seconds=ns // _S - int(moved.timestamp())), usegmt=True)
+        ns = self.shown(int(moved.timestamp()) * NS)
+        return format_datetime(moved + timedelta(seconds=ns // NS - int(moved.timestamp())), usegmt=True)
 
     def _log(self, request: Request, pieces: Iterator[bytes]) -> Iterator[bytes]:
         since, until = _bound(request, "since"), _bound(request, "until")
@@ -97,11 +98,11 @@ class Clock:
             if prefix is None:
                 yield frame
                 continue
-            ns = self.shown(_parse(prefix[0].decode()))
+            ns = self.shown(parsed(prefix[0].decode()))
             # Docker ends a log at the first line that is too late.
             over = over or bool(until and ns > until)
             if not over and not (since and ns < since):
-                text = _format(ns, fixed=True).encode() + frame[prefix.end() :]
+                text = formatted(ns, fixed=True).encode() + frame[prefix.end() :]
                 yield head_of(frame[0], len(text)) + text
 
     def _json(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -116,14 +117,10 @@ class Clock:
     def _text(self, text: bytes) -> bytes:
         def rfc3339(found: re.Match[bytes]) -> bytes:
             told = found[2].decode()
-            return (
-                found[0]
-                if told.startswith(_ZERO)
-                else found[1] + _format(self.shown(_parse(told)), fixed=False).encode()
-            )
+            return found[0] if told.startswith(_ZERO) else found[1] + formatted(self.shown(parsed(told))).encode()
 
         text = _TEXT.sub(rfc3339, text)
-        text = _SECONDS.sub(lambda found: b"%s%d" % (found[1], self.shown(int(found[2]) * _S) // _S), text)
+        text = _SECONDS.sub(lambda found: b"%s%d" % (found[1], self.shown(int(found[2]) * NS) // NS), text)
         return _NANOS.sub(lambda found: b"%s%d" % (found[1], self.shown(int(found[2]))), text)
 
 
@@ -131,6 +128,6 @@ def _bound(request: Request, name: str) -> int:
     """Return a bound of the query in nanoseconds; 0 means none, as it does for Docker."""
     seconds, _, fraction = request.query.get(name, "").partition(".")
     try:
-        return int(seconds) * _S + int(fraction.ljust(9, "0")[:9])
+        return int(seconds) * NS + int(fraction.ljust(9, "0")[:9])
     except ValueError:
         return 0

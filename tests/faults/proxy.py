@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from tests.faults.actions import Action, Fault
@@ -157,6 +157,8 @@ def _broken_off() -> Iterator[None]:
 class FaultProxy:
     """A proxy that listens while the `with` block runs."""
 
+    clock_type: ClassVar[type[Clock]] = Clock
+
     def __init__(
         self,
         upstream: str | Callable[[], socket.socket] | None = None,
@@ -263,8 +265,8 @@ class FaultProxy:
 
     @contextlib.contextmanager
     def clock(self, offset_s: float = 0.0) -> Iterator[Clock]:
-        """Be a Docker engine whose clock is wrong by seconds, for requests that begin from now on; it may also step."""
-        self._clock = Clock(offset_s)
+        """Be an engine whose clock is wrong by seconds, for requests that begin from now on; it may also step."""
+        self._clock = self.clock_type(offset_s)
         try:
             yield self._clock
         finally:

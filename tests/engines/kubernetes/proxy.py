@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from kubernetes import config
 
 from tests.engines.kubernetes.config import plain_kubeconfig
+from tests.engines.kubernetes.node_clock import NodeClock
 from tests.faults import FaultProxy
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["KubernetesProxy"]
 
 class KubernetesProxy(FaultProxy):
     """A proxy for one user of a cluster; `kubeconfig` leads through it."""
+
+    clock_type = NodeClock
 
     def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
         with config.new_client_from_config(str(kubeconfig)) as client:
