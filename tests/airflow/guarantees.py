@@ -251,9 +251,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield made
 
 
-_OF_KUBERNETES = "engine", "namespace", "proxy"
 on_places = pytest.mark.parametrize(
-    "place", [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker")], indirect=True
+    "place",
+    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "kubernetes")],
+    indirect=True,
 )
 in_modes = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 
@@ -435,14 +436,19 @@ class WorkerHost:
 def _serve() -> None:
     # What a worker imports while it works.
     import airflow_provider_launch.hooks.docker
+    import airflow_provider_launch.hooks.kubernetes
     import airflow_provider_launch.hooks.local
     import airflow_provider_launch.operators.launching
     import airflow_provider_launch.schedulers.docker.scheduler
+    import airflow_provider_launch.schedulers.kubernetes.scheduler
     import airflow_provider_launch.schedulers.local.scheduler
     import airflow_provider_launch.triggers.launch  # noqa: F401
 
     with contextlib.suppress(ImportError):
         import docker  # noqa: F401
+    with contextlib.suppress(ImportError):
+        import kubernetes.client
+        import kubernetes.config  # noqa: F401
 
     for line in sys.stdin:
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""Pods of one cluster, for the tests of outages; the tasks reach its API server through a proxy."""
+"""Pods of one cluster, for the tests of the guarantees; the tasks reach its API server through a proxy."""
 
 from __future__ import annotations
 
@@ -41,9 +41,17 @@ class KubernetesPlace:
             "credentials are refused": lambda: proxy.answering(error(403, "forbidden")),
         }
         self._started: dict[tuple[str, int], str] = {}
+        self._is_let_go = False
+        self._gone: set[str] = set()
+        """Pods that were let go, by uid."""
+        self._others: list[KubernetesPlace] = []
         self._closed = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._watching.start()
+
+    def another(self) -> KubernetesPlace:
+        self._others.append(KubernetesPlace(self._engine, self._namespace, self._proxy))
+        return self._others[-1]
 
     def role(self, script: str, **fields: Any) -> Role:
         return Role("main", self._engine.image, entrypoint="sh", args=["-c", f"GO=/tmp/go; {script}"], **fields)
@@ -60,7 +68,14 @@ class KubernetesPlace:
         return len(self._running())
 
     def go(self) -> None:
+        # Also for pods that do not run yet.
+        self._is_let_go = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         for pod in self._running():
+            if pod.metadata.uid in self._gone:
+                continue
             # In a client of its own: `stream` changes the one it is given.
             with ApiClient(self._engine.client.configuration) as client, contextlib.suppress(ApiException):
                 ran = stream(
@@ -76,6 +91,23 @@ class KubernetesPlace:
                 ran.close()
                 ran.sock.shutdown()
                 client.rest_client.pool_manager.clear()
+                self._gone.add(pod.metadata.uid)
+
+    def vanish(self, app_id: str) -> None:
+        self._remove(app_id)
+        # Without their grace: nothing is to be written any more about how they ended.
+        ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
+        self._core.delete_collection_namespaced_pod(self._namespace, grace_period_seconds=0, **ours)
+
+    def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
+        names = "|".join(pod.metadata.name for pod in self._pods())
+        return self._proxy.stalled(rf"/pods/({names})/log")
+
+    def _remove(self, app_id: str) -> None:
+        ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
+        self._batch.delete_collection_namespaced_job(self._namespace, propagation_policy="Background", **ours)
+        with contextlib.suppress(ApiException):  # gone meanwhile
+            self._core.delete_namespaced_service(app_id, self._namespace)
 
     def _pods(self) -> list[Any]:
         pods = self._core.list_namespaced_pod(self._namespace, label_selector=Tag.APP_ID).items
@@ -92,17 +124,18 @@ class KubernetesPlace:
                         self._started[pod.metadata.uid, number] = pod.metadata.labels[Tag.INDEX]
 
     def _watch(self) -> None:
-        """Note what starts: pods go when their Job is stopped."""
+        """Note what starts, for pods go when their Job is stopped; let it go, if it may."""
         while not self._closed.is_set():
             with contextlib.suppress(Exception):
                 self._look()
+                if self._is_let_go:
+                    self._let_go()
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
+        for other in self._others:
+            other.close()
         self._closed.set()
         self._watching.join()
         for app_id in self.apps():
-            ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
-            self._batch.delete_collection_namespaced_job(self._namespace, propagation_policy="Background", **ours)
-            with contextlib.suppress(ApiException):  # gone meanwhile
-                self._core.delete_namespaced_service(app_id, self._namespace)
+            self._remove(app_id)

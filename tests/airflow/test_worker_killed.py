@@ -23,8 +23,8 @@ from tests.airflow.guarantees import CONN, WAIT, LastingApi, Place, WorkerHost, 
 from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
 from tests.airflow.support import launch as launch_locally
 
-RUNS = {"local": 32, "docker": 18}
-"""For each mode; 100 together."""
+RUNS = {"local": 32, "docker": 18, "kubernetes": 28}
+"""For each mode; 156 together."""
 MODES = ("sync", "deferrable")
 REPLICAS = 2
 
@@ -73,7 +73,7 @@ def counted() -> dict[str, range]:
     return {}
 
 
-# On Docker, where a launch takes a second, steps are tried from the intent on, and in one mode or the other: up to the
+# Where a launch takes seconds, steps are tried from the intent on, and in one mode or the other: up to the
 # deferral both are the same.
 CASES = [
     pytest.param(
