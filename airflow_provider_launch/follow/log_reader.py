@@ -72,7 +72,7 @@ class _Replica:
     quiet_since: float = field(default_factory=time.monotonic)
     failures: int = 0
     complete: bool = False
-    told: set[str] = field(default_factory=set)
+    told: tuple[str, ...] = ()
     last_error: str = ""
 
 
@@ -82,6 +82,29 @@ class LogReader:
     `changed` is the condition on which the consumer waits; it guards everything here. The thread stops reading
     while the queue is full, so memory does not grow with the log.
     """
+
+    __slots__ = (
+        "_app_id",
+        "_busy_s",
+        "_changed",
+        "_chars",
+        "_cursors",
+        "_finishing",
+        "_from_now",
+        "_idle_s",
+        "_items",
+        "_lines",
+        "_outage_told",
+        "_own_thread",
+        "_replicas",
+        "_scheduler",
+        "_started",
+        "_started_at",
+        "_stopped",
+        "_streams",
+        "_thread",
+        "progress",
+    )
 
     def __init__(
         self,
@@ -336,5 +359,5 @@ class LogReader:
             return
         message = f"log is not readable, {action}: {replica.last_error}"
         if message not in replica.told and len(replica.told) < _GAPS_PER_REPLICA:
-            replica.told.add(message)
+            replica.told += (message,)
             self._items.append(LogItem(LogGap(replica.role, replica.k, message)))

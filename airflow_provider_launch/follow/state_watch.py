@@ -43,6 +43,17 @@ class StateWatch:
         scheduled: the caller has launched the app, so an unknown app is one that vanished.
     """
 
+    __slots__ = (
+        "_down_since",
+        "_down_told",
+        "_missing",
+        "_name",
+        "_scheduled",
+        "_unavailable_for_s",
+        "_unknown_since",
+        "response",
+    )
+
     def __init__(self, name: str, *, unavailable_for_s: float, scheduled: bool) -> None:
         self.response: DescribeAppResponse | None = None
         """The last description of the app."""

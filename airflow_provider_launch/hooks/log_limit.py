@@ -47,6 +47,8 @@ class LogLimit:
         told: by `role/replica`, what an earlier part of the task has shown; what is no such thing counts as nothing.
     """
 
+    __slots__ = ("_half", "_rests", "_told", "max_bytes")
+
     def __init__(self, max_bytes: int | None, told: object = None) -> None:
         self.max_bytes = max_bytes
         self._half = (max_bytes or 0) // 2

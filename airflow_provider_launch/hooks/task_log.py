@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
@@ -40,6 +39,8 @@ class TaskLog:
         limit: how much of a long log is shown. None: all.
     """
 
+    __slots__ = ("_attempts", "_limit", "_line_log", "_log", "_name", "_on_url", "_tails", "_url", "last_state")
+
     def __init__(
         self,
         log: Any,
@@ -51,6 +52,7 @@ class TaskLog:
         limit: LogLimit | None = None,
     ) -> None:
         self._log = log
+        self._line_log: Any = None
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
         self._url: str | None = None
@@ -58,11 +60,6 @@ class TaskLog:
         self._tails = {key: deque(tail, maxlen=_TAIL_LINES) for key, tail in (tails or {}).items()}
         self._attempts: dict[str, int] = {}
         self.last_state = last_state
-
-    @cached_property
-    def _line_log(self) -> Any:
-        # Of a thousand apps in a triggerer most say nothing for long.
-        return line_logger(self._log)
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
@@ -137,6 +134,9 @@ class TaskLog:
         tail = self._tails.setdefault(key, deque(maxlen=_TAIL_LINES))
         prefix = f"[{key}] "
         attempt = self._attempts.get(key, 0)
+        if self._line_log is None:
+            # Not before: of a thousand apps in a triggerer most say nothing for long.
+            self._line_log = line_logger(self._log)
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
         out, err = self._line_log.info, self._line_log.warning
         for line in lines:

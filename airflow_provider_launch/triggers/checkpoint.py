@@ -37,34 +37,36 @@ class Checkpoint:
         task_instance: as the triggerer gives it; None (in `dag.test()`): nothing is kept.
     """
 
+    __slots__ = ("_saved", "_ti")
+
     def __init__(self, task_instance: Any) -> None:
-        self._where: dict[str, Any] | None = None
-        if task_instance is not None:
-            names = ("dag_id", "task_id", "run_id", "map_index")
-            self._where = {name: getattr(task_instance, name) for name in names}
-            self._where["key"] = _key(task_instance.try_number)
+        self._ti = task_instance
         self._saved = ""
+
+    def _where(self) -> dict[str, Any]:
+        names = ("dag_id", "task_id", "run_id", "map_index")
+        return {**{name: getattr(self._ti, name) for name in names}, "key": _key(self._ti.try_number)}
 
     async def load(self) -> dict[str, JsonValue]:
         """Return what an earlier trigger of this try has kept; empty: nothing."""
-        if self._where is None:
+        if self._ti is None:
             return {}
         from airflow.sdk.bases.xcom import BaseXCom
 
         # Lines shown twice are better than a task that fails for want of a cursor.
         with contextlib.suppress(Exception):
-            self._saved = str(await BaseXCom.aget_one(**self._where) or "")
+            self._saved = str(await BaseXCom.aget_one(**self._where()) or "")
         return unpack(self._saved)
 
     async def save(self, places: Mapping[str, JsonValue]) -> None:
         """Keep the places; a failure only means that lines may be shown twice after a crash."""
         packed = pack(places)
-        if self._where is None or packed == self._saved or len(packed) > MAX_PACKED:
+        if self._ti is None or packed == self._saved or len(packed) > MAX_PACKED:
             return
         from airflow.sdk.bases.xcom import BaseXCom
 
         with contextlib.suppress(Exception):
-            await BaseXCom.aset(value=packed, **self._where)
+            await BaseXCom.aset(value=packed, **self._where())
             self._saved = packed
 
     async def save_at_last(self, places: Mapping[str, JsonValue]) -> None:

@@ -26,6 +26,7 @@ RECORD_BYTES = 150
 
 # One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
 _CHANGED = threading.Condition()
+_UNLIMITED = LogLimit(None)
 
 
 class Feed:
@@ -41,6 +42,22 @@ class Feed:
         from_now: without what was written before; replicas with a cursor go on from there.
         limit: how much of each replica is shown here. None: all.
     """
+
+    __slots__ = (
+        "_closed",
+        "_context",
+        "_events",
+        "_item",
+        "_left",
+        "_limit",
+        "_places",
+        "_task_log",
+        "_told",
+        "_turn",
+        "checkpoint",
+        "on_checkpoint",
+        "reader",
+    )
 
     def __init__(
         self,
@@ -69,8 +86,8 @@ class Feed:
         """Called when `checkpoint` has changed, on the pump's thread."""
         self._task_log = task_log
         self._context = context
-        self._limit = limit or LogLimit(None)
-        self._left: set[str] = set()
+        self._limit = limit or _UNLIMITED
+        self._left: frozenset[str] = frozenset()
         self._places: dict[str, JsonValue] = dict(cursors)
         self._events: list[Event] = []
         self._item: LogItem | None = None
@@ -154,7 +171,7 @@ class Feed:
         """Read a replica no further whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
         self._places[key] = place_after(item.start, item.start_skip + self._told)
-        self._left.add(key)
+        self._left |= {key}
         self.reader.leave(key)
         if not told:
             with contextlib.suppress(Exception):

@@ -117,8 +117,13 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
+        # A thousand triggers wait here, so there are few frames below.
         try:
-            event = await self._follow()
+            watching = await self._join()
+            try:
+                event = await watching.run()
+            finally:
+                watching.leave()
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             event = self._event("error", f"{type(error).__name__}: {error}")
         # Before the yield: the triggerer may end the trigger as if it were killed right after it.
@@ -135,20 +140,18 @@ class AppStatusTrigger(BaseTrigger):
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> dict[str, Any]:
+    async def _join(self) -> _Watching:
+        """Find the app, and what the triggers of its connection share."""
         from airflow_provider_launch.triggers.hub import hub
 
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
         conn_id = self.launch_conn_id or parsed.session_name
         shared = await asyncio.to_thread(hub().join, conn_id)
-        try:
-            if shared.options.backend != parsed.scheduler_backend:
-                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
-            return await _Watching(self, shared, self._resolved, parsed.app_id).run()
-        finally:
-            # Not awaited: this may be the end of the triggerer.
-            asyncio.get_running_loop().run_in_executor(None, hub().leave, shared)
+        if shared.options.backend != parsed.scheduler_backend:
+            await asyncio.to_thread(hub().leave, shared)
+            raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
+        return _Watching(self, shared, self._resolved, parsed.app_id)
 
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
@@ -212,6 +215,25 @@ class AppStatusTrigger(BaseTrigger):
 class _Watching:
     """One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
 
+    __slots__ = (
+        "_app_id",
+        "_asleep",
+        "_checkpoint",
+        "_deadline",
+        "_error",
+        "_feed",
+        "_has_news",
+        "_judging",
+        "_limit",
+        "_loop",
+        "_pump",
+        "_shared",
+        "_task_log",
+        "_trigger",
+        "_ui_url",
+        "_watch",
+    )
+
     def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
         from airflow_provider_launch.follow.state_watch import StateWatch
         from airflow_provider_launch.triggers.checkpoint import Checkpoint
@@ -252,6 +274,13 @@ class _Watching:
         handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
         return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
 
+    def leave(self) -> None:
+        """Give back what is shared."""
+        from airflow_provider_launch.triggers.hub import hub
+
+        # Not awaited: this may be the end of the triggerer.
+        self._loop.run_in_executor(None, hub().leave, self._shared)
+
     async def _begin(self) -> None:
         from airflow_provider_launch.schedulers.logs import Stream
         from airflow_provider_launch.triggers.feed import Feed
@@ -263,7 +292,9 @@ class _Watching:
         self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
         told = places.pop(_TOLD_KEY, given.told)
         self._limit = LogLimit(trigger.max_log_bytes, told)
-        self._task_log = TaskLog(trigger.log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
+        # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
+        log = type(trigger).logger()
+        self._task_log = TaskLog(log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -312,19 +343,15 @@ class _Watching:
             if self._ui_url != linked:
                 linked = self._ui_url
                 await show_ui_from_trigger(self._trigger.task_instance, linked)
-            await self._sleep(min(_LOOK_S, left))
-
-    async def _sleep(self, seconds: float) -> None:
-        """Wait for news, but not for ever."""
-        if self._has_news:
-            return
-        self._asleep = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._learn)
-        try:
-            await self._asleep
-        finally:
-            timer.cancel()
-            self._asleep = None
+            if self._has_news:
+                continue
+            self._asleep = self._loop.create_future()
+            timer = self._loop.call_later(min(_LOOK_S, left), self._learn)
+            try:
+                await self._asleep
+            finally:
+                timer.cancel()
+                self._asleep = None
 
     def _learn(self) -> None:
         self._has_news = True

@@ -142,9 +142,9 @@ class App:
     marks: dict[str, Container] = field(default_factory=dict)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; void ones are left out."""
-    seconds: set[str] = field(default_factory=set)
+    seconds: frozenset[str] = frozenset()
     """Ids of containers beside which another stands for the same attempt; they are never started."""
-    voided: set[tuple[str, int]] = field(default_factory=set)
+    voided: frozenset[tuple[str, int]] = frozenset()
     """Replicas of which a container was made void."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
@@ -190,14 +190,16 @@ def _app(app_id: str, listed: list[Container]) -> App:
         elif kind == Kind.MARK:
             app.marks[container.labels.get(Label.MARK, "")] = container
         elif kind == Kind.REPLICA and container.void:
-            app.voided.add((container.role, container.replica))
+            app.voided |= {(container.role, container.replica)}
         elif kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
         attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
-        app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
-        app.seconds |= {c.id for c in attempts} - {c.id for c in app.attempts[key]}
+        counted = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
+        if len(counted) < len(attempts):
+            app.attempts[key] = counted
+            app.seconds |= {c.id for c in attempts} - {c.id for c in counted}
     return app
 
 

@@ -86,13 +86,10 @@ class Engine:
     def __init__(self, connection: DockerConnection) -> None:
         self._connection = connection
         self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        self.hostname = urlsplit(self.url).hostname
+        """Name of the engine's host; None: it is this one."""
         self._client: APIClient | None = None
         self._mutex = threading.Lock()
-
-    @property
-    def hostname(self) -> str | None:
-        """Name of the engine's host; None: it is this one."""
-        return urlsplit(self.url).hostname
 
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""
