@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from airflow_provider_launch.specs.states import AppState
 
 __all__ = ["Answer", "Poller", "poll_many"]
 
@@ -21,7 +20,7 @@ _FIRST_STEP_S = 0.02
 _STEPS_PER_INTERVAL = 40
 _AGE_PER_STEP = 8
 """A young app is asked for again after an eighth of its age: one that ends at once is not waited for. Its age begins
-anew with each change, for one change rarely comes alone."""
+anew with each change of its state, for one change rarely comes alone."""
 
 Answer = DescribeAppResponse | None | Exception
 """What is known of an app: its description, None for "no such app", or why nothing is known."""
@@ -60,7 +59,9 @@ class Poller:
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
         self._young: dict[str, float] = {}
-        self._seen: dict[str, list[AppState]] = {}
+        self._seen: dict[str, tuple[AppState, bool]] = {}
+        self._sees_changes = interval_s is None
+        self._took = 0.0
         self._thread: threading.Thread | None = None
         self._asking_since: float | None = None
 
@@ -118,7 +119,7 @@ class Poller:
     def _first_step(self) -> float:
         """Return seconds until an app that has just come, or changed, is asked for alone."""
         # The more apps, the less a single one is worth a question of its own: in a triggerer some app is always young.
-        return max(_FIRST_STEP_S, self.interval_s / _STEPS_PER_INTERVAL) * len(self._inboxes)
+        return max(_FIRST_STEP_S, self.interval_s / _STEPS_PER_INTERVAL, self._took) * len(self._inboxes)
 
     def _step(self) -> float:
         """Return seconds until young apps are asked for alone; forget those that are not young any more."""
@@ -128,18 +129,20 @@ class Poller:
         return min((steps[app_id] for app_id in self._young), default=self.interval_s)
 
     def _compare(self, answers: dict[str, Answer]) -> None:
-        """Take apps whose state, or a replica's, has changed for young ones."""
-        if self._first_step() >= self.interval_s:
+        """Take apps for young ones whose state has changed, or whose last replica has ended."""
+        # Who wants another interval gets that one.
+        if not self._sees_changes or self._first_step() >= self.interval_s:
             self._seen.clear()
             return
         for app_id, answer in answers.items():
-            # Who wants an interval of its own gets that one.
             wanted = any(inbox not in self._wishes for inbox in self._inboxes.get(app_id, ()))
             if not wanted or not isinstance(answer, DescribeAppResponse):
                 continue
-            states = [answer.state, *(replica.state for role in answer.roles_statuses for replica in role.replicas)]
-            if self._seen.get(app_id) != states:
-                self._seen[app_id], self._young[app_id] = states, time.monotonic()
+            # Not each replica's: of a thousand one changes at each look.
+            states = [replica.state for role in answer.roles_statuses for replica in role.replicas]
+            seen = answer.state, bool(states) and all(map(is_terminal, states))
+            if self._seen.setdefault(app_id, seen) != seen:
+                self._seen[app_id], self._young[app_id] = seen, time.monotonic()
 
     def _run(self) -> None:
         pause = self._interval()
@@ -158,7 +161,7 @@ class Poller:
                 self._fresh.clear()
                 self._asking_since = began = time.monotonic()
             answers = poll_many(self._scheduler, asked)
-            self._asking_since = None
+            self._asking_since, self._took = None, time.monotonic() - began
             if full_round:
                 down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
                     isinstance(answer, SchedulerRejectedError) for answer in answers.values()

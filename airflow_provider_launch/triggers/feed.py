@@ -26,7 +26,6 @@ RECORD_BYTES = 150
 
 # One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
 _CHANGED = threading.Condition()
-_UNLIMITED = LogLimit(None)
 
 
 class Feed:
@@ -86,7 +85,7 @@ class Feed:
         """Called when `checkpoint` has changed, on the pump's thread."""
         self._task_log = task_log
         self._context = context
-        self._limit = limit or _UNLIMITED
+        self._limit = limit or LogLimit(None)
         self._left: frozenset[str] = frozenset()
         self._places: dict[str, JsonValue] = dict(cursors)
         self._events: list[Event] = []

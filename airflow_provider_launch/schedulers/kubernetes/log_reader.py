@@ -217,15 +217,17 @@ class LogReader:
         """Open an answer that goes on from there, if there are not too many, or one gives way."""
         with self._mutex:
             live = {key: answer for key, answer in self._open.items() if answer.live is not None}
-            left = [key for key, one in live.items() if one.live and time.monotonic() - one.live.used > _ABANDONED_S]
-            if len(live) - len(left) >= _LIVE_LOGS:
-                others = [key for key, one in live.items() if leads and not one.leads]
-                if not others:
-                    return
-                left.append(others[0])
-            dropped = [self._open.pop(key) for key in left]
-        for old in dropped:
+            dropped = [key for key, one in live.items() if one.live and time.monotonic() - one.live.used > _ABANDONED_S]
+            is_full = len(live) - len(dropped) >= _LIVE_LOGS
+            if is_full and leads:
+                others = [key for key, one in live.items() if not one.leads and key not in dropped]
+                dropped += others[:1]
+                is_full = not others
+            answers = [self._open.pop(key) for key in dropped]
+        for old in answers:
             old.close()
+        if is_full:
+            return
         reader = LineReader(cursor)
         try:
             tail = _RESUMED_LINES if cursor else None
