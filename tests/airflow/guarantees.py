@@ -41,6 +41,8 @@ class Place(Protocol):
     mark: str
     """The id of the task, and a part of the id of each of its apps."""
     connection: dict[str, Any]
+    lag_s: float
+    """How much later than others it learns of an end."""
     outages: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]]
 
     def another(self) -> Place:
@@ -80,6 +82,8 @@ WAIT = "echo begun; while test ! -e $GO; do sleep 0.05; done; echo done"
 
 class LocalPlace:
     """Processes below a root of the test's own."""
+
+    lag_s = 0.0
 
     def __init__(self, tmp: Path) -> None:
         self.root = tmp / "root"
@@ -170,6 +174,8 @@ class LocalPlace:
 
 class DockerPlace:
     """Containers of one engine, which the tasks reach through a proxy."""
+
+    lag_s = 0.0
 
     def __init__(self, engine: Any, proxy: Any) -> None:
         from tests.faults import error

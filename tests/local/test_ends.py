@@ -69,7 +69,7 @@ def test_old_apps_are_swept(apps: Apps) -> None:
 
 
 def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen as running, ended when the wish is written down: then no supervisor is left to fulfil it."""
+    """Seen as running, ended when the wish is to be written down: then no supervisor is left to fulfil it."""
     app_id = apps.start(sh("sleep 0.5"))
     read = apps.scheduler._state
 
