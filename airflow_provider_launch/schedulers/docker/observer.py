@@ -160,7 +160,7 @@ class Observer:
                 self._creation.create_all(request, verdict.create, mine)
             return request is not None
         startable = [c for c in verdict.start if c.id in mine]
-        each(self._start, startable)
+        each(self._start_own, startable)
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
         others = [
@@ -178,6 +178,12 @@ class Observer:
             # The new name comes first: whoever is about to start it under the old one is too late then.
             if app is None or (container is not None and container.unstarted and self._void(container)):
                 self._engine.remove(container_id, force=False)
+
+    def _start_own(self, container: Container) -> None:
+        """Start what this caller has created, unless it was taken over and another stands under its name by now."""
+        with contextlib.suppress(NotFoundError):
+            if self._engine.inspect(container.name)["Id"] == container.id:
+                self._start(container)
 
     def _start(self, container: Container) -> None:
         try:
