@@ -43,6 +43,8 @@ class Place(Protocol):
     connection: dict[str, Any]
     lag_s: float
     """How much later than others it learns of an end."""
+    drain_s: float
+    """How long a program stays after a flood, so that all of it is copied from its pipes."""
     outages: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]]
 
     def another(self) -> Place:
@@ -83,7 +85,7 @@ WAIT = "echo begun; while test ! -e $GO; do sleep 0.05; done; echo done"
 class LocalPlace:
     """Processes below a root of the test's own."""
 
-    lag_s = 0.0
+    lag_s = drain_s = 0.0
 
     def __init__(self, tmp: Path) -> None:
         self.root = tmp / "root"
@@ -175,7 +177,7 @@ class LocalPlace:
 class DockerPlace:
     """Containers of one engine, which the tasks reach through a proxy."""
 
-    lag_s = 0.0
+    lag_s = drain_s = 0.0
 
     def __init__(self, engine: Any, proxy: Any) -> None:
         from tests.faults import error

@@ -22,7 +22,7 @@ _LOOK_S = 0.2
 class KubernetesPlace:
     """Jobs in the namespace of the session."""
 
-    lag_s = 8.0
+    lag_s, drain_s = 8.0, 5.0
 
     def __init__(self, engine: Any, namespace: str, proxy: Any) -> None:
         from tests.faults import error

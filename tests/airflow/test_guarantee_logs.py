@@ -156,7 +156,8 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
 @on_places
 def test_a_flood_on_a_worker_is_there_line_by_line(place: Place) -> None:
     """Guarantee 8."""
-    ran, _ = run_to_end(launch(place, place.role(f"seq 1 {FLOOD}")), FakeExecutionApi())
+    script = f"seq 1 {FLOOD}; sleep {place.drain_s:g}"
+    ran, _ = run_to_end(launch(place, place.role(script)), FakeExecutionApi())
 
     assert ran.state == "success", ran.error
     told = [line for line in ran.lines if re.fullmatch(r"\[main/0\] \d+", line)]
