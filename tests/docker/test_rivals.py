@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker import catalog, observer
+from airflow_provider_launch.schedulers.docker import catalog, creation, observer
 from airflow_provider_launch.specs import (
     AppState,
     LaunchError,
@@ -43,6 +43,35 @@ def test_a_submitter_that_wakes_up_late_leaves_alone_what_another_has_started(do
 
     assert docker_apps.end(app_id).state is AppState.SUCCEEDED
     assert docker_apps.begun(app_id) == [1, 1]
+
+
+def test_a_third_container_under_a_name_that_became_free_is_no_second_start(docker_apps, monkeypatch):
+    """Who takes a container over renames it; a start by its old name may then meet one that somebody else made."""
+    info = docker_apps.info(docker_apps.sh("echo begun; sleep 3"))
+    slow, quick, third = (docker_apps.another() for _ in range(3))
+    about_to_start, go_on = threading.Event(), threading.Event()
+    start, rename = slow.engine.start, quick.engine.rename
+
+    def stalled(name: str) -> None:
+        about_to_start.set()
+        assert go_on.wait(60)
+        start(name)
+
+    def made_again(old: str, new: str) -> None:
+        rename(old, new)
+        third._creation.create_all(info.request, creation.first_attempts(info.request), set())
+        go_on.set()
+
+    monkeypatch.setattr(slow.engine, "start", stalled)
+    monkeypatch.setattr(quick.engine, "rename", made_again)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(slow.schedule, info)
+        assert about_to_start.wait(30)
+        app_id = quick.schedule(info)
+        assert late.result(60) == app_id
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert docker_apps.begun(app_id) == [1]
 
 
 def test_what_an_outage_kept_from_being_prepared_is_prepared_by_the_repeat(docker_apps, docker_proxy):

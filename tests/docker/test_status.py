@@ -317,7 +317,7 @@ def test_of_two_containers_for_one_attempt_one_counts() -> None:
     engine.replica("main", 0, "created", name="c", created=102)
 
     assert (engine.judge().state, engine.judge(submitted=True).start) == (AppState.SUCCEEDED, [])
-    assert engine.app().seconds == {"id2"}
+    assert [container.id for container in engine.app().replicas()] == ["id1"]
 
 
 def test_without_its_record_nothing_of_an_app_is_started() -> None:

@@ -142,8 +142,6 @@ class App:
     marks: dict[str, Container] = field(default_factory=dict)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; void ones are left out."""
-    seconds: frozenset[str] = frozenset()
-    """Ids of containers beside which another stands for the same attempt; they are never started."""
     voided: frozenset[tuple[str, int]] = frozenset()
     """Replicas of which a container was made void."""
     all: list[Container] = field(default_factory=list)
@@ -196,10 +194,7 @@ def _app(app_id: str, listed: list[Container]) -> App:
     for key, attempts in app.attempts.items():
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
         attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
-        counted = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
-        if len(counted) < len(attempts):
-            app.attempts[key] = counted
-            app.seconds |= {c.id for c in attempts} - {c.id for c in counted}
+        app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
     return app
 
 

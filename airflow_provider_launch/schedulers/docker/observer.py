@@ -160,13 +160,13 @@ class Observer:
                 self._creation.create_all(request, verdict.create, mine)
             return request is not None
         startable = [c for c in verdict.start if c.id in mine]
-        each(self._start_own, startable)
+        each(self._start, startable)
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
         others = [
             c for c in verdict.start if c not in startable and ((submitted and TAKEN not in c.name) or self._overdue(c))
         ]
-        self._take_over(others)
+        self._take_over(app.app_id, others)
         return bool(others)
 
     def _give_back(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
@@ -179,12 +179,6 @@ class Observer:
             if app is None or (container is not None and container.unstarted and self._void(container)):
                 self._engine.remove(container_id, force=False)
 
-    def _start_own(self, container: Container) -> None:
-        """Start what this caller has created, unless it was taken over and another stands under its name by now."""
-        with contextlib.suppress(NotFoundError):
-            if self._engine.inspect(container.name)["Id"] == container.id:
-                self._start(container)
-
     def _start(self, container: Container) -> None:
         try:
             # By name: whoever takes the container over renames it first.
@@ -196,7 +190,7 @@ class Observer:
             self._looked.pop(container.id, None)
             self.details.pop(container.id, None)
 
-    def _take_over(self, containers: list[Container]) -> None:
+    def _take_over(self, app_id: str, containers: list[Container]) -> None:
         """Start what others have created; their own start, if it still comes, then fails."""
         taken: list[Container] = []
 
@@ -213,9 +207,13 @@ class Observer:
                     self._start(container)
 
         each(rename, containers)
-        if taken:
-            time.sleep(_IN_FLIGHT_S)
-        each(start, taken)
+        if not taken:
+            return
+        time.sleep(_IN_FLIGHT_S)
+        # Under a name that became free somebody may have made another one, and a start in flight may have met that.
+        apps, _ = self._catalog.look([app_id])
+        counted = {container.id for container in apps[app_id].replicas()} if app_id in apps else set()
+        each(start, [container for container in taken if container.id in counted])
 
     def _overdue(self, container: Container) -> bool:
         moment = time.monotonic()
