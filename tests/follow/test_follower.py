@@ -488,24 +488,33 @@ def test_an_exception_in_the_consumer_ends_all_threads(follow):
     assert launch_threads() == []
 
 
-def test_an_app_that_has_changed_is_looked_at_soon(engine, scheduler, app_id):
-    """The last replica has ended, and the scheduler says of the app in a moment that it has."""
+@pytest.mark.parametrize(
+    ("state", "ended", "is_soon"),
+    [
+        (AppState.RUNNING, [], True),
+        (AppState.PENDING, [0], False),
+        (AppState.PENDING, [0, 1], True),
+    ],
+    ids=["another state", "one replica has ended", "all replicas have ended"],
+)
+def test_an_app_that_is_about_to_change_is_looked_at_soon(engine, scheduler, app_id, state, ended, is_soon):
+    """The scheduler will say of the app in a moment that it has ended; but of many replicas one always changes."""
     scheduler.poll_interval_s = 4
     poller = Poller(scheduler)
     heard: list[object] = []
     poller.subscribe(app_id, heard.append)
     time.sleep(2)
-    engine.state(app_id, AppState.RUNNING)
-    deadline = time.monotonic() + 5
-    while heard[-1].state != AppState.RUNNING and time.monotonic() < deadline:
+    engine.state(app_id, state, exit_codes={("worker", k): 0 for k in ended})
+    known, deadline = len(heard), time.monotonic() + 5
+    while len(heard) < known + 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     engine.describe_calls.clear()
     time.sleep(0.8)
-    soon = len(engine.describe_calls)
+    asked = len(engine.describe_calls)
     poller.unsubscribe(app_id, heard.append)
 
-    # At the age of two seconds a step is a quarter of a second.
-    assert soon >= 5
+    # At the age of two seconds a step is a quarter of a second, and the first one a tenth.
+    assert asked >= 5 if is_soon else asked <= 4
 
 
 def test_young_apps_of_many_wait_for_the_round(engine, scheduler):

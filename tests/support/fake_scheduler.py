@@ -181,14 +181,15 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
         app = self.engine.apps.get(app_id)
         if app is None:
             return None
+
+        def replica(role: str, k: int) -> ReplicaStatus:
+            code, state = app.exit_codes.get((role, k)), app.state
+            if code is not None and not is_terminal(state):
+                state = AppState.FAILED if code else AppState.SUCCEEDED
+            return ReplicaStatus(k, state, role, "host", exit_code=code)
+
         statuses = [
-            RoleStatus(
-                role.name,
-                [
-                    ReplicaStatus(k, app.state, role.name, "host", exit_code=app.exit_codes.get((role.name, k)))
-                    for k in range(role.num_replicas)
-                ],
-            )
+            RoleStatus(role.name, [replica(role.name, k) for k in range(role.num_replicas)])
             for role in app.request.app.roles
         ]
         return DescribeAppResponse(
