@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import LogGap, LogLines
@@ -30,6 +31,7 @@ _SKIP_MAX_S = 30.0
 _FROM, _SKIP = "launch_from", "launch_skip"
 
 
+@lru_cache(maxsize=4096)
 def replica_key(role: str, replica: int) -> str:
     """Return the name of a replica among the cursors."""
     return f"{role}/{replica}"
@@ -298,7 +300,9 @@ class LogReader:
             self._outage_told = False
             start = replica.cursor
             moved = chunk.cursor != start
-            replica.cursor = chunk.cursor
+            if moved:
+                # Not each time: the same place is kept once.
+                replica.cursor = chunk.cursor
             lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
             replica.drop = max(0, replica.drop - len(chunk.lines))
             if chunk.lines:

@@ -12,7 +12,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import LogLine
 
-__all__ = ["LogLimit", "Rest", "check_max_log_bytes"]
+__all__ = ["NO_LIMIT", "LogLimit", "Rest", "check_max_log_bytes"]
 
 
 def check_max_log_bytes(value: object) -> None:
@@ -103,6 +103,10 @@ class LogLimit:
         """Return what was held, once."""
         rests, self._rests = self._rests, {}
         yield from rests.items()
+
+
+NO_LIMIT = LogLimit(None)
+"""One for all who show everything: it remembers nothing."""
 
 
 def _size(line: LogLine) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
@@ -27,6 +27,14 @@ _STDERR = Stream.STDERR
 _FOLDS = ("::group::", "::endgroup::")
 
 
+@dataclass(slots=True)
+class _Replica:
+    tail: list[str]
+    """Its last lines."""
+    attempt: int = 0
+    """The one that was told of last."""
+
+
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
 
@@ -39,7 +47,7 @@ class TaskLog:
         limit: how much of a long log is shown. None: all.
     """
 
-    __slots__ = ("_attempts", "_limit", "_line_log", "_log", "_name", "_on_url", "_tails", "_url", "last_state")
+    __slots__ = ("_limit", "_line_log", "_log", "_name", "_on_url", "_replicas", "_url", "last_state")
 
     def __init__(
         self,
@@ -57,14 +65,13 @@ class TaskLog:
         self._name = name
         self._url: str | None = None
         self._on_url = on_url
-        self._tails = {key: deque(tail, maxlen=_TAIL_LINES) for key, tail in (tails or {}).items()}
-        self._attempts: dict[str, int] = {}
+        self._replicas = {key: _Replica([*tail]) for key, tail in (tails or {}).items()}
         self.last_state = last_state
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
-        return {key: [line[:_TAIL_CHARS] for line in tail] for key, tail in self._tails.items()}
+        return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
 
     def tell(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
@@ -131,18 +138,17 @@ class TaskLog:
                 self._on_url(url)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
-        tail = self._tails.setdefault(key, deque(maxlen=_TAIL_LINES))
+        replica = self._replicas.setdefault(key, _Replica([]))
         prefix = f"[{key}] "
-        attempt = self._attempts.get(key, 0)
         if self._line_log is None:
             # Not before: of a thousand apps in a triggerer most say nothing for long.
             self._line_log = line_logger(self._log)
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
         out, err = self._line_log.info, self._line_log.warning
         for line in lines:
-            if line.attempt != attempt:
-                attempt = self._attempts[key] = line.attempt
-                out(f"{prefix}--- attempt {attempt + 1} ---")
+            if line.attempt != replica.attempt:
+                replica.attempt = line.attempt
+                out(f"{prefix}--- attempt {line.attempt + 1} ---")
             text = line.text
             text = text.removesuffix("\n")
             write = err if line.stream is _STDERR else out
@@ -151,7 +157,9 @@ class TaskLog:
                 write(prefix + text if "group::" not in text else prefix + _unfolded(text))
             else:
                 self._long(key, text, write)
-        tail.extend(line.text[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:])
+        # A list, for a deque of ten takes as much memory as one of sixty.
+        replica.tail += [line.text[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
+        del replica.tail[:-_TAIL_LINES]
 
     @staticmethod
     def _long(key: str, text: str, write: Callable[[str], object]) -> None:

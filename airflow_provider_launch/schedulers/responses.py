@@ -15,7 +15,7 @@ __all__ = ["DescribeAppResponse", "ListAppResponse"]
 NOT_SET = "<NOT_SET>"
 
 
-@dataclass
+@dataclass(slots=True)
 class DescribeAppResponse:
     """All that the scheduler knows of one app, the latest attempt of each replica."""
 

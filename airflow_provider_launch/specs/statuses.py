@@ -21,7 +21,7 @@ _ERROR_INDENT = " " * 8
 _ERROR_LABEL = _ERROR_INDENT + "error_msg: "
 
 
-@dataclass
+@dataclass(slots=True)
 class ReplicaStatus:
     """One replica of the latest attempt. Times are epoch seconds; what is not known is None."""
 
@@ -111,7 +111,7 @@ class ReplicaStatus:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class RoleStatus:
     """The replicas of one role."""
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
-from airflow_provider_launch.hooks.log_limit import LogLimit
+from airflow_provider_launch.hooks.log_limit import NO_LIMIT
 
 if TYPE_CHECKING:
     import contextvars
 
     from airflow_provider_launch.follow.events import Event
+    from airflow_provider_launch.hooks.log_limit import LogLimit
     from airflow_provider_launch.hooks.task_log import TaskLog
     from airflow_provider_launch.schedulers.api import JsonValue, Scheduler, Stream
 
@@ -26,6 +27,9 @@ RECORD_BYTES = 150
 
 # One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
 _CHANGED = threading.Condition()
+# Each call of frozenset makes another one.
+_NOTHING: frozenset[str] = frozenset()
+_NOWHERE: Mapping[str, JsonValue] = {}
 
 
 class Feed:
@@ -39,7 +43,7 @@ class Feed:
         cursors: where another feed or follower left off.
         streams: which stream is read. None: what the backend has.
         from_now: without what was written before; replicas with a cursor go on from there.
-        limit: how much of each replica is shown here. None: all.
+        limit: how much of each replica is shown here.
     """
 
     __slots__ = (
@@ -68,26 +72,27 @@ class Feed:
         cursors: Mapping[str, JsonValue],
         streams: Stream | None,
         from_now: bool,
-        limit: LogLimit | None = None,
+        limit: LogLimit = NO_LIMIT,
     ) -> None:
+        begin = dict(cursors) if cursors else _NOWHERE
         self.reader = LogReader(
             scheduler,
             app_id,
             _CHANGED,
-            cursors=dict(cursors),
+            cursors=begin,
             streams=streams,
             from_now=from_now,
             own_thread=False,
         )
-        self.checkpoint: dict[str, JsonValue] = dict(cursors)
+        self.checkpoint: Mapping[str, JsonValue] = begin
         """Places up to which the supervisor has everything."""
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when `checkpoint` has changed, on the pump's thread."""
         self._task_log = task_log
         self._context = context
-        self._limit = limit or LogLimit(None)
-        self._left: frozenset[str] = frozenset()
-        self._places: dict[str, JsonValue] = dict(cursors)
+        self._limit = limit
+        self._left = _NOTHING
+        self._places = dict(begin)
         self._events: list[Event] = []
         self._item: LogItem | None = None
         self._told = 0

@@ -1,4 +1,4 @@
-"""What the triggers of one process share: a scheduler and a poller for each connection, and the log pump."""
+"""What the triggers of one process share: a scheduler and a poller for each connection, the log pump, a timer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.triggers.pump import LogPump
+from airflow_provider_launch.triggers.ticker import Ticker
 
 if TYPE_CHECKING:
     from airflow_provider_launch.hooks.extras import LaunchOptions
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "Shared", "hub"]
 
 _BYTES_PER_S = 256 * 1024
+_LOOK_S = 5.0
+"""How often triggers look at silence and at the clock; all else wakes them."""
 
 
 @dataclass
@@ -47,6 +50,7 @@ class Hub:
 
     def __init__(self, log_bytes_per_s: float) -> None:
         self.pump = LogPump(log_bytes_per_s)
+        self.ticker = Ticker(_LOOK_S)
         self._shared: dict[tuple[str, str], Shared] = {}
         self._mutex = threading.Lock()
 

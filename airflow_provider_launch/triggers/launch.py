@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.log_limit import LogLimit
+from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.specs.errors import (
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AppStatusTrigger"]
 
-_LOOK_S = 5.0
-"""How often silence and the deadline are looked at; all else wakes the trigger."""
 _DRAIN_S = 2.0
 _STEP_S = 0.02
 _STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
 """Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
 and how much was shown where there is a limit."""
 _GONE = "gone"
+# Answers come from the pollers' threads, silence is judged on the event loop. One for all: held for microseconds.
+_JUDGING = threading.Lock()
 _OVER = {"success", "failed", "skipped", "upstream_failed", "removed", _GONE}
 
 
@@ -117,11 +118,20 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
-        # A thousand triggers wait here, so there are few frames below.
         try:
             watching = await self._join()
             try:
-                event = await watching.run()
+                await watching.begin()
+                try:
+                    # A thousand triggers wait here, and each frame below this one would cost all of them memory.
+                    while (over := await watching.look()) is None:
+                        await watching.news()
+                    event = await watching.finish(*over)
+                except asyncio.CancelledError as error:
+                    await watching.abandon(error)
+                    raise
+                finally:
+                    watching.stop()
             finally:
                 watching.leave()
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
@@ -223,12 +233,14 @@ class _Watching:
         "_error",
         "_feed",
         "_has_news",
-        "_judging",
+        "_hub",
         "_limit",
+        "_linked",
         "_loop",
-        "_pump",
+        "_saved",
         "_shared",
         "_task_log",
+        "_timer",
         "_trigger",
         "_ui_url",
         "_watch",
@@ -241,47 +253,21 @@ class _Watching:
 
         self._trigger = trigger
         self._shared = shared
-        self._app_id = app_id
-        self._pump = hub().pump
+        self._app_id = sys.intern(app_id)
+        self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
         self._error: Exception | None = None
-        self._ui_url = ""
-        # Answers come from the poller's thread, silence is judged on the event loop.
-        self._judging = threading.Lock()
+        self._ui_url = self._linked = ""
+        self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
         # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
         self._has_news = False
         self._asleep: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self) -> dict[str, Any]:
-        await self._begin()
-        try:
-            why, text = await self._wait()
-            self._shared.poller.unsubscribe(self._app_id, self._hear)
-            places = await asyncio.to_thread(self._pump.remove, self._feed)
-            # What is in the log's socket when a trigger ends goes into another log.
-            deadline = self._loop.time() + _DRAIN_S
-            while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(_STEP_S)
-            await self._checkpoint.save(self._with_state(places))
-        except asyncio.CancelledError as error:
-            self._shared.poller.unsubscribe(self._app_id, self._hear)
-            places = self._pump.remove(self._feed)
-            if not _is_of_user(error):
-                await self._checkpoint.save_at_last(self._with_state(places))
-            raise
-        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
-        return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
-
-    def leave(self) -> None:
-        """Give back what is shared."""
-        from airflow_provider_launch.triggers.hub import hub
-
-        # Not awaited: this may be the end of the triggerer.
-        self._loop.run_in_executor(None, hub().leave, self._shared)
-
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
+        """Follow the app, from where an earlier trigger has left off."""
         from airflow_provider_launch.schedulers.logs import Stream
         from airflow_provider_launch.triggers.feed import Feed
 
@@ -291,7 +277,8 @@ class _Watching:
         state = str(places.pop(_STATE_KEY, given.state) or "")
         self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
         told = places.pop(_TOLD_KEY, given.told)
-        self._limit = LogLimit(trigger.max_log_bytes, told)
+        if trigger.max_log_bytes is not None:
+            self._limit = LogLimit(trigger.max_log_bytes, told)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
         self._task_log = TaskLog(log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
@@ -306,9 +293,74 @@ class _Watching:
             from_now=trigger.logs_from == "now",
             limit=self._limit,
         )
+        self._saved = self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
-        self._pump.add(self._feed)
+        self._hub.pump.add(self._feed)
         self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
+        self._hub.ticker.add(self)
+        if self._deadline is not None:
+            self._timer = self._loop.call_later(self._left(), self._learn)
+
+    async def look(self) -> tuple[str, str] | None:
+        """Return why the waiting is over and what to say of it; None: it is not over."""
+        # Before the look: what comes after it, while something is saved, must not wait for the next one.
+        self._has_news = False
+        with _JUDGING:
+            ended, error = self._watch.has_ended(), self._error
+        if ended:
+            return "ended", ""
+        if error is not None:
+            return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
+        if self._left() <= 0:
+            return "deadline", await self._end_at_deadline()
+        if self._feed.checkpoint is not self._saved:
+            self._saved = self._feed.checkpoint
+            await self._checkpoint.save(self._with_state(self._saved))
+        if self._ui_url != self._linked:
+            self._linked = self._ui_url
+            await show_ui_from_trigger(self._trigger.task_instance, self._linked)
+        return None
+
+    def news(self) -> asyncio.Future[None]:
+        """Return what is done as soon as there is something to look at."""
+        self._asleep = self._loop.create_future()
+        if self._has_news:
+            self._asleep.set_result(None)
+        return self._asleep
+
+    async def finish(self, why: str, text: str) -> dict[str, Any]:
+        """Return the event, when all that was shown has reached the log."""
+        self._unsubscribe()
+        places = await asyncio.to_thread(self._hub.pump.remove, self._feed)
+        # What is in the log's socket when a trigger ends goes into another log.
+        deadline = self._loop.time() + _DRAIN_S
+        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_STEP_S)
+        await self._checkpoint.save(self._with_state(places))
+        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
+        return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
+
+    async def abandon(self, error: asyncio.CancelledError) -> None:
+        """Stop because the trigger is ended; the next one goes on where this leaves off."""
+        places = self.stop()
+        if not _is_of_user(error):
+            await self._checkpoint.save_at_last(self._with_state(places))
+
+    def stop(self) -> dict[str, Any]:
+        """Follow no more, and return where to go on; may be repeated."""
+        self._unsubscribe()
+        return self._hub.pump.remove(self._feed)
+
+    def _unsubscribe(self) -> None:
+        self._shared.poller.unsubscribe(self._app_id, self._hear)
+        self._hub.ticker.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def leave(self) -> None:
+        """Give back what is shared."""
+        # Not awaited: this may be the end of the triggerer.
+        self._loop.run_in_executor(None, self._hub.leave, self._shared)
 
     def _tails(self) -> dict[str, Sequence[str]]:
         """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
@@ -321,37 +373,13 @@ class _Watching:
         lines = self._task_log.tails.get(key)
         return {key: [str(redact(line)) for line in lines]} if lines else {}
 
-    async def _wait(self) -> tuple[str, str]:
-        """Wait for what ends the waiting, and return why and what to say."""
-        saved, linked = self._feed.checkpoint, ""
-        while True:
-            # Before the look: what comes after it, while something is saved, must not wait for the next one.
-            self._has_news = False
-            with self._judging:
-                if not self._watch.has_ended() and self._error is None:
-                    self._take(self._watch.silence(self._shared.poller.asking_since))
-                ended, error = self._watch.has_ended(), self._error
-            if ended:
-                return "ended", ""
-            if error is not None:
-                return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
-            if (left := self._left()) <= 0:
-                return "deadline", await self._end_at_deadline()
-            if self._feed.checkpoint is not saved:
-                saved = self._feed.checkpoint
-                await self._checkpoint.save(self._with_state(saved))
-            if self._ui_url != linked:
-                linked = self._ui_url
-                await show_ui_from_trigger(self._trigger.task_instance, linked)
-            if self._has_news:
-                continue
-            self._asleep = self._loop.create_future()
-            timer = self._loop.call_later(min(_LOOK_S, left), self._learn)
-            try:
-                await self._asleep
-            finally:
-                timer.cancel()
-                self._asleep = None
+    def tick(self) -> None:
+        """Judge that there is no answer, if there is none; and the deadline by the clock, which may have been set."""
+        with _JUDGING:
+            if not self._watch.has_ended() and self._error is None:
+                self._take(self._watch.silence(self._shared.poller.asking_since))
+        if self._error is not None or self._left() <= 0:
+            self._learn()
 
     def _learn(self) -> None:
         self._has_news = True
@@ -392,7 +420,7 @@ class _Watching:
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 
     def _hear(self, answer: Answer) -> None:
-        with self._judging:
+        with _JUDGING:
             before = self._watch.response
             learned = self._watch.learn(answer)
             response = self._watch.response
@@ -409,7 +437,7 @@ class _Watching:
         for event in learned.events:
             self._feed.say(event)
         if learned.events:
-            self._pump.wake(self._feed)
+            self._hub.pump.wake(self._feed)
         self._error = self._error or learned.error
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
@@ -417,7 +445,7 @@ class _Watching:
         replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
         replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
         if self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing):
-            self._pump.wake(self._feed)
+            self._hub.pump.wake(self._feed)
 
     def _show_url(self, url: str) -> None:
         self._ui_url = url

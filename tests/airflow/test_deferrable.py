@@ -19,6 +19,7 @@ from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
+from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import (
     USER_ACTION,
@@ -178,6 +179,20 @@ def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.Monke
     assert run_triggers(AppStatusTrigger(launched(WAIT)), during=during) == [[]]
     assert kept
     assert "worker/0" in kept[0]
+
+
+def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
+
+    async def fails(_self: Checkpoint, _places: Any) -> None:
+        raise RuntimeError("no room for a place")
+
+    monkeypatch.setattr(Checkpoint, "save", fails)
+    (event,) = run_trigger(AppStatusTrigger(launched(WAIT)))
+
+    assert (event.payload["why"], event.payload["text"]) == ("error", "RuntimeError: no room for a place")
+    assert not hub().pump._feeds
+    assert not hub().ticker._timers
 
 
 def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
-from airflow_provider_launch.hooks.log_limit import LogLimit
+from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import RECORD_BYTES, TURN_BYTES, Feed
@@ -46,7 +46,7 @@ def engine() -> FakeEngine:
 def feeds(engine: FakeEngine) -> Iterator[Callable[..., tuple[Feed, Log, str]]]:
     scheduler = FakeScheduler("session", engine)
 
-    def make(name: str, cursors: dict[str, Any] | None = None, limit: LogLimit | None = None) -> tuple[Feed, Log, str]:
+    def make(name: str, cursors: dict[str, Any] | None = None, limit: LogLimit = NO_LIMIT) -> tuple[Feed, Log, str]:
         app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
         log = Log()
         feed = Feed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
@@ -42,7 +43,7 @@ class AttemptsLog:
                 certain = _is_only(app, role_name)
                 continue
             chunk = self._read_some(container, state, streams)
-            state = {"at": at, **chunk.cursor}
+            state = {"at": at, **chunk.cursor} if chunk.cursor else _start_of(*at)
             lines = chunk.lines
             if number:
                 lines = [line._replace(attempt=number) for line in lines]
@@ -61,6 +62,12 @@ class AttemptsLog:
             if chunk.lines or chunk.at_end:
                 return chunk
             state = chunk.cursor
+
+
+@lru_cache(maxsize=64)
+def _start_of(app_attempt: int, attempt: int) -> dict[str, Any]:
+    # Nobody changes a cursor, and many silent apps stand at the same place.
+    return {"at": [app_attempt, attempt]}
 
 
 def _is_only(app: App, role_name: str) -> bool:

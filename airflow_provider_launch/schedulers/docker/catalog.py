@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
 from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError
-from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.schedulers.docker.naming import Kind
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, request_in
 from airflow_provider_launch.specs.errors import UnknownAppException
 
@@ -110,7 +110,7 @@ class Catalog:
             boundary = None
         self._containers = {container.id: container for container in containers}
         kept = {boundary: self._boundaries[boundary]} if boundary else {}
-        self._boundaries = kept | {c.id: c.created for c in containers if c.labels.get(Label.KIND) == Kind.APP}
+        self._boundaries = kept | {c.id: c.created for c in containers if c.kind == Kind.APP}
         return containers, now
 
     def _boundary(self, ids: Iterable[str]) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
@@ -18,6 +19,7 @@ __all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "container_
 
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
 TAKEN, _VOID = ".by-", ".void-"
+_NO_MARKS: Mapping[str, Container] = MappingProxyType({})
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -34,33 +36,20 @@ class Container:
     created: int
     """Epoch seconds by the engine's clock."""
     image_id: str
-    labels: Mapping[str, str]
-
-    @property
-    def role(self) -> str:
-        """The role of a replica."""
-        return self.labels.get(Label.ROLE, "")
-
-    @property
-    def replica(self) -> int:
-        """Its number in the role."""
-        return int(self.labels.get(Label.REPLICA, "0"))
-
-    @property
-    def app_attempt(self) -> int:
-        """The attempt of the app, from 0."""
-        return int(self.labels.get(Label.APP_ATTEMPT, "0"))
-
-    @property
-    def attempt(self) -> int:
-        """The attempt of the replica within that of the app, from 0."""
-        return int(self.labels.get(Label.ATTEMPT, "0"))
-
-    @property
-    def genuine(self) -> bool:
-        """Whether the launcher made it, and not somebody from an image that was made of one of its containers."""
-        made = self.labels.get(Label.NAME, "")
-        return bool(made) and (self.name == made or self.name.startswith((made + TAKEN, made + _VOID)))
+    genuine: bool
+    """Whether the launcher made it, and not somebody from an image that was made of one of its containers."""
+    kind: str
+    app_id: str
+    plan: str
+    """What all containers of an app but its marks carry, see `Plan`."""
+    role: str
+    replica: int
+    app_attempt: int
+    """The attempt of the app, from 0."""
+    attempt: int
+    """The attempt of the replica within that of the app, from 0."""
+    notes: Mapping[str, str]
+    """Labels that few containers have: of marks, of leases, the name of the app."""
 
     @property
     def void(self) -> bool:
@@ -118,7 +107,7 @@ class Plan:
     @classmethod
     def of(cls, app: App) -> Plan:
         """Return the plan of the app, which each of its containers carries."""
-        return _plan(app.bearer.labels[Label.PLAN])
+        return _plan(app.bearer.plan)
 
 
 @lru_cache(maxsize=1024)
@@ -139,7 +128,7 @@ class App:
 
     app_id: str
     record: Container | None = None
-    marks: dict[str, Container] = field(default_factory=dict)
+    marks: Mapping[str, Container] = field(default_factory=lambda: _NO_MARKS)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; void ones are left out."""
     voided: frozenset[tuple[str, int]] = frozenset()
@@ -171,7 +160,7 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
     lists: dict[str, list[Container]] = {}
     for container in containers:
         if container.genuine:
-            lists.setdefault(container.labels.get(Label.APP_ID, ""), []).append(container)
+            lists.setdefault(container.app_id, []).append(container)
     apps = {}
     for app_id, listed in lists.items():
         before = known(app_id)
@@ -182,14 +171,13 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
 def _app(app_id: str, listed: list[Container]) -> App:
     app = App(app_id, all=listed)
     for container in listed:
-        kind = container.labels.get(Label.KIND)
-        if kind == Kind.APP:
+        if container.kind == Kind.APP:
             app.record = container
-        elif kind == Kind.MARK:
-            app.marks[container.labels.get(Label.MARK, "")] = container
-        elif kind == Kind.REPLICA and container.void:
+        elif container.kind == Kind.MARK:
+            app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
+        elif container.kind == Kind.REPLICA and container.void:
             app.voided |= {(container.role, container.replica)}
-        elif kind == Kind.REPLICA:
+        elif container.kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
@@ -204,12 +192,15 @@ def _same_attempt(one: Container, other: Container) -> bool:
 
 def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Container:
     """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed."""
-    name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
+    name = sys.intern((row.get("Names") or [row["Id"]])[0].lstrip("/"))
     code = _EXIT_CODE.match(row.get("Status") or "")
     exit_code = int(code.group(1)) if code else None
     before = known.get(row["Id"])
     if before is not None and (before.name, before.state, before.exit_code) == (name, row["State"], exit_code):
         return before  # nothing else of a container ever changes
+    labels: Mapping[str, str] = row.get("Labels") or {}
+    made = labels.get(Label.NAME, "")
+    # Fields, and each text once: a thousand of these stay as long as their apps are followed.
     return Container(
         id=row["Id"],
         name=name,
@@ -217,13 +208,26 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
-        # Only ours, and each text once: these stay as long as the app is followed.
-        labels={
-            sys.intern(key): sys.intern(value)
-            for key, value in (row.get("Labels") or {}).items()
-            if key.startswith(Label.PREFIX)
-        },
+        genuine=bool(made) and (name == made or name.startswith((made + TAKEN, made + _VOID))),
+        kind=sys.intern(labels.get(Label.KIND, "")),
+        app_id=sys.intern(labels.get(Label.APP_ID, "")),
+        plan=sys.intern(labels.get(Label.PLAN, "")),
+        role=sys.intern(labels.get(Label.ROLE, "")),
+        replica=_number(labels, Label.REPLICA),
+        app_attempt=_number(labels, Label.APP_ATTEMPT),
+        attempt=_number(labels, Label.ATTEMPT),
+        notes=_notes(tuple((key, labels[key]) for key in Label.NOTES if key in labels)),
     )
+
+
+@lru_cache(maxsize=1024)
+def _notes(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return MappingProxyType(dict(labels))
+
+
+def _number(labels: Mapping[str, str], label: str) -> int:
+    text = labels.get(label, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def void_name(name: str, nonce: str) -> str:

@@ -74,7 +74,7 @@ class GpuLeases:
 
     def _held(self, apps: Iterable[App], now: float) -> list[tuple[App, set[str]]]:
         """Return the apps that hold GPUs, and which."""
-        given = [(app, app.record.labels.get(Label.GPUS) if app.record else None) for app in apps]
+        given = [(app, app.record.notes.get(Label.GPUS) if app.record else None) for app in apps]
         with self._catalog.mutex:
             return [(app, set(gpus.split(","))) for app, gpus in given if gpus and not self._has_ended(app, now)]
 

@@ -46,6 +46,8 @@ class Label:
     DECISION = "launch.io/decision"
     CAUSE = "launch.io/cause"
     GPUS = "launch.io/gpus"
+    NOTES = (APP_NAME, MARK, DECISION, CAUSE, GPUS)
+    """Those that only records and marks have."""
 
 
 class Kind:

@@ -85,7 +85,7 @@ class Observer:
         known = self.details.get(container.id)
         moment = time.monotonic()
         if known is not None:
-            final = known.finished or known.error or container.labels.get(Label.KIND) == Kind.MARK
+            final = known.finished or known.error or container.kind == Kind.MARK
             if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
                 return
         if container.exit_code == _SIGKILL_CODE:

@@ -247,7 +247,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                     for container in to_inspect(app):
                         self._observer.inspect(container)
                 verdict = judge(app, Plan.of(app), self._observer.details, now)
-            name = app.record.labels.get(Label.APP_NAME, "") if app.record else ""
+            name = app.record.notes.get(Label.APP_NAME, "") if app.record else ""
             found.append(ListAppResponse(app_id, verdict.state, name=name))
         return found
 

@@ -201,7 +201,7 @@ class _Judge:
                 ended_at = self._finished(attempts[-1]) / _NS if attempts else 0.0
                 replicas.append(ReplicaAttempt(role, k, attempt, phase, ended_at))
         if self.end is not None:
-            kind = self.end.labels.get(Label.DECISION, _FAIL)
+            kind = self.end.notes.get(Label.DECISION, _FAIL)
             return Decision(Next.RESTART_APP if kind == _RESTART else Next.FAIL)
         decision = decide(self.plan.policies, self.number, replicas)
         lost = len(replicas) < len(phases)
@@ -264,7 +264,7 @@ class _Judge:
 
     def _cause(self, decision: Decision) -> str:
         if self.end is not None:
-            return self.end.labels.get(Label.CAUSE, NONE)
+            return self.end.notes.get(Label.CAUSE, NONE)
         if decision.cause is None:
             return f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         container = self.current[decision.cause.role, decision.cause.replica][-1]

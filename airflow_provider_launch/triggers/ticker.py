@@ -1,0 +1,51 @@
+"""One timer of an event loop for all who want to look at something now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+__all__ = ["Member", "Ticker"]
+
+
+class Member(Protocol):
+    """Who wants to look."""
+
+    def tick(self) -> None:
+        """Look; called on the event loop, so it must not block."""
+
+
+class Ticker:
+    """Calls its members every few seconds; to be used on their event loop.
+
+    A timer for each would be a quarter of a kilobyte in each of a thousand triggers.
+
+    Args:
+        period_s: seconds from one look to the next.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._members: dict[asyncio.AbstractEventLoop, set[Member]] = {}
+        self._timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
+
+    def add(self, member: Member) -> None:
+        """Call it from now on."""
+        loop = asyncio.get_running_loop()
+        self._members.setdefault(loop, set()).add(member)
+        if loop not in self._timers:
+            self._timers[loop] = loop.call_later(self._period_s, self._tick, loop)
+
+    def remove(self, member: Member) -> None:
+        """Call it no more; the last one to leave ends the timer."""
+        loop = asyncio.get_running_loop()
+        members = self._members.get(loop, set())
+        members.discard(member)
+        if not members and loop in self._timers:
+            self._timers.pop(loop).cancel()
+            del self._members[loop]
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timers[loop] = loop.call_later(self._period_s, self._tick, loop)
+        for member in list(self._members[loop]):
+            member.tick()

@@ -1,0 +1,74 @@
+"""One timer for all triggers of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from airflow_provider_launch.triggers.ticker import Ticker
+
+PERIOD_S = 0.02
+
+
+class Member:
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
+async def until(condition) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(PERIOD_S)
+
+
+def test_all_members_are_called_again_and_again_by_one_timer() -> None:
+    ticker, members = Ticker(PERIOD_S), [Member() for _ in range(50)]
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        for member in members:
+            ticker.add(member)
+        await until(lambda: min(member.ticks for member in members) >= 3)
+        timers = sum(not handle.cancelled() for handle in loop._scheduled)
+        for member in members:
+            ticker.remove(member)
+        return timers
+
+    assert asyncio.run(main()) == 1
+
+
+def test_who_has_left_is_called_no_more_and_the_last_ends_the_timer() -> None:
+    ticker, first, second = Ticker(PERIOD_S), Member(), Member()
+
+    async def main() -> None:
+        ticker.add(first)
+        ticker.add(second)
+        await until(lambda: first.ticks)
+        ticker.remove(first)
+        seen, later = first.ticks, second.ticks
+        await until(lambda: second.ticks > later + 2)
+        assert first.ticks == seen
+        ticker.remove(second)
+        ticker.remove(second)
+        assert not ticker._timers
+        # Who comes afterwards gets a new one.
+        ticker.add(first)
+        await until(lambda: first.ticks > seen)
+        ticker.remove(first)
+
+    asyncio.run(main())
+
+
+def test_each_loop_has_its_own() -> None:
+    """`dag.test()` makes a loop for each trigger; what one has left behind must not be missed by the next."""
+    ticker, first, second = Ticker(PERIOD_S), Member(), Member()
+
+    async def main(member: Member) -> None:
+        ticker.add(member)
+        await until(lambda: member.ticks >= 2)
+
+    asyncio.run(main(first))  # and it has not left
+    asyncio.run(main(second))
