@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
-import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
-from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.links.launch import show_ui_from_trigger
-from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
-    LaunchError,
-    SchedulerUnavailableError,
-)
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
-from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.follow.poller import Answer
-    from airflow_provider_launch.schedulers.api import DescribeAppResponse
-    from airflow_provider_launch.triggers.hub import Shared
+    from airflow_provider_launch.triggers.watch import Watch
 
 __all__ = ["AppStatusTrigger"]
 
-_DRAIN_S = 2.0
-_STEP_S = 0.02
-_STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
-"""Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
-and how much was shown where there is a limit."""
 _GONE = "gone"
-# Answers come from the pollers' threads, silence is judged on the event loop. One for all: held for microseconds.
-_JUDGING = threading.Lock()
 _OVER = {"success", "failed", "skipped", "upstream_failed", "removed", _GONE}
 
 
@@ -119,21 +97,21 @@ class AppStatusTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
         try:
-            watching = await self._join()
+            watch = await self._join()
             try:
-                await watching.begin()
+                await watch.begin()
                 try:
                     # A thousand triggers wait here, and each frame below this one would cost all of them memory.
-                    while (over := await watching.look()) is None:
-                        await watching.news()
-                    event = await watching.finish(*over)
+                    while (over := await watch.look()) is None:
+                        await watch.news()
+                    event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
-                    await watching.abandon(error)
+                    await watch.abandon(error)
                     raise
                 finally:
-                    watching.stop()
+                    watch.stop()
             finally:
-                watching.leave()
+                watch.leave()
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             event = self._event("error", f"{type(error).__name__}: {error}")
         # Before the yield: the triggerer may end the trigger as if it were killed right after it.
@@ -150,9 +128,10 @@ class AppStatusTrigger(BaseTrigger):
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 
-    async def _join(self) -> _Watching:
+    async def _join(self) -> Watch:
         """Find the app, and what the triggers of its connection share."""
         from airflow_provider_launch.triggers.hub import hub
+        from airflow_provider_launch.triggers.watch import Watch
 
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
@@ -161,7 +140,7 @@ class AppStatusTrigger(BaseTrigger):
         if shared.options.backend != parsed.scheduler_backend:
             await asyncio.to_thread(hub().leave, shared)
             raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
-        return _Watching(self, shared, self._resolved, parsed.app_id)
+        return Watch(self, shared, self._resolved, parsed.app_id)
 
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
@@ -180,7 +159,7 @@ class AppStatusTrigger(BaseTrigger):
             raise InvalidAppError(f"XCom {key!r} of task {task_id!r} holds no handle of an app")
         return handle
 
-    def _event(self, why: str, text: str = "", handover: Handover | None = None) -> dict[str, Any]:
+    def _event(self, why: str, text: str, handover: Handover | None = None) -> dict[str, Any]:
         return {"handle": self._resolved, "why": why, "text": text, **(handover or Handover()).to_json()}
 
     # ---- kill --------------------------------------------------------------------------------------------------------
@@ -220,247 +199,3 @@ class AppStatusTrigger(BaseTrigger):
             self.log.warning("the task was ended; app %s is cancelled", parsed.app_id)
         finally:
             hook.close()
-
-
-class _Watching:
-    """One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
-
-    __slots__ = (
-        "_app_id",
-        "_asleep",
-        "_checkpoint",
-        "_deadline",
-        "_error",
-        "_feed",
-        "_has_news",
-        "_hub",
-        "_limit",
-        "_linked",
-        "_loop",
-        "_saved",
-        "_shared",
-        "_task_log",
-        "_timer",
-        "_trigger",
-        "_ui_url",
-        "_watch",
-    )
-
-    def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
-        from airflow_provider_launch.follow.state_watch import StateWatch
-        from airflow_provider_launch.triggers.checkpoint import Checkpoint
-        from airflow_provider_launch.triggers.hub import hub
-
-        self._trigger = trigger
-        self._shared = shared
-        self._app_id = sys.intern(app_id)
-        self._hub = hub()
-        self._checkpoint = Checkpoint(trigger.task_instance)
-        self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
-        self._error: Exception | None = None
-        self._ui_url = self._linked = ""
-        self._limit = NO_LIMIT
-        self._loop = asyncio.get_running_loop()
-        # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
-        self._has_news = False
-        self._asleep: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def begin(self) -> None:
-        """Follow the app, from where an earlier trigger has left off."""
-        from airflow_provider_launch.schedulers.logs import Stream
-        from airflow_provider_launch.triggers.feed import Feed
-
-        trigger = self._trigger
-        given = Handover.from_json(trigger.handover or {})
-        places = await self._checkpoint.load() or dict(given.places)
-        state = str(places.pop(_STATE_KEY, given.state) or "")
-        self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
-        told = places.pop(_TOLD_KEY, given.told)
-        if trigger.max_log_bytes is not None:
-            self._limit = LogLimit(trigger.max_log_bytes, told)
-        # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
-        log = type(trigger).logger()
-        self._task_log = TaskLog(log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
-        self._feed = Feed(
-            self._shared.scheduler,
-            self._app_id,
-            self._task_log,
-            # The supervisor finds the task's log by what is in the context.
-            contextvars.copy_context(),
-            cursors=places,
-            streams=None if trigger.streams is None else Stream(trigger.streams),
-            from_now=trigger.logs_from == "now",
-            limit=self._limit,
-        )
-        self._saved = self._feed.checkpoint
-        self._feed.on_checkpoint = self._wake
-        self._hub.pump.add(self._feed)
-        self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
-        self._hub.ticker.add(self)
-        if self._deadline is not None:
-            self._timer = self._loop.call_later(self._left(), self._learn)
-
-    async def look(self) -> tuple[str, str] | None:
-        """Return why the waiting is over and what to say of it; None: it is not over."""
-        # Before the look: what comes after it, while something is saved, must not wait for the next one.
-        self._has_news = False
-        with _JUDGING:
-            ended, error = self._watch.has_ended(), self._error
-        if ended:
-            return "ended", ""
-        if error is not None:
-            return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
-        if self._left() <= 0:
-            return "deadline", await self._end_at_deadline()
-        if self._feed.checkpoint is not self._saved:
-            self._saved = self._feed.checkpoint
-            await self._checkpoint.save(self._with_state(self._saved))
-        if self._ui_url != self._linked:
-            self._linked = self._ui_url
-            await show_ui_from_trigger(self._trigger.task_instance, self._linked)
-        return None
-
-    def news(self) -> asyncio.Future[None]:
-        """Return what is done as soon as there is something to look at."""
-        self._asleep = self._loop.create_future()
-        if self._has_news:
-            self._asleep.set_result(None)
-        return self._asleep
-
-    async def finish(self, why: str, text: str) -> dict[str, Any]:
-        """Return the event, when all that was shown has reached the log."""
-        self._unsubscribe()
-        places = await asyncio.to_thread(self._hub.pump.remove, self._feed)
-        # What is in the log's socket when a trigger ends goes into another log.
-        deadline = self._loop.time() + _DRAIN_S
-        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_STEP_S)
-        await self._checkpoint.save(self._with_state(places))
-        handover = Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
-        return self._trigger._event(why, text, handover)  # noqa: SLF001 - its other half
-
-    async def abandon(self, error: asyncio.CancelledError) -> None:
-        """Stop because the trigger is ended; the next one goes on where this leaves off."""
-        places = self.stop()
-        if not _is_of_user(error):
-            await self._checkpoint.save_at_last(self._with_state(places))
-
-    def stop(self) -> dict[str, Any]:
-        """Follow no more, and return where to go on; may be repeated."""
-        self._unsubscribe()
-        return self._hub.pump.remove(self._feed)
-
-    def _unsubscribe(self) -> None:
-        self._shared.poller.unsubscribe(self._app_id, self._hear)
-        self._hub.ticker.remove(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def leave(self) -> None:
-        """Give back what is shared."""
-        # Not awaited: this may be the end of the triggerer.
-        self._loop.run_in_executor(None, self._hub.leave, self._shared)
-
-    def _tails(self) -> dict[str, Sequence[str]]:
-        """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
-        from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
-
-        from airflow_provider_launch.hooks.outcome import first_failed
-
-        replica = first_failed(self._watch.response) if self._watch.response else None
-        key = f"{replica.role}/{replica.id}" if replica else ""
-        lines = self._task_log.tails.get(key)
-        return {key: [str(redact(line)) for line in lines]} if lines else {}
-
-    def tick(self) -> None:
-        """Judge that there is no answer, if there is none; and the deadline by the clock, which may have been set."""
-        with _JUDGING:
-            if not self._watch.has_ended() and self._error is None:
-                self._take(self._watch.silence(self._shared.poller.asking_since))
-        if self._error is not None or self._left() <= 0:
-            self._learn()
-
-    def _learn(self) -> None:
-        self._has_news = True
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
-
-    def _deadline_of(self, kept: object) -> float | None:
-        trigger = self._trigger
-        if isinstance(kept, (int, float)):
-            return kept
-        after = None if trigger.timeout_s is None else time.time() + trigger.timeout_s
-        return min((moment for moment in (trigger.deadline, after) if moment is not None), default=None)
-
-    def _left(self) -> float:
-        return float("inf") if self._deadline is None else self._deadline - time.time()
-
-    async def _end_at_deadline(self) -> str:
-        if not self._trigger.cancels_at_deadline:
-            return "the time is over"
-        if not await self._trigger.is_awaited():
-            # A newer try may follow the same app; if the task still waits, its worker repeats the cancel.
-            return "the time is over"
-        return await asyncio.to_thread(self._cancel)
-
-    def _cancel(self) -> str:
-        try:
-            self._shared.scheduler.cancel(self._app_id)
-        except LaunchError as error:
-            return f"the time is over, but app {self._app_id} could not be cancelled: {error}"
-        return f"the time is over; app {self._app_id} is cancelled"
-
-    def _with_state(self, places: Mapping[str, Any]) -> dict[str, Any]:
-        kept: dict[str, Any] = {_STATE_KEY: self._task_log.last_state, _DEADLINE_KEY: self._deadline}
-        if self._limit.max_bytes is not None:
-            kept[_TOLD_KEY] = self._limit.told
-        return {**places, **kept}
-
-    # ---- on the poller's thread --------------------------------------------------------------------------------------
-
-    def _hear(self, answer: Answer) -> None:
-        with _JUDGING:
-            before = self._watch.response
-            learned = self._watch.learn(answer)
-            response = self._watch.response
-            # A scheduler may give the same answer again, and mostly there is nothing new.
-            if response is not None and response is not before:
-                self._want(response, existing=before is None and not self._trigger.scheduled)
-            if learned.events:
-                self._feed.reader.hurry()
-            self._take(learned)
-        if self._watch.has_ended() or self._error is not None:
-            self._wake()
-
-    def _take(self, learned: Any) -> None:
-        for event in learned.events:
-            self._feed.say(event)
-        if learned.events:
-            self._hub.pump.wake(self._feed)
-        self._error = self._error or learned.error
-
-    def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
-        shown = self._trigger.log_roles
-        replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
-        replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
-        if self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing):
-            self._hub.pump.wake(self._feed)
-
-    def _show_url(self, url: str) -> None:
-        self._ui_url = url
-        self._wake()
-
-    def _wake(self) -> None:
-        # The loop may be gone: the triggerer ends.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._learn)
-
-
-def _is_of_user(error: asyncio.CancelledError) -> bool:
-    """Tell whether a user's act ended the trigger, and not the end of the triggerer."""
-    try:
-        from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
-    except ImportError:
-        return False
-    return bool(error.args) and error.args[0] == _USER_ACTION_CANCEL_MSG
