@@ -135,11 +135,10 @@ class LogReader:
         self._chars = 0
         self._outage_told = False
         self._started_at = time.time()
-        self._started = time.monotonic()
+        self._started = self.progress = time.monotonic()
         self._finishing = False
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self.progress = time.monotonic()
 
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 

@@ -99,8 +99,9 @@ class AppStatusTrigger(BaseTrigger):
         try:
             watch = await self._join()
             try:
-                await watch.begin()
+                await watch.prepare()
                 try:
+                    watch.begin()
                     # A thousand triggers wait here, and each frame below this one would cost all of them memory.
                     while (over := await watch.look()) is None:
                         await watch.news()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from typing import Protocol
 
 __all__ = ["Member", "Ticker"]
@@ -16,7 +17,7 @@ class Member(Protocol):
 
 
 class Ticker:
-    """Calls its members every few seconds; to be used on their event loop.
+    """Calls its members every few seconds; to be used on the thread of their event loop.
 
     A timer for each would be a quarter of a kilobyte in each of a thousand triggers.
 
@@ -29,23 +30,27 @@ class Ticker:
         self._members: dict[asyncio.AbstractEventLoop, set[Member]] = {}
         self._timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
-    def add(self, member: Member) -> None:
+    def add(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
         """Call it from now on."""
-        loop = asyncio.get_running_loop()
+        for ended in [other for other in self._members if other.is_closed()]:
+            del self._members[ended], self._timers[ended]
         self._members.setdefault(loop, set()).add(member)
         if loop not in self._timers:
-            self._timers[loop] = loop.call_later(self._period_s, self._tick, loop)
+            self._start(loop)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
         """Call it no more; the last one to leave ends the timer."""
-        loop = asyncio.get_running_loop()
         members = self._members.get(loop, set())
         members.discard(member)
         if not members and loop in self._timers:
             self._timers.pop(loop).cancel()
             del self._members[loop]
 
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Not in the context of one member, which tells whose log is meant.
+        self._timers[loop] = contextvars.Context().run(loop.call_later, self._period_s, self._tick, loop)
+
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timers[loop] = loop.call_later(self._period_s, self._tick, loop)
+        self._start(loop)
         for member in list(self._members[loop]):
             member.tick()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ _STEP_S = 0.02
 _STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
 """Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
 and how much was shown where there is a limit."""
-# Answers come from the pollers' threads, silence is judged on the event loop. One for all: held for microseconds.
+# Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
 
@@ -68,7 +67,7 @@ class Watch:
     def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
         self._trigger = trigger
         self._shared = shared
-        self._app_id = sys.intern(app_id)
+        self._app_id = app_id
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
@@ -81,8 +80,8 @@ class Watch:
         self._asleep: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def begin(self) -> None:
-        """Follow the app, from where an earlier trigger has left off."""
+    async def prepare(self) -> None:
+        """Find out where an earlier trigger has left off."""
         trigger = self._trigger
         given = Handover.from_json(trigger.handover or {})
         places = await self._checkpoint.load() or dict(given.places)
@@ -107,11 +106,13 @@ class Watch:
         )
         self._saved = self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
+
+    def begin(self) -> None:
+        """Follow the app until `stop`."""
         self._hub.pump.add(self._feed)
-        self._shared.poller.subscribe(self._app_id, self._hear, trigger.poll_interval_s)
-        self._hub.ticker.add(self)
-        if self._deadline is not None:
-            self._timer = self._loop.call_later(self._left(), self._learn)
+        self._shared.poller.subscribe(self._app_id, self._hear, self._trigger.poll_interval_s)
+        self._hub.ticker.add(self, self._loop)
+        self._await_deadline()
 
     async def look(self) -> tuple[str, str] | None:
         """Return why the waiting is over and what to say of it; None: it is not over."""
@@ -164,7 +165,7 @@ class Watch:
 
     def _unsubscribe(self) -> None:
         self._shared.poller.unsubscribe(self._app_id, self._hear)
-        self._hub.ticker.remove(self)
+        self._hub.ticker.remove(self, self._loop)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -183,7 +184,7 @@ class Watch:
         return {key: [str(redact(line)) for line in lines]} if lines else {}
 
     def tick(self) -> None:
-        """Judge that there is no answer, if there is none; and the deadline by the clock, which may have been set."""
+        """Judge that there is no answer, if there is none; and the deadline, for clocks may be set."""
         with _JUDGING:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
@@ -201,6 +202,13 @@ class Watch:
             return kept
         after = None if trigger.timeout_s is None else time.time() + trigger.timeout_s
         return min((moment for moment in (trigger.deadline, after) if moment is not None), default=None)
+
+    def _await_deadline(self) -> None:
+        if self._left() <= 0:
+            self._learn()
+        elif self._deadline is not None:
+            # Again where the clock was set back meanwhile.
+            self._timer = self._loop.call_later(self._left(), self._await_deadline)
 
     def _left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - time.time()

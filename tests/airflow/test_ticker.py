@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 from airflow_provider_launch.triggers.ticker import Ticker
 
@@ -30,11 +31,11 @@ def test_all_members_are_called_again_and_again_by_one_timer() -> None:
     async def main() -> int:
         loop = asyncio.get_running_loop()
         for member in members:
-            ticker.add(member)
+            ticker.add(member, loop)
         await until(lambda: min(member.ticks for member in members) >= 3)
         timers = sum(not handle.cancelled() for handle in loop._scheduled)
         for member in members:
-            ticker.remove(member)
+            ticker.remove(member, loop)
         return timers
 
     assert asyncio.run(main()) == 1
@@ -44,20 +45,21 @@ def test_who_has_left_is_called_no_more_and_the_last_ends_the_timer() -> None:
     ticker, first, second = Ticker(PERIOD_S), Member(), Member()
 
     async def main() -> None:
-        ticker.add(first)
-        ticker.add(second)
+        loop = asyncio.get_running_loop()
+        ticker.add(first, loop)
+        ticker.add(second, loop)
         await until(lambda: first.ticks)
-        ticker.remove(first)
+        ticker.remove(first, loop)
         seen, later = first.ticks, second.ticks
         await until(lambda: second.ticks > later + 2)
         assert first.ticks == seen
-        ticker.remove(second)
-        ticker.remove(second)
+        ticker.remove(second, loop)
+        ticker.remove(second, loop)
         assert not ticker._timers
         # Who comes afterwards gets a new one.
-        ticker.add(first)
+        ticker.add(first, loop)
         await until(lambda: first.ticks > seen)
-        ticker.remove(first)
+        ticker.remove(first, loop)
 
     asyncio.run(main())
 
@@ -67,8 +69,29 @@ def test_each_loop_has_its_own() -> None:
     ticker, first, second = Ticker(PERIOD_S), Member(), Member()
 
     async def main(member: Member) -> None:
-        ticker.add(member)
+        ticker.add(member, asyncio.get_running_loop())
         await until(lambda: member.ticks >= 2)
 
     asyncio.run(main(first))  # and it has not left
     asyncio.run(main(second))
+    assert len(ticker._members) == 1
+
+
+def test_it_looks_in_the_context_of_none_of_its_members() -> None:
+    """The log of a triggerer tells by the context whose line it is."""
+    whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose", default="nobody's")
+    seen = []
+
+    class Looks:
+        def tick(self) -> None:
+            seen.append(whose.get())
+
+    async def main() -> None:
+        ticker, member = Ticker(PERIOD_S), Looks()
+        whose.set("the first one's")
+        ticker.add(member, asyncio.get_running_loop())
+        await until(lambda: len(seen) >= 3)
+        ticker.remove(member, asyncio.get_running_loop())
+
+    asyncio.run(main())
+    assert set(seen) == {"nobody's"}

@@ -162,6 +162,26 @@ def test_a_program_over_its_memory_limit(docker_apps):
     assert "out of memory" in found.msg
 
 
+def test_that_memory_ran_out_is_known_even_if_the_engine_tells_it_late(docker_apps, monkeypatch):
+    """The end of a container and its cause come by two messages; a busy engine shows one without the other."""
+    engine = docker_apps.scheduler.engine
+    plain, seen = engine.inspect, []
+
+    def late(container: str) -> dict:
+        document = plain(container)
+        if document["State"]["ExitCode"] == 137:
+            seen.append(container)
+            if len(seen) == 1:
+                document["State"]["OOMKilled"] = False
+        return document
+
+    monkeypatch.setattr(engine, "inspect", late)
+    grow = "dd if=/dev/zero of=/dev/null bs=200M count=1"
+    found = docker_apps.run(docker_apps.sh(grow, resource=Resource(cpu=0, gpu=0, memMB=16)))
+    assert len(seen) == 2
+    assert found.roles_statuses[0].replicas[0].reason == "out of memory"
+
+
 def gpus_of(container) -> list[str]:
     (request,) = container["HostConfig"]["DeviceRequests"]
     assert request["Capabilities"] == [["gpu"]]

@@ -53,6 +53,7 @@ class Catalog:
 
     def every(self) -> tuple[dict[str, App], float]:
         """List all apps; return them, with what is left of removed ones, and the engine's time."""
+        self.listed_at = time.monotonic()
         containers, now = self._engine.containers()
         return apps_in(containers), now
 

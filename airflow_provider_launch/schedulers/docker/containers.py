@@ -192,7 +192,7 @@ def _same_attempt(one: Container, other: Container) -> bool:
 
 def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Container:
     """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed."""
-    name = sys.intern((row.get("Names") or [row["Id"]])[0].lstrip("/"))
+    name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
     code = _EXIT_CODE.match(row.get("Status") or "")
     exit_code = int(code.group(1)) if code else None
     before = known.get(row["Id"])
@@ -200,7 +200,9 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         return before  # nothing else of a container ever changes
     labels: Mapping[str, str] = row.get("Labels") or {}
     made = labels.get(Label.NAME, "")
-    # Fields, and each text once: a thousand of these stay as long as their apps are followed.
+    app_id = labels.get(Label.APP_ID, "")
+    # Fields, and each text of many once: a thousand of these stay as long as their apps are followed. Not what is of
+    # one app only: some versions of Python never let go of a text that is interned.
     return Container(
         id=row["Id"],
         name=name,
@@ -210,7 +212,7 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         image_id=sys.intern(row["ImageID"]),
         genuine=bool(made) and (name == made or name.startswith((made + TAKEN, made + _VOID))),
         kind=sys.intern(labels.get(Label.KIND, "")),
-        app_id=sys.intern(labels.get(Label.APP_ID, "")),
+        app_id=name if name == app_id else app_id,
         plan=sys.intern(labels.get(Label.PLAN, "")),
         role=sys.intern(labels.get(Label.ROLE, "")),
         replica=_number(labels, Label.REPLICA),

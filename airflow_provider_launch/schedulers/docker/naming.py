@@ -28,7 +28,6 @@ _ALIAS_LENGTH = 63
 class Label:
     """Labels of every container, network and mark that the launcher makes."""
 
-    PREFIX = "launch.io/"
     MANAGED = "launch.io/managed"
     KIND = "launch.io/kind"
     APP_ID = "launch.io/app-id"

@@ -9,7 +9,8 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
@@ -39,7 +40,8 @@ _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
 _LOOK_AGAIN_S = 1.0
 _STOP_AGAIN_S = 60.0
-_SIGKILL_CODE, _CAUSE_S = 137, 0.2
+_SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
+"""How long the cause of a kill may come after the end; where there is a limit of memory, it is worth more patience."""
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
 """Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
@@ -90,13 +92,22 @@ class Observer:
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine learns of the end and of its cause by two messages.
-            time.sleep(max(0.0, self._catalog.listed_at + _CAUSE_S - moment))
+            self._let_pass(_CAUSE_S)
         try:
-            detail = Detail.of(self._engine.inspect(container.id))
+            document = self._engine.inspect(container.id)
+            late = time.monotonic() - self._catalog.listed_at > _LIMITED_CAUSE_S
+            if container.exit_code == _SIGKILL_CODE and not late and _hides_a_cause(document):
+                self._let_pass(_LIMITED_CAUSE_S)
+                document = self._engine.inspect(container.id)
         except NotFoundError:
             return
+        detail = Detail.of(document)
         self.details[container.id] = self._noted(detail)
         self._looked[container.id] = moment
+
+    def _let_pass(self, seconds: float) -> None:
+        """Wait until the last list is so old: of many containers that ended together, one waits for all."""
+        time.sleep(max(0.0, self._catalog.listed_at + seconds - time.monotonic()))
 
     def _noted(self, detail: Detail) -> Detail:
         """Add that the engine was restarted, if it was: only the time of the end tells it."""
@@ -246,3 +257,8 @@ class Observer:
             self._engine.create(mark_name(app.app_id, mark), mark_body(app.bearer.image_id, app.app_id, mark, **labels))
         except (TakenError, NotFoundError):
             return  # somebody else decided first, or removes the app
+
+
+def _hides_a_cause(document: Mapping[str, Any]) -> bool:
+    """Tell whether a killed container may have run out of memory, and the engine does not say so (yet)."""
+    return bool((document.get("HostConfig") or {}).get("Memory")) and not document["State"].get("OOMKilled")
