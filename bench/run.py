@@ -1,7 +1,7 @@
 """Measure what the package promises about speed, side by side with its peers: `make bench ARGS="imports logs"`.
 
-Each measure runs in a process of its own, with byte code and a home of its own, and prints rows as JSON. The rows are
-kept in `.build/bench`, and `docs/benchmarks.md` is written from the last ones of each measure.
+Each measure runs in a process of its own, with byte code and a home of its own, and prints rows as JSON. They go into
+`docs/benchmarks.md`, which keeps what it says of measures that were not run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURES = ROOT / "bench" / "measures"
-KEPT = ROOT / ".build" / "bench"
 PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "Imports": ["imports"],
@@ -28,6 +28,8 @@ SECTIONS = {
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
     "Triggerer": ["triggers", "trigger_floods"],
 }
+BLOCK = re.compile(r"^`(\w+)`, .*?(?=^`|^## |\Z)", re.MULTILINE | re.DOTALL)
+HOST = re.compile(r"^\* (.+)$", re.MULTILINE)
 NAMES = [name for names in SECTIONS.values() for name in names]
 PACKAGES = [
     "apache-airflow",
@@ -117,29 +119,34 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [str(row["what"]), *(shown(row.get(key), row.get("unit")) for key in ("ours", "limit", "peer")), note]
 
 
-def page() -> str:
-    """The page, from the last rows of each measure."""
-    kept = {name: json.loads((KEPT / f"{name}.json").read_text()) for name in NAMES if (KEPT / f"{name}.json").exists()}
-    text = HEAD + "\n## Machine and versions\n\n"
-    text += "".join(f"* {host}\n" for host in dict.fromkeys(found["host"] for found in kept.values()))
+def block(found: dict[str, Any]) -> str:
+    """What the page says of one measure."""
+    table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
+    text = f"`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}.\n\n"
+    return text + "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def page(measured: list[dict[str, Any]], before: str) -> str:
+    """The page with what was measured now; of other measures it says what it said before."""
+    blocks: dict[str, str] = {}
+    hosts: list[str] = []
+    if {found["name"] for found in measured} != set(NAMES):
+        blocks = {found[1]: found[0].strip() + "\n" for found in BLOCK.finditer(before)}
+        hosts = HOST.findall(before)
+    blocks |= {found["name"]: block(found) for found in measured}
+    hosts += [found["host"] for found in measured]
+    text = HEAD + "\n## Machine and versions\n\n" + "".join(f"* {host}\n" for host in dict.fromkeys(hosts))
     for section, names in SECTIONS.items():
-        text += f"\n## {section}\n"
-        for found in (kept[name] for name in names if name in kept):
-            table = [["what", "measured", "limit", "peer", "note"], ["---"] * 5, *map(cells, found["rows"])]
-            text += f"\n`{found['name']}`, {found['day']}, load of the machine at its start {found['load']:.1f}.\n\n"
-            text += "".join(f"| {' | '.join(line)} |\n" for line in table)
+        text += f"\n## {section}\n" + "".join(f"\n{blocks[name]}" for name in names if name in blocks)
     return text
 
 
 def main() -> int:
     """Print one table and write the page; the exit code says whether every limit was kept."""
-    rows = []
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[1:] or NAMES:
-        found = measure(name)
-        (KEPT / f"{name}.json").write_text(json.dumps(found))
-        rows += found["rows"]
-    PAGE.write_text(page(), encoding="utf-8")
+    measured = [measure(name) for name in sys.argv[1:] or NAMES]
+    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    PAGE.write_text(page(measured, before), encoding="utf-8")
+    rows = [row for found in measured for row in found["rows"]]
     width = max(len(str(row["what"])) for row in rows)
     for line in (["what", "measured", "limit", "peer", "note"], *map(cells, rows)):
         print(f"{line[0]:{width}}  {line[1]:>12}  {line[2]:>12}  {line[3]:>12}  {line[4]}")

@@ -29,9 +29,34 @@ def test_page_has_the_sections_of_the_runner(bench, text):
 def test_page_shows_measures_that_ran_to_their_end(bench, text):
     tables = re.findall(r"^`(\w+)`, .+\n\n((?:\|.+\n)+)", text, re.MULTILINE)
 
-    assert tables
-    assert {name for name, _ in tables} <= set(bench.NAMES)
+    assert [name for name, _ in tables] == bench.NAMES
     assert all(table.count("\n") > 2 and "FAILED" not in table for _, table in tables)
+
+
+def test_a_measure_alone_leaves_what_the_page_says_of_others(bench, text):
+    """A new checkout knows no figures but those of the page."""
+    rows = [{"what": "a new figure", "ours": 1.0, "unit": "s"}]
+    found = {"name": "triggers", "day": "2030-01-01", "load": 0.5, "host": "another machine", "rows": rows}
+    again = bench.page([found], text)
+
+    assert bench.page([], text) == text
+    assert again.count("a new figure") == 1
+    assert again.count("* another machine\n") == 1
+    others = {name: block for name, block in blocks(bench, text).items() if name != "triggers"}
+    assert blocks(bench, again) == {**others, "triggers": bench.block(found).strip()}
+
+
+def test_all_measures_together_write_the_page_anew(bench, text):
+    rows = [{"what": "a new figure", "ours": 1.0, "unit": "s"}]
+    found = [{"name": name, "day": "2030-01-01", "load": 0.5, "host": "one", "rows": rows} for name in bench.NAMES]
+    again = bench.page(found, text)
+
+    assert re.findall(r"^\* (.+)$", again, re.MULTILINE) == ["one"]
+    assert again.count("a new figure") == len(bench.NAMES)
+
+
+def blocks(bench, text):
+    return {found[1]: found[0].strip() for found in bench.BLOCK.finditer(text)}
 
 
 def test_every_measure_is_a_script(bench):
