@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distribution, distributions
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,19 @@ if TYPE_CHECKING:
 __all__ = ["find", "load", "load_group"]
 
 _RAISE = object()
+_FILE = "entry_points.txt"
 
 
 def find(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name; nothing is imported."""
-    return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
+    found: dict[str, EntryPoint] = {}
+    for candidate in distributions():
+        # `entry_points` of the standard library parses those of all distributions, which takes three times as long.
+        text = candidate.read_text(_FILE) or ""
+        # Of two of one name the first on the path is the one that is imported.
+        if group in text and distribution(candidate.name).read_text(_FILE) == text:
+            found |= {entry.name: entry for entry in candidate.entry_points if entry.group == group}
+    return found
 
 
 def load(group: str, name: str, default: Any = _RAISE) -> Any:

@@ -12,7 +12,7 @@ def test_importing_the_specs_loads_nothing_heavy_and_discovers_nothing():
     program = (
         "import importlib.metadata, sys\n"
         "def refuse(*a, **k): raise SystemExit('plug-in discovery at import')\n"
-        "importlib.metadata.entry_points = refuse\n"
+        "importlib.metadata.entry_points = importlib.metadata.distributions = refuse\n"
         "import airflow_provider_launch.specs\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
         "print([name for name in sys.modules if name.startswith('airflow_provider_launch.specs.named_resources_')])\n"

@@ -42,3 +42,14 @@ def test_a_group_is_imported_only_when_called():
 
 def test_a_group_that_nobody_fills_is_empty():
     assert entrypoints.load_group("launch_test.nothing") == {}
+
+
+def test_of_two_distributions_of_one_name_the_first_on_the_path_counts(tmp_path, monkeypatch):
+    info = tmp_path / "newer" / "ep_things-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ep_things\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[launch_test.others]\nother = ep_things\n")
+    monkeypatch.syspath_prepend(tmp_path / "newer")
+
+    assert entrypoints.find(GROUP) == {}
+    assert [*entrypoints.find("launch_test.others")] == ["other"]
