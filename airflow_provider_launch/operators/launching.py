@@ -331,6 +331,9 @@ class Launching:
                 raise
             handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
             self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
+        finally:
+            # What was refused is shown too; the app does not wait for it.
+            show_request(op, self._ti)
         app_id = parse_app_handle(handle).app_id
         self._hold(dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle))
         self._check()
@@ -469,7 +472,6 @@ class Launching:
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = str(info)
         self._op.request = text
-        show_request(self._op, self._ti)
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
         self._log.info("request to scheduler %s:\n%s", self._backend, shown)
