@@ -91,7 +91,9 @@ def test_reads_at_any_moment_lose_and_repeat_nothing(
 ) -> None:
     dice = random.Random(seed)
     monkeypatch.setattr(log_reader, "CHUNK_BYTES", dice.choice([50, 500, 10_000]))
-    monkeypatch.setattr(log_reader, "TAIL_FRAMES", dice.choice([3, 20, 500]))
+    monkeypatch.setattr(log_reader, "TAILS", dice.choice([(3,), (3, 20, 100), (500, 4000)]))
+    monkeypatch.setattr(log_reader, "STEP_FRAMES", dice.choice([2, 7, 500]))
+    monkeypatch.setattr(log_reader, "FAST_FRAMES", dice.choice([0, 20]))
     rows = written(dice, 300, step_back_at=150 if step_back else None)
     log, cursor, told = Log(), "{}", []
     reader = LogReader(log)  # type: ignore[arg-type]  # the one method that it uses
@@ -134,7 +136,7 @@ def test_a_quiet_log_is_read_with_one_short_answer() -> None:
 
 def test_an_unfinished_line_waits_for_its_end_however_far_the_other_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pieces of a line have the time of the first one, so the next read must begin there."""
-    monkeypatch.setattr(log_reader, "TAIL_FRAMES", 2)
+    monkeypatch.setattr(log_reader, "TAILS", (2,))
     log = Log()
     log.write("stdout", "s" * PIECE, BASE)
     log.write("stderr", "early\n", BASE + NS)

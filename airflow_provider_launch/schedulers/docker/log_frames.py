@@ -172,10 +172,10 @@ class LineReader:
         size = count = 0
         for stream, time, text in frames:
             readers[stream].take(time, text, lines)
-            if len(lines) != count:
+            if (new := len(lines) - count) > 0:
                 # Not the length of the frame: of a long line it is the last piece only.
-                size += sum(len(line.text) for line in lines[count:])
-                count = len(lines)
+                size += len(lines[-1].text) if new == 1 else sum(len(line.text) for line in lines[count:])
+                count += new
                 if size >= limit:
                     return True
         return False

@@ -11,7 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["Chunk", "LogReader"]
 
 CHUNK_BYTES = 256 * 1024
-TAIL_FRAMES = 500
-"""The engine reads the end of a log backwards and fast, but looks through all of it to find a time."""
+TAILS = tuple(500 * 2**n for n in range(11))
+"""Frames from the end in which the place is looked for before the whole margin is read: the engine finds the end of a
+log backwards and fast, but looks through all of it to find a time."""
+FAST_FRAMES = 8_000
+"""What writes fast has written so much again; but once it has ended, there may be little left."""
+STEP_FRAMES = 500
+_MAX_BEFORE = 20_000
 _KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
@@ -63,6 +68,8 @@ class _Answer:
     """The container had ended before it was asked for; otherwise it ends where the log ended then."""
     brought: int = 0
     """Lines so far."""
+    lines: list[LogLine] = field(default_factory=list)
+    """Read while the place was looked for."""
 
 
 class LogReader:
@@ -97,7 +104,7 @@ class LogReader:
             answer = self._open.pop((container, json.dumps(cursor)), None)
         if answer is None:
             answer = self._ask(container, cursor, complete=complete)
-        lines: list[LogLine] = []
+        lines, answer.lines = answer.lines, []
         at_end = cut_off = False
         try:
             at_end = not answer.reader.take(answer.frames, lines, CHUNK_BYTES)
@@ -116,7 +123,7 @@ class LogReader:
         partial = answer.reader.pending_since is not None
         if at_end:
             answer.response.close()
-            if answer.brought > TAIL_FRAMES:
+            if answer.brought > TAILS[0]:
                 after["fast"] = True
             at_end = answer.complete or not complete
             if complete and at_end:
@@ -126,15 +133,16 @@ class LogReader:
         return Chunk(lines, after, at_end, partial)
 
     def _ask(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> _Answer:
-        # What writes fast has written more than the tail again; but once it has ended, there may be little left.
-        if cursor.get("newest") is None or cursor.get("pending") or (cursor.get("fast") and not complete):
+        if cursor.get("newest") is None or cursor.get("pending"):
             return self._answer(container, cursor, None, complete=complete)
-        answer = self._answer(container, cursor, TAIL_FRAMES, complete=complete)
-        first = self._first(answer)
-        if len(first) < TAIL_FRAMES or self._holds_place(cursor, first):
-            answer.frames = _chain(first, answer.frames)
-            return answer
-        answer.response.close()
+        fewest = FAST_FRAMES if cursor.get("fast") and not complete else 0
+        for tail in TAILS:
+            if tail < fewest:
+                continue
+            answer = self._answer(container, cursor, tail, complete=complete)
+            if self._reaches(answer, cursor, tail):
+                return answer
+            answer.response.close()
         return self._answer(container, cursor, None, complete=complete)
 
     def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None, *, complete: bool) -> _Answer:
@@ -145,19 +153,30 @@ class LogReader:
         response = self._engine.logs(container, text, tail)
         return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since), complete)
 
-    def _first(self, answer: _Answer) -> list[Frame]:
+    def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
+        """Read up to the place from which to go on; False: the tail is too short, which its first frame tells mostly.
+
+        So asking for too few costs little, and asking for twice as many as are new is the most that happens.
+        """
+        newest = cursor["newest"]
+        since = max(0, newest - MARGIN_NS)
+        places = {cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since}
+        read = 0
         try:
-            return list(islice(answer.frames, TAIL_FRAMES))
+            while (wanted := min(STEP_FRAMES, tail - read)) > 0:
+                step = list(islice(answer.frames, wanted))
+                # Frames of one time are told apart by their number, which is not known where the tail begins.
+                too_late = not read and len(step) == wanted and (step[0][1] > newest or step[0][1] in places)
+                if too_late or len(answer.lines) > _MAX_BEFORE:
+                    return False
+                read += len(step)
+                answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
+                if len(step) < wanted or (places and answer.reader.found()):
+                    return True
         except (OSError, ValueError) as error:
             answer.response.close()
             raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
-
-    def _holds_place(self, cursor: Mapping[str, Any], frames: list[Frame]) -> bool:
-        """Tell whether the frames reach back to what was delivered; otherwise the tail was too short."""
-        since = max(0, cursor["newest"] - MARGIN_NS)
-        probe = _reader(cursor, since)
-        probe.take(frames, [], len(frames) * LONGEST_LINE)
-        return probe.found() and any(cursor.get(name) and cursor[name][0] >= since for name in ("stdout", "stderr"))
+        return False
 
     def _cursor(self, before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
         after: dict[str, Any] = {}
@@ -190,11 +209,6 @@ class LogReader:
 def _reader(cursor: Mapping[str, Any], since: int) -> LineReader:
     at = {name: (cursor[name][0], cursor[name][1]) if cursor.get(name) else None for name in ("stdout", "stderr")}
     return LineReader(at["stdout"], at["stderr"], since)
-
-
-def _chain(first: list[Frame], rest: Iterator[Frame]) -> Iterator[Frame]:
-    yield from first
-    yield from rest
 
 
 def _chunks(response: Response) -> Iterator[bytes]:
