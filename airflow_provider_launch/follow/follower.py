@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.follow.end_watch import EndWatch, tells_ends
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick
 from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
 from airflow_provider_launch.follow.poller import Answer, Poller
@@ -83,7 +84,8 @@ class Follower:
         # Re-entrant (the default), because a signal handler may raise in the consumer's thread while it holds it.
         self._changed = threading.Condition()
         self._answers: deque[Answer] = deque()
-        self._poller = poller or Poller(scheduler, poll_interval_s)
+        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=tells_ends(scheduler))
+        self._end_watch = EndWatch(scheduler, app_id, self._poller)
         self._reader = LogReader(
             scheduler,
             app_id,
@@ -132,6 +134,7 @@ class Follower:
     def close(self) -> None:
         """End the helper threads, without waiting for one that hangs in a request; may be repeated."""
         self._closed = True
+        self._end_watch.stop()
         self._poller.unsubscribe(self._app_id, self._hear)
         self._reader.stop()
         deadline = time.monotonic() + _CLOSE_S
@@ -151,10 +154,12 @@ class Follower:
         with self._changed:
             self._answers.append(answer)
             self._changed.notify_all()
+        self._end_watch.heard()
 
     def _follow(self) -> Generator[Event, None, None]:
         try:
             self._poller.subscribe(self._app_id, self._hear)
+            self._end_watch.start()
             self._want(self._roles or (), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:
@@ -190,6 +195,7 @@ class Follower:
                 self._reader.hurry()
         if self._watch.has_ended():
             # Before the yield: the rest of the log is read while the consumer tells the end.
+            self._end_watch.stop()
             self._poller.unsubscribe(self._app_id, self._hear)
             self._reader.finish()
         yield from self._tell(learned)

@@ -48,9 +48,14 @@ class Poller:
     """Serves any number of followers of one scheduler with one `describe_many` per interval.
 
     Its one thread lives while somebody is subscribed. Inboxes are called on that thread and must not block.
+
+    Args:
+        scheduler: who is asked.
+        interval_s: seconds between two rounds. None: the scheduler's hint, and more often where a change is likely.
+        is_hurried: somebody calls `hurry` when an app ends, so a new one need not be asked for often.
     """
 
-    def __init__(self, scheduler: Scheduler[Any], interval_s: float | None = None) -> None:
+    def __init__(self, scheduler: Scheduler[Any], interval_s: float | None = None, *, is_hurried: bool = False) -> None:
         self._scheduler = scheduler
         self.interval_s = max(0.01, scheduler.poll_interval_s if interval_s is None else interval_s)
         """Seconds between two rounds, if no subscriber wants fewer."""
@@ -61,6 +66,7 @@ class Poller:
         self._young: dict[str, float] = {}
         self._seen: dict[str, tuple[AppState, bool]] = {}
         self._sees_changes = interval_s is None
+        self._is_hurried = is_hurried
         self._took = 0.0
         self._thread: threading.Thread | None = None
         self._asking_since: float | None = None
@@ -83,13 +89,20 @@ class Poller:
                 self._wishes[inbox] = max(0.01, interval_s)
             self._inboxes.setdefault(app_id, []).append(inbox)
             self._fresh.add(app_id)
-            if interval_s is None:
+            if interval_s is None and not self._is_hurried:
                 self._young[app_id] = time.monotonic()
             if self._thread is None:
                 name = f"launch-status-{self._scheduler.backend}-{app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def hurry(self, app_id: str) -> None:
+        """Ask for this app now; no-op if nobody is subscribed to it."""
+        with self._changed:
+            if app_id in self._inboxes:
+                self._fresh.add(app_id)
+                self._changed.notify_all()
 
     def unsubscribe(self, app_id: str, inbox: Callable[[Answer], None]) -> None:
         """Stop giving answers to `inbox`; no-op if it gets none. The last one to leave ends the thread."""

@@ -186,6 +186,18 @@ class Scheduler(abc.ABC, Generic[T]):
 
     # ---- end -------------------------------------------------------------------------------------------------
 
+    def await_end(self, app_id: str, timeout_s: float) -> bool:
+        """Return True as soon as something of the app has ended, False if nothing has within the time.
+
+        Optional, and a hint: who follows one app asks for its state then, instead of waiting for the next look. May
+        return early, and is called again then.
+
+        Raises:
+            NotImplementedError: this scheduler cannot tell; it must be asked.
+            SchedulerUnavailableError: not reached, so nothing is known.
+        """
+        raise NotImplementedError(f"{self.backend!r} does not tell when an app ends; ask for its state")
+
     def cancel(self, app_id: str) -> None:
         """Ask the app to end and return at once; its record stays. No-op for an unknown or ended app."""
         if self.exists(app_id):

@@ -19,6 +19,7 @@ from airflow_provider_launch.testing._base import Apps, ContractBase
 __all__ = ["FollowTests", "lines_of"]
 
 _POLL_S = 0.2
+_SELDOM_S = 60.0
 _DRAIN_S = 2.0
 _WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
 _WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
@@ -37,7 +38,7 @@ def lines_of(events: Iterable[Event]) -> dict[str, list[str]]:
 def _follower(apps: Apps, app_id: str, **how: Any) -> Iterator[Follower]:
     with (
         contextlib.closing(apps.another()) as scheduler,
-        Follower(scheduler, app_id, poll_interval_s=_POLL_S, **how) as follower,
+        Follower(scheduler, app_id, **{"poll_interval_s": _POLL_S, **how}) as follower,
     ):
         yield follower
 
@@ -65,6 +66,25 @@ class FollowTests(ContractBase):
         states = [event.new for event in events if isinstance(event, StateChanged)]
         assert states[-1] is AppState.FAILED
         assert not [event for event in events if isinstance(event, LogGap)]
+
+    def test_an_end_that_is_told_need_not_be_asked_for(self, apps: Apps) -> None:
+        """Whoever looks each minute, to spare the engine, does not pay with a minute at the end of each task."""
+        app_id = apps.start(apps.sh("sleep 2; exit 3"))
+        apps.until_running(app_id)
+        try:
+            apps.scheduler.await_end(app_id, 0.1)
+        except NotImplementedError:
+            return  # a scheduler that has to be asked; another error is one
+        deadline = time.monotonic() + _SELDOM_S / 2
+        with _follower(apps, app_id, poll_interval_s=_SELDOM_S) as follower:
+            events = []
+            for event in follower:
+                events.append(event)
+                if time.monotonic() > deadline:
+                    break
+
+        assert isinstance(events[-1], Ended), "the end was not told"
+        assert events[-1].response.state is AppState.FAILED
 
     def test_two_followers_see_the_same(self, apps: Apps) -> None:
         """A second task, or a person, may watch the app without taking lines from the first."""

@@ -296,3 +296,10 @@ class ClosesOnceOnly(Threads):
         if self.closed:
             raise RuntimeError("closed already")
         self.closed = True
+
+
+@caught_by("test_an_end_that_is_told_need_not_be_asked_for")
+class TellsOfNoEnd(Threads):
+    def await_end(self, app_id: str, timeout_s: float) -> bool:
+        time.sleep(timeout_s)
+        return False

@@ -1,0 +1,73 @@
+"""Hearing of an end from the scheduler itself, where it can tell, so that it need not wait for the next look."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.api import Scheduler
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.follow.poller import Poller
+
+__all__ = ["EndWatch", "tells_ends"]
+
+_WAIT_S = 5.0
+"""How long the scheduler may be silent; so long a thread may outlive its watch."""
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
+
+
+def tells_ends(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler has an `await_end` of its own."""
+    return type(scheduler).await_end is not Scheduler.await_end
+
+
+class EndWatch:
+    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer says what has happened.
+
+    There is no thread where the scheduler cannot tell.
+    """
+
+    __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
+
+    def __init__(self, scheduler: Scheduler[Any], app_id: str, poller: Poller) -> None:
+        self._scheduler = scheduler
+        self._app_id = app_id
+        self._poller = poller
+        self._answered = threading.Event()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to wait."""
+        if not tells_ends(self._scheduler):
+            return
+        name = f"launch-end-{self._scheduler.backend}-{self._app_id}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def heard(self) -> None:
+        """Say that the poller has answered."""
+        self._answered.set()
+
+    def stop(self) -> None:
+        """Let the thread end as soon as the wait under way returns; may be repeated."""
+        self._stopped = True
+        self._answered.set()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stopped:
+            began = time.monotonic()
+            try:
+                ended = self._scheduler.await_end(self._app_id, _WAIT_S)
+            except Exception:  # noqa: BLE001 - whoever asks for the state learns what is wrong
+                ended = False
+            if ended and not self._stopped:
+                self._answered.clear()
+                self._poller.hurry(self._app_id)
+                self._answered.wait(_WAIT_S)
+            # Many ends in a row, or a list that lags behind the end, are not asked for without a pause.
+            took = time.monotonic() - began
+            pause = min(2 * pause, _MAX_PAUSE_S) if took < pause else _FIRST_PAUSE_S
+            if not self._stopped:
+                time.sleep(max(0.0, pause - took))

@@ -1,0 +1,111 @@
+"""A scheduler that tells of ends is not asked for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_launch.follow import Ended, Follower
+from airflow_provider_launch.specs.states import AppState
+from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
+from tests.support.follow import collect, launch_threads, until
+
+
+class Telling(FakeScheduler):
+    """Says when something has ended."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        super().__init__("session", engine)
+        self.ended = threading.Event()
+        self.waits = 0
+
+    def await_end(self, app_id: str, timeout_s: float) -> bool:
+        self.waits += 1
+        return self.ended.wait(timeout_s)
+
+
+class Failing(Telling):
+    def await_end(self, app_id: str, timeout_s: float) -> bool:
+        super().await_end(app_id, 0)
+        raise RuntimeError("does not answer")
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Telling]:
+    scheduler = Telling(FakeEngine())
+    yield scheduler
+    scheduler.ended.set()
+
+
+def running(scheduler: FakeScheduler) -> str:
+    app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id="app-1"))
+    scheduler.engine.state(app_id, AppState.RUNNING)
+    return app_id
+
+
+def describes(scheduler: FakeScheduler, seconds: float) -> int:
+    """Count how often the state is asked for in this time."""
+    scheduler.engine.describe_calls.clear()
+    time.sleep(seconds)
+    return len(scheduler.engine.describe_calls)
+
+
+def test_an_end_is_heard_at_once_however_seldom_the_state_is_asked_for(scheduler: Telling) -> None:
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False, poll_interval_s=60) as follower:
+        until(follower, lambda _: scheduler.waits > 0)
+        scheduler.engine.state(app_id, AppState.SUCCEEDED)
+        began = time.monotonic()
+        scheduler.ended.set()
+        events = collect(follower)
+        took = time.monotonic() - began
+
+    assert isinstance(events[-1], Ended)
+    assert took < 10
+    deadline = time.monotonic() + 5
+    while launch_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert launch_threads() == []
+
+
+def test_a_new_app_is_not_asked_for_often_where_its_end_is_told(scheduler: Telling) -> None:
+    scheduler.poll_interval_s = 0.5
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False) as follower:
+        until(follower, lambda _: scheduler.waits > 0)
+        asked = describes(scheduler, 1.2)
+
+    # A young app of another scheduler: some twenty times.
+    assert 1 <= asked <= 4
+
+
+def test_who_says_so_without_end_is_not_asked_without_a_pause(scheduler: Telling) -> None:
+    """A list may lag behind the end; and of a thousand replicas some end each moment."""
+    scheduler.ended.set()
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False, poll_interval_s=60) as follower:
+        until(follower, lambda _: scheduler.waits > 0)
+        asked = describes(scheduler, 1.2)
+
+    assert 3 <= asked <= 10
+    assert 3 <= scheduler.waits <= 12
+
+
+def test_one_that_fails_to_tell_is_asked_as_before() -> None:
+    scheduler = Failing(FakeEngine())
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False, poll_interval_s=0.2) as follower:
+        until(follower, lambda _: scheduler.waits > 1)
+        scheduler.engine.state(app_id, AppState.SUCCEEDED)
+        events = collect(follower)
+
+    assert isinstance(events[-1], Ended)
+    assert scheduler.waits < 20
+
+
+def test_one_that_cannot_tell_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="does not tell when an app ends; ask for its state"):
+        FakeScheduler("session", FakeEngine()).await_end("app", 1)
