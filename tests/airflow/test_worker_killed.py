@@ -23,8 +23,8 @@ from tests.airflow.guarantees import CONN, WAIT, LastingApi, Place, WorkerHost, 
 from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
 from tests.airflow.support import launch as launch_locally
 
-RUNS = {"local": 32, "docker": 18, "kubernetes": 28}
-"""For each mode; 156 together."""
+RUNS = {"local": 32, "docker": 20, "kubernetes": 30}
+"""For each mode; 164 together."""
 MODES = ("sync", "deferrable")
 REPLICAS = 2
 
