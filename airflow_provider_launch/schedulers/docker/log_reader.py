@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["Chunk", "LogReader"]
 
 CHUNK_BYTES = 256 * 1024
-TAILS = tuple(500 * 2**n for n in range(11))
+TAILS = tuple(500 * 2**n for n in range(13))
 """Frames from the end in which the place is looked for before the whole margin is read: the engine finds the end of a
 log backwards and fast, but looks through all of it to find a time."""
-FAST_FRAMES = 8_000
-"""What writes fast has written so much again; but once it has ended, there may be little left."""
+FAST_FRAMES = 4_000
+"""What writes fast has written so much again."""
 STEP_FRAMES = 500
 _MAX_BEFORE = 20_000
 _KEYS = ("stdout", "stderr", "newest", "pending", "fast")
@@ -135,7 +135,7 @@ class LogReader:
     def _ask(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> _Answer:
         if cursor.get("newest") is None or cursor.get("pending"):
             return self._answer(container, cursor, None, complete=complete)
-        fewest = FAST_FRAMES if cursor.get("fast") and not complete else 0
+        fewest = FAST_FRAMES if cursor.get("fast") else 0
         for tail in TAILS:
             if tail < fewest:
                 continue
@@ -163,7 +163,8 @@ class LogReader:
         places = {cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since}
         read = 0
         try:
-            while (wanted := min(STEP_FRAMES, tail - read)) > 0:
+            # Of a long tail one frame says whether it begins too late; a short one may be all that there is.
+            while (wanted := min(STEP_FRAMES if read or tail <= TAILS[0] else 1, tail - read)) > 0:
                 step = list(islice(answer.frames, wanted))
                 # Frames of one time are told apart by their number, which is not known where the tail begins.
                 too_late = not read and len(step) == wanted and (step[0][1] > newest or step[0][1] in places)
