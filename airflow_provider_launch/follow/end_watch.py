@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EndWatch", "tells_ends"]
 
-_WAIT_S = 5.0
+_WAIT_S = 10.0
 """How long the scheduler may be silent; so long a thread may outlive its watch."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
 

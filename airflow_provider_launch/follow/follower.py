@@ -86,6 +86,8 @@ class Follower:
         self._answers: deque[Answer] = deque()
         self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=tells_ends(scheduler))
         self._end_watch = EndWatch(scheduler, app_id, self._poller)
+        # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
+        self._owns_poller = poller is None
         self._reader = LogReader(
             scheduler,
             app_id,
@@ -159,7 +161,8 @@ class Follower:
     def _follow(self) -> Generator[Event, None, None]:
         try:
             self._poller.subscribe(self._app_id, self._hear)
-            self._end_watch.start()
+            if self._owns_poller:
+                self._end_watch.start()
             self._want(self._roles or (), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Follower
+from airflow_provider_launch.follow import Ended, Follower, Poller
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 from tests.support.follow import collect, launch_threads, until
@@ -80,6 +80,15 @@ def test_a_new_app_is_not_asked_for_often_where_its_end_is_told(scheduler: Telli
 
     # A young app of another scheduler: some twenty times.
     assert 1 <= asked <= 4
+
+
+def test_followers_that_share_a_poller_share_its_requests(scheduler: Telling) -> None:
+    """A wait for each of a thousand apps would be a thousand requests under way."""
+    app_id = running(scheduler)
+    with Follower(scheduler, app_id, logs=False, poller=Poller(scheduler, 0.1)) as follower:
+        until(follower, lambda _: len(scheduler.engine.describe_calls) > 2)
+
+    assert scheduler.waits == 0
 
 
 def test_who_says_so_without_end_is_not_asked_without_a_pause(scheduler: Telling) -> None:
