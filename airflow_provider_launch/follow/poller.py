@@ -175,14 +175,17 @@ class Poller:
                 self._asking_since = began = time.monotonic()
             answers = poll_many(self._scheduler, asked)
             self._asking_since, self._took = None, time.monotonic() - began
+            down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
+                isinstance(answer, SchedulerRejectedError) for answer in answers.values()
+            )
             if full_round:
-                down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
-                    isinstance(answer, SchedulerRejectedError) for answer in answers.values()
-                )
                 pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()
                 # From start to start, but with a pause also for a scheduler which needs as long as the interval.
                 next_round = max(began + pause, time.monotonic() + pause / 5)
             with self._changed:
+                for app_id in asked if down else ():
+                    # Who does not answer is asked less often, also for an app that is new.
+                    self._young.pop(app_id, None)
                 self._compare(answers)
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
             for inbox, answer in calls:

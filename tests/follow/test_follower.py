@@ -19,7 +19,7 @@ from airflow_provider_launch.follow import (
     Tick,
     Unreachable,
 )
-from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, Stream
 from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -515,6 +515,26 @@ def test_an_app_that_is_about_to_change_is_looked_at_soon(engine, scheduler, app
 
     # At the age of two seconds a step is a quarter of a second, and the first one a tenth.
     assert asked >= 5 if is_soon else asked <= 4
+
+
+def test_a_young_app_is_no_reason_to_press_who_does_not_answer(engine, scheduler, app_id):
+    """A thousand tasks that start during an outage would keep the scheduler down."""
+    scheduler.poll_interval_s = 1
+    engine.cut()
+    poller = Poller(scheduler)
+    heard: list[object] = []
+    poller.subscribe(app_id, heard.append)
+    time.sleep(1.2)
+    asked = len(heard)
+    engine.heal()
+    deadline = time.monotonic() + 5
+    while not isinstance(heard[-1], DescribeAppResponse) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    poller.unsubscribe(app_id, heard.append)
+
+    # At once, and again after twice the interval; a young app that is answered for: some twenty times.
+    assert 1 <= asked <= 3
+    assert isinstance(heard[-1], DescribeAppResponse)
 
 
 def test_young_apps_of_many_wait_for_the_round(engine, scheduler):
