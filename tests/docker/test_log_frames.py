@@ -27,6 +27,8 @@ class Log:
     frames: list[Frame] = field(default_factory=list)
     cut_after: int | None = None
     reads: int = 0
+    asked: list[int] = field(default_factory=list)
+    """How many frames there were to each question."""
 
     def write(self, stream: str, text: str, time: int) -> None:
         data = text.encode()
@@ -39,6 +41,7 @@ class Log:
         if since:
             seconds, _, rest = since.partition(".")
             frames = [frame for frame in frames if frame[1] >= int(seconds) * NS + int(rest)]
+        self.asked.append(len(frames))
         return Log.Answer(encoded(frames), self.cut_after)
 
     @dataclass
@@ -132,6 +135,41 @@ def test_a_quiet_log_is_read_with_one_short_answer() -> None:
     chunk = reader.read("c", chunk.cursor, complete=False)
 
     assert (chunk.lines, chunk.at_end, log.reads) == ([], True, reads + 1)
+
+
+@pytest.mark.parametrize("new", [1, 499, 700, 3000])
+def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
+    """A flood is over before the margin is, so all of it would be read again when its container has ended."""
+    monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
+    log = Log()
+    reader = LogReader(log)  # type: ignore[arg-type]
+    cursor: dict[str, object] = {}
+    for number in range(5000):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    while not (chunk := reader.read("c", cursor, complete=False)).at_end:
+        cursor = chunk.cursor
+    for number in range(5000, 5000 + new):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    log.asked.clear()
+    chunk = reader.read("c", chunk.cursor, complete=True)
+
+    assert [line.text for line in chunk.lines] == [f"{number}\n" for number in range(5000, 5000 + new)]
+    assert log.asked[-1] <= max(2 * (new + 1), 500)
+
+
+def test_a_tail_that_begins_among_frames_of_one_time_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the second frame of that time would be held for the first, which was told, and be lost."""
+    monkeypatch.setattr(log_reader, "TAILS", (3, 6, 12))
+    log = Log()
+    for text in ("early\n", "one\n"):
+        log.write("stdout", text, BASE)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    chunk = reader.read("c", {}, complete=False)
+    for text in ("two\n", "three\n", "four\n", "five\n"):
+        log.write("stdout", text, BASE)
+    more = reader.read("c", chunk.cursor, complete=True)
+
+    assert [line.text for line in more.lines] == ["two\n", "three\n", "four\n", "five\n"]
 
 
 def test_an_unfinished_line_waits_for_its_end_however_far_the_other_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,21 +158,20 @@ class LogReader:
 
         So asking for too few costs little, and asking for twice as many as are new is the most that happens.
         """
-        newest = cursor["newest"]
-        since = max(0, newest - MARGIN_NS)
-        places = {cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since}
-        read = 0
+        since = max(0, cursor["newest"] - MARGIN_NS)
+        places = [cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since]
+        read, begins = 0, 0
         try:
             # Of a long tail one frame says whether it begins too late; a short one may be all that there is.
             while (wanted := min(STEP_FRAMES if read or tail <= TAILS[0] else 1, tail - read)) > 0:
                 step = list(islice(answer.frames, wanted))
-                # Frames of one time are told apart by their number, which is not known where the tail begins.
-                too_late = not read and len(step) == wanted and (step[0][1] > newest or step[0][1] in places)
-                if too_late or len(answer.lines) > _MAX_BEFORE:
-                    return False
                 read += len(step)
+                begins = begins or (step[0][1] if step else 0)
+                if len(step) == wanted and ((places and begins > min(places)) or len(answer.lines) > _MAX_BEFORE):
+                    return False
                 answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
-                if len(step) < wanted or (places and answer.reader.found()):
+                # Frames of one time are told apart by their number, which is not known where a tail begins among them.
+                if len(step) < wanted or (places and begins < min(places) and answer.reader.found()):
                     return True
         except (OSError, ValueError) as error:
             answer.response.close()
