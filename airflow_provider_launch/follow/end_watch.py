@@ -60,14 +60,16 @@ class EndWatch:
             began = time.monotonic()
             try:
                 ended = self._scheduler.await_end(self._app_id, _WAIT_S)
+            except NotImplementedError:
+                return
             except Exception:  # noqa: BLE001 - whoever asks for the state learns what is wrong
                 ended = False
+            waited = time.monotonic() - began
             if ended and not self._stopped:
                 self._answered.clear()
                 self._poller.hurry(self._app_id)
                 self._answered.wait(_WAIT_S)
-            # Many ends in a row, or a list that lags behind the end, are not asked for without a pause.
-            took = time.monotonic() - began
-            pause = min(2 * pause, _MAX_PAUSE_S) if took < pause else _FIRST_PAUSE_S
+            # Many ends in a row, a list that lags behind the end, or a refusal: not asked for without a pause.
+            pause = min(2 * pause, _MAX_PAUSE_S) if waited < _MAX_PAUSE_S else _FIRST_PAUSE_S
             if not self._stopped:
-                time.sleep(max(0.0, pause - took))
+                time.sleep(pause)

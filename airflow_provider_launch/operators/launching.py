@@ -323,23 +323,34 @@ class Launching:
         self._memory.save(record)
         self._hold(record)
         try:
-            # Where a second submit may start a second app, an outage is not borne.
-            handle = self._patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
-        except AppConflictError:
-            # After an intent the id belongs to an earlier try, and the DAG has changed since.
-            if not was_intended:
-                raise
-            handle = make_app_handle(self._backend, op.launch_conn_id, record.app_id)
-            self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
-        finally:
-            # What was refused is shown too; the app does not wait for it.
+            handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
+        except AppKilledError:
+            raise
+        except Exception:
+            # What was refused is shown too.
             show_request(op, self._ti)
+            raise
         app_id = parse_app_handle(handle).app_id
         self._hold(dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle))
         self._check()
         self._memory.save(self._current)
+        # Not before: the app does not wait for it, and a kill finds the app known.
+        show_request(op, self._ti)
         self._log.info("launched %s", handle)
         return handle
+
+    def _submit(self, info: AppDryRunInfo[Any], record: Record, *, adopts: bool, was_intended: bool) -> str:
+        runner = self._hook.runner
+        try:
+            # Where a second submit may start a second app, an outage is not borne.
+            return self._patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
+        except AppConflictError:
+            # After an intent the id belongs to an earlier try, and the DAG has changed since.
+            if not was_intended:
+                raise
+            handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+            self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
+            return handle
 
     # ---- follow ----------------------------------------------------------------------------------------------
 

@@ -190,10 +190,11 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return True as soon as something of the app has ended, False if nothing has within the time.
 
         Optional, and a hint: who follows one app asks for its state then, instead of waiting for the next look. May
-        return early, and is called again then.
+        return early, and is called again then; may be under way for some seconds after `close`.
 
         Raises:
             NotImplementedError: this scheduler cannot tell; it must be asked.
+            UnknownAppException: there is no such app.
             SchedulerUnavailableError: not reached, so nothing is known.
         """
         raise NotImplementedError(f"{self.backend!r} does not tell when an app ends; ask for its state")

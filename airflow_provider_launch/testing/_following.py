@@ -69,7 +69,7 @@ class FollowTests(ContractBase):
 
     def test_an_end_that_is_told_need_not_be_asked_for(self, apps: Apps) -> None:
         """Whoever looks each minute, to spare the engine, does not pay with a minute at the end of each task."""
-        app_id = apps.start(apps.sh("sleep 2; exit 3"))
+        app_id = apps.start(apps.sh("sleep 5; exit 3"))
         apps.until_running(app_id)
         try:
             apps.scheduler.await_end(app_id, 0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,17 @@ def find(group: str) -> dict[str, EntryPoint]:
     for candidate in distributions():
         # `entry_points` of the standard library parses those of all distributions, which takes three times as long.
         text = candidate.read_text(_FILE) or ""
-        # Of two of one name the first on the path is the one that is imported.
-        if group in text and distribution(candidate.name).read_text(_FILE) == text:
+        if group in text and not _is_shadowed(candidate, text):
             found |= {entry.name: entry for entry in candidate.entry_points if entry.group == group}
     return found
+
+
+def _is_shadowed(candidate: Distribution, text: str) -> bool:
+    """Of two of one name the first on the path is the one that is imported."""
+    try:
+        return distribution(candidate.name).read_text(_FILE) != text
+    except (PackageNotFoundError, ValueError, TypeError):
+        return False  # what a broken installation has left has no name
 
 
 def load(group: str, name: str, default: Any = _RAISE) -> Any:

@@ -172,6 +172,63 @@ def test_a_tail_that_begins_among_frames_of_one_time_is_not_trusted(monkeypatch:
     assert [line.text for line in more.lines] == ["two\n", "three\n", "four\n", "five\n"]
 
 
+def test_a_frame_of_the_other_stream_before_them_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "TAILS", (4, 8, 16))
+    log = Log()
+    log.write("stdout", "one\n", BASE)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    chunk = reader.read("c", {}, complete=False)
+    log.write("stderr", "late\n", BASE - 1)
+    for text in ("two\n", "three\n", "four\n"):
+        log.write("stdout", text, BASE)
+    more = reader.read("c", chunk.cursor, complete=True)
+
+    assert sorted(line.text for line in more.lines) == ["four\n", "late\n", "three\n", "two\n"]
+
+
+def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
+    log = Log()
+    for number in range(3000):
+        log.write("stdout", f"{number}\n", BASE + number * 1000)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    cursor: dict[str, object] = {}
+    while not (chunk := reader.read("c", cursor, complete=False)).at_end:
+        cursor = chunk.cursor
+    del log.frames[:]
+    for number in range(3000, 9000):
+        log.write("stdout", f"{number}\n", BASE + number * 1000)
+    log.asked.clear()
+    texts, cursor = [], chunk.cursor
+    while not (chunk := reader.read("c", cursor, complete=True)).at_end:
+        texts += [line.text for line in chunk.lines]
+        cursor = chunk.cursor
+
+    assert [*texts, *(line.text for line in chunk.lines)] == [f"{number}\n" for number in range(3000, 9000)]
+    # From 4000 on: one that is short, two that begin alike, and all.
+    assert len(log.asked) <= 5
+
+
+def test_a_search_for_the_place_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of one stream are new, long and many, and the place of the other stands behind them."""
+    monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
+    monkeypatch.setattr(log_reader, "_MAX_KEPT_CHARS", 10_000)
+    log = Log()
+    log.write("stdout", "out\n", BASE)
+    reader = LogReader(log)  # type: ignore[arg-type]
+    cursor = reader.read("c", {}, complete=False).cursor
+    for number in range(2000):
+        log.write("stdout", f"{number} ".ljust(39, "x") + "\n", BASE + 1 + number)
+    sizes, count, at_end = [], 0, False
+    while not at_end:
+        chunk = reader.read("c", cursor, complete=True)
+        sizes.append(sum(len(line.text) for line in chunk.lines))
+        count += len(chunk.lines)
+        cursor, at_end = chunk.cursor, chunk.at_end
+
+    assert count == 2000
+    assert max(sizes) < log_reader.CHUNK_BYTES + 10_000 + 500 * 40
+
+
 def test_an_unfinished_line_waits_for_its_end_however_far_the_other_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pieces of a line have the time of the first one, so the next read must begin there."""
     monkeypatch.setattr(log_reader, "TAILS", (2,))

@@ -53,3 +53,15 @@ def test_of_two_distributions_of_one_name_the_first_on_the_path_counts(tmp_path,
 
     assert entrypoints.find(GROUP) == {}
     assert [*entrypoints.find("launch_test.others")] == ["other"]
+
+
+@pytest.mark.parametrize("metadata", [None, "Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n"])
+def test_what_a_broken_installation_has_left_hides_nothing(tmp_path, monkeypatch, metadata):
+    info = tmp_path / "left" / "~one-1.0.dist-info"
+    info.mkdir(parents=True)
+    if metadata:
+        (info / "METADATA").write_text(metadata)
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nleft = ep_things\n")
+    monkeypatch.syspath_prepend(tmp_path / "left")
+
+    assert {"double", "module", "broken"} <= {*entrypoints.find(GROUP)}

@@ -524,6 +524,7 @@ class _Stream(io.RawIOBase):
 
 def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
     from docker import APIClient
+    from docker.errors import DockerException
 
     class Client(APIClient):
         """Takes the connection's word on TLS; requests would let `REQUESTS_CA_BUNDLE` overrule it."""
@@ -536,8 +537,13 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             # Before this, requests would look for a `.netrc` at each request; no engine asks for a password.
             self.auth = lambda request: request
             # `/version`, where docker-py looks, starts programs of the engine, which takes ten times as long.
-            answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
-            return answer.headers.get("Api-Version") or super()._retrieve_server_version()
+            try:
+                answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
+            except OSError:
+                raise
+            except Exception as error:  # of a transport, such as that of ssh://
+                raise DockerException(str(error)) from error
+            return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
 
     return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
 

@@ -39,7 +39,8 @@ log backwards and fast, but looks through all of it to find a time."""
 FAST_FRAMES = 4_000
 """What writes fast has written so much again."""
 STEP_FRAMES = 500
-_MAX_BEFORE = 20_000
+_MAX_KEPT_CHARS = 1024 * 1024
+_SKEW_NS = 1_000_000_000
 _KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
@@ -68,6 +69,7 @@ class _Answer:
     """The container had ended before it was asked for; otherwise it ends where the log ended then."""
     brought: int = 0
     """Lines so far."""
+    first: Frame | None = None
     lines: list[LogLine] = field(default_factory=list)
     """Read while the place was looked for."""
 
@@ -136,6 +138,7 @@ class LogReader:
         if cursor.get("newest") is None or cursor.get("pending"):
             return self._answer(container, cursor, None, complete=complete)
         fewest = FAST_FRAMES if cursor.get("fast") else 0
+        first: Frame | None = None
         for tail in TAILS:
             if tail < fewest:
                 continue
@@ -143,6 +146,9 @@ class LogReader:
             if self._reaches(answer, cursor, tail):
                 return answer
             answer.response.close()
+            if answer.first == first:
+                break  # there is no more: the place was rotated away
+            first = answer.first
         return self._answer(container, cursor, None, complete=complete)
 
     def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None, *, complete: bool) -> _Answer:
@@ -156,23 +162,31 @@ class LogReader:
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
         """Read up to the place from which to go on; False: the tail is too short, which its first frame tells mostly.
 
-        So asking for too few costs little, and asking for twice as many as are new is the most that happens.
+        So asking for too few costs little, and rarely more than twice of what is new is read.
         """
         since = max(0, cursor["newest"] - MARGIN_NS)
-        places = [cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since]
-        read, begins = 0, 0
+        names = [name for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since]
+        places = {name: cursor[name][0] for name in names}
+        begins: dict[str, int] = {}
+        read = kept = chars = 0
         try:
             # Of a long tail one frame says whether it begins too late; a short one may be all that there is.
             while (wanted := min(STEP_FRAMES if read or tail <= TAILS[0] else 1, tail - read)) > 0:
                 step = list(islice(answer.frames, wanted))
                 read += len(step)
-                begins = begins or (step[0][1] if step else 0)
-                if len(step) == wanted and ((places and begins > min(places)) or len(answer.lines) > _MAX_BEFORE):
+                answer.first = answer.first or next(iter(step), None)
+                is_whole = len(step) < wanted
+                if not is_whole and places and answer.first and answer.first[1] > min(places.values()):
                     return False
+                for stream, time, _ in step:
+                    begins.setdefault(stream, time)
                 answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
-                # Frames of one time are told apart by their number, which is not known where a tail begins among them.
-                if len(step) < wanted or (places and begins < min(places) and answer.reader.found()):
+                chars += sum(len(line.text) for line in answer.lines[kept:])
+                kept = len(answer.lines)
+                if is_whole or (places and _is_before(begins, places) and answer.reader.found()):
                     return True
+                if chars > _MAX_KEPT_CHARS:
+                    return False
         except (OSError, ValueError) as error:
             answer.response.close()
             raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
@@ -204,6 +218,15 @@ class LogReader:
                 dropped.append(self._open.popitem(last=False)[1])
         for old in dropped:
             old.response.close()
+
+
+def _is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
+    """Tell whether an answer begins before the places, and not among frames of their times.
+
+    Frames of one time are told apart by their number, which is counted anew in each answer.
+    """
+    early = min(begins.values()) + _SKEW_NS
+    return all(begins.get(name, place) < place or early < place for name, place in places.items())
 
 
 def _reader(cursor: Mapping[str, Any], since: int) -> LineReader:

@@ -267,10 +267,11 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def await_end(self, app_id: str, timeout_s: float) -> bool:
         app, _ = self._catalog.known(app_id)
-        # Of several any one will do: the look that follows shows the others too.
-        newest = (attempts[-1] for attempts in app.attempts.values())
-        running = next((container for container in newest if container.exit_code is None), None)
-        return running is not None and self.engine.wait(running.id, timeout_s)
+        newest = [attempts[-1] for attempts in app.attempts.values()]
+        # Of several the first one: the look that follows shows the others too. What is not seen as started yet may
+        # have ended already.
+        waiting = [c for c in newest if c.live] or [c for c in newest if c.unstarted]
+        return bool(waiting) and self.engine.wait(waiting[0].id, timeout_s)
 
     def _cancel_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
