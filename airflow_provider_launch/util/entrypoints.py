@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, distribution, distributions
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ def _is_shadowed(candidate: Distribution, text: str) -> bool:
     """Of two of one name the first on the path is the one that is imported."""
     try:
         return distribution(candidate.name).read_text(_FILE) != text
-    except (PackageNotFoundError, ValueError, TypeError):
-        return False  # what a broken installation has left has no name
+    except (ImportError, LookupError, OSError, ValueError, TypeError):
+        # What a broken installation has left has no name; the backport, where it is loaded, has errors of its own.
+        return False
 
 
 def load(group: str, name: str, default: Any = _RAISE) -> Any:

@@ -56,7 +56,11 @@ def test_of_two_distributions_of_one_name_the_first_on_the_path_counts(tmp_path,
 
 
 @pytest.mark.parametrize("metadata", [None, "Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n"])
-def test_what_a_broken_installation_has_left_hides_nothing(tmp_path, monkeypatch, metadata):
+@pytest.mark.parametrize("backport", [False, True])
+def test_what_a_broken_installation_has_left_hides_nothing(tmp_path, monkeypatch, metadata, backport):
+    if backport:
+        # Airflow loads it, and from then on the standard library finds distributions with it.
+        pytest.importorskip("importlib_metadata")
     info = tmp_path / "left" / "~one-1.0.dist-info"
     info.mkdir(parents=True)
     if metadata:
