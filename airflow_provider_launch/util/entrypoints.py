@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import Distribution, EntryPoint, distribution, distributions
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["find", "load", "load_group"]
 
 _RAISE = object()
-_FILE = "entry_points.txt"
 
 
 def find(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name; nothing is imported."""
-    found: dict[str, EntryPoint] = {}
-    for candidate in distributions():
-        # `entry_points` of the standard library parses those of all distributions, which takes three times as long.
-        text = candidate.read_text(_FILE) or ""
-        if group in text and not _is_shadowed(candidate, text):
-            found |= {entry.name: entry for entry in candidate.entry_points if entry.group == group}
-    return found
-
-
-def _is_shadowed(candidate: Distribution, text: str) -> bool:
-    """Of two of one name the first on the path is the one that is imported."""
-    try:
-        return distribution(candidate.name).read_text(_FILE) != text
-    except (ImportError, LookupError, OSError, ValueError, TypeError):
-        # What a broken installation has left has no name; the backport, where it is loaded, has errors of its own.
-        return False
+    return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
 
 
 def load(group: str, name: str, default: Any = _RAISE) -> Any:
