@@ -15,7 +15,7 @@ from airflow.sdk.serde import deserialize
 from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.specs import AppDef, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import a_dag, launch, run_task, run_to_end, run_trigger, sh
@@ -62,6 +62,20 @@ def test_the_request_stands_where_its_link_leads_while_the_app_runs(api, seen) -
     run_task(launch(sh("true"), launch_conn_id="cluster"), api)
 
     assert '"app_id": "test-dag-t-' in seen["rendered"]["request"]
+
+
+def test_the_request_that_was_refused_is_shown_too(engine, api) -> None:
+    """It is what one looks at to see why."""
+
+    def refuse(_app_id: str) -> None:
+        raise SchedulerRejectedError("no quota")
+
+    engine.on_schedule = refuse
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster"), api)
+
+    assert ran.state != "success"
+    assert '"app_id": "test-dag-t-' in api.rendered["request"]
+    assert api.xcoms["t", REQUEST].endswith("/rendered_templates")
 
 
 def test_a_sensor_links_to_the_scheduler_too(api, seen) -> None:
