@@ -24,10 +24,7 @@ def tells_ends(scheduler: Scheduler[Any]) -> bool:
 
 
 class EndWatch:
-    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer says what has happened.
-
-    There is no thread where the scheduler cannot tell.
-    """
+    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer says what has happened."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
 
@@ -40,8 +37,6 @@ class EndWatch:
 
     def start(self) -> None:
         """Begin to wait."""
-        if not tells_ends(self._scheduler):
-            return
         name = f"launch-end-{self._scheduler.backend}-{self._app_id}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 

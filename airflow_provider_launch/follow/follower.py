@@ -84,10 +84,10 @@ class Follower:
         # Re-entrant (the default), because a signal handler may raise in the consumer's thread while it holds it.
         self._changed = threading.Condition()
         self._answers: deque[Answer] = deque()
-        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=tells_ends(scheduler))
-        self._end_watch = EndWatch(scheduler, app_id, self._poller)
         # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
-        self._owns_poller = poller is None
+        self._hears_ends = poller is None and tells_ends(scheduler)
+        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._hears_ends)
+        self._end_watch = EndWatch(scheduler, app_id, self._poller)
         self._reader = LogReader(
             scheduler,
             app_id,
@@ -161,7 +161,7 @@ class Follower:
     def _follow(self) -> Generator[Event, None, None]:
         try:
             self._poller.subscribe(self._app_id, self._hear)
-            if self._owns_poller:
+            if self._hears_ends:
                 self._end_watch.start()
             self._want(self._roles or (), existing=not self._scheduled)
             ticked = time.monotonic()

@@ -35,10 +35,10 @@ def lines_of(events: Iterable[Event]) -> dict[str, list[str]]:
 
 
 @contextlib.contextmanager
-def _follower(apps: Apps, app_id: str, **how: Any) -> Iterator[Follower]:
+def _follower(apps: Apps, app_id: str, *, poll_interval_s: float = _POLL_S, **how: Any) -> Iterator[Follower]:
     with (
         contextlib.closing(apps.another()) as scheduler,
-        Follower(scheduler, app_id, **{"poll_interval_s": _POLL_S, **how}) as follower,
+        Follower(scheduler, app_id, poll_interval_s=poll_interval_s, **how) as follower,
     ):
         yield follower
 

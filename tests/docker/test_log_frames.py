@@ -211,7 +211,7 @@ def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
 def test_a_search_for_the_place_keeps_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of one stream are new, long and many, and the place of the other stands behind them."""
     monkeypatch.setattr(log_reader, "FAST_FRAMES", 0)
-    monkeypatch.setattr(log_reader, "_MAX_KEPT_CHARS", 10_000)
+    monkeypatch.setattr(log_reader, "MAX_KEPT_CHARS", 10_000)
     log = Log()
     log.write("stdout", "out\n", BASE)
     reader = LogReader(log)  # type: ignore[arg-type]

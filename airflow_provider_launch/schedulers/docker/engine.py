@@ -539,9 +539,7 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             # `/version`, where docker-py looks, starts programs of the engine, which takes ten times as long.
             try:
                 answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
-            except OSError:
-                raise
-            except Exception as error:  # of a transport, such as that of ssh://
+            except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own
                 raise DockerException(str(error)) from error
             return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
 

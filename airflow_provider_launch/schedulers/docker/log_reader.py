@@ -39,8 +39,10 @@ log backwards and fast, but looks through all of it to find a time."""
 FAST_FRAMES = 4_000
 """What writes fast has written so much again."""
 STEP_FRAMES = 500
-_MAX_KEPT_CHARS = 1024 * 1024
+MAX_KEPT_CHARS = 1024 * 1024
+"""How much text a search for the place may hold, which is delivered as one chunk when the place is found."""
 _SKEW_NS = 1_000_000_000
+"""More than a stream is ever late in the file, compared with the other."""
 _KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
@@ -70,6 +72,7 @@ class _Answer:
     brought: int = 0
     """Lines so far."""
     first: Frame | None = None
+    """The first frame, where the place was looked for."""
     lines: list[LogLine] = field(default_factory=list)
     """Read while the place was looked for."""
 
@@ -139,9 +142,7 @@ class LogReader:
             return self._answer(container, cursor, None, complete=complete)
         fewest = FAST_FRAMES if cursor.get("fast") else 0
         first: Frame | None = None
-        for tail in TAILS:
-            if tail < fewest:
-                continue
+        for tail in (tail for tail in TAILS if tail >= fewest):
             answer = self._answer(container, cursor, tail, complete=complete)
             if self._reaches(answer, cursor, tail):
                 return answer
@@ -165,8 +166,8 @@ class LogReader:
         So asking for too few costs little, and rarely more than twice of what is new is read.
         """
         since = max(0, cursor["newest"] - MARGIN_NS)
-        names = [name for name in ("stdout", "stderr") if cursor.get(name) and cursor[name][0] >= since]
-        places = {name: cursor[name][0] for name in names}
+        known = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
+        places = {name: time for name, time in known.items() if time >= since}
         begins: dict[str, int] = {}
         read = kept = chars = 0
         try:
@@ -185,7 +186,7 @@ class LogReader:
                 kept = len(answer.lines)
                 if is_whole or (places and _is_before(begins, places) and answer.reader.found()):
                     return True
-                if chars > _MAX_KEPT_CHARS:
+                if chars > MAX_KEPT_CHARS:
                     return False
         except (OSError, ValueError) as error:
             answer.response.close()
