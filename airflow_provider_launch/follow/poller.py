@@ -35,13 +35,23 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
     ids = list(app_ids)
     try:
         found = scheduler.describe_many(ids)
+        return {app_id: _sound(found.get(app_id), scheduler) for app_id in ids}
     except SchedulerUnavailableError as error:
         return dict.fromkeys(ids, error)
     except Exception as error:  # noqa: BLE001 - handed to the consumer, whose thread it belongs to
         if len(ids) == 1:
             return {ids[0]: error}
         return {app_id: poll_many(scheduler, [app_id])[app_id] for app_id in ids}
-    return {app_id: found.get(app_id) for app_id in ids}
+
+
+def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
+    """Return the answer; a plug-in may leave out what all that follows reads, which must not end the polling."""
+    if answer is not None and (answer.roles is None or answer.roles_statuses is None):
+        raise TypeError(
+            f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
+            f"states; its plug-in must give a list, which may be empty"
+        )
+    return answer
 
 
 class Poller:

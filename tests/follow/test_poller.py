@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
+
 import pytest
 
-from airflow_provider_launch.follow import poll_many
+from airflow_provider_launch.follow import Poller, poll_many
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
@@ -46,3 +49,45 @@ def test_one_broken_app_does_not_hide_the_others(scheduler):
 
     assert answers["a"].state == AppState.PENDING
     assert isinstance(answers["b"], RuntimeError)
+
+
+@pytest.mark.parametrize("field", ["roles", "roles_statuses"])
+def test_an_answer_without_lists_is_an_error_and_ends_no_polling(scheduler, field):
+    """The polling thread serves others too, and whoever waits for an answer must get one."""
+    describe_many = scheduler.describe_many
+
+    def incomplete(ids):
+        found = describe_many(ids)
+        if "b" in found:
+            setattr(found["b"], field, None)
+        return found
+
+    scheduler.describe_many = incomplete
+    answers = {"a": [], "b": []}
+    enough = threading.Event()
+
+    def hear(app_id, answer):
+        answers[app_id].append(answer)
+        if all(len(each) >= 3 for each in answers.values()):
+            enough.set()
+
+    inboxes = {app_id: partial(hear, app_id) for app_id in answers}
+    poller = Poller(scheduler, 0.01)
+    for app_id, inbox in inboxes.items():
+        poller.subscribe(app_id, inbox)
+    try:
+        assert enough.wait(10)
+    finally:
+        for app_id, inbox in inboxes.items():
+            poller.unsubscribe(app_id, inbox)
+
+    assert {answer.state for answer in answers["a"]} == {AppState.PENDING}
+    assert all("with None for its roles or their states" in str(answer) for answer in answers["b"])
+
+
+def test_an_answer_that_is_no_mapping_is_an_error_for_each(scheduler):
+    scheduler.describe_many = lambda _ids: None
+
+    answers = poll_many(scheduler, ["a", "b"])
+
+    assert all(isinstance(answer, AttributeError) for answer in answers.values())
