@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.util.entrypoints import load_group
+from airflow_provider_launch.util.plugin_registry import PluginType, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ __all__ = [
     "resolve_scheduler_name",
 ]
 
-SCHEDULERS_GROUP = "airflow_provider_launch.schedulers"
+SCHEDULERS_GROUP = PluginType.SCHEDULER.value
 
 DEFAULT_SCHEDULER_MODULES: Mapping[str, str] = {
     "local": "airflow_provider_launch.schedulers.local.scheduler",
@@ -49,17 +50,19 @@ def get_scheduler_factories(
     group: str = SCHEDULERS_GROUP,
     skip_defaults: bool = False,
 ) -> dict[str, SchedulerFactory]:
-    """Return backend name to factory: the builtin ones, then those of plug-ins, which win under the same name.
+    """Return backend name to factory: builtin, of plug-ins, registered in this process; later ones win.
 
     Nothing is imported before a factory is called.
 
     Args:
-        group: the entry points that plug-ins register.
+        group: the entry points that plug-ins register; what a decorator registers belongs to the default.
         skip_defaults: leave the builtin ones out.
     """
     builtin = {} if skip_defaults else DEFAULT_SCHEDULER_MODULES
     factories: dict[str, SchedulerFactory] = {name: _deferred(module) for name, module in builtin.items()}
     factories.update(load_group(group))
+    if group == SCHEDULERS_GROUP:
+        factories.update(registry.get(PluginType.SCHEDULER))
     return factories
 
 

@@ -7,9 +7,12 @@ import pytest
 from airflow_provider_launch import plugins
 from airflow_provider_launch.plugins import PluginType, halve_mem_down_to, powers_of_two_gpus
 from airflow_provider_launch.plugins._register import Register
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers import get_scheduler_factories
 from airflow_provider_launch.specs.named_resources import NamedResources
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.util.plugin_registry import PluginRegistry
+from tests.support.fake_scheduler import FakeScheduler
 
 
 @pytest.fixture
@@ -20,6 +23,24 @@ def registry():
 @pytest.fixture
 def register(registry):
     return Register(registry)
+
+
+@pytest.fixture
+def own_registry():
+    """The one of the process, empty again after the test."""
+    yield plugins.registry
+    plugins.registry.clear()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A distribution with entry points for the schedulers `local`, `theirs` and `mine`."""
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    lines = [f"{name} = tests.plugins.test_plugins:theirs" for name in ("local", "theirs", "mine")]
+    (info / "entry_points.txt").write_text("\n".join(["[airflow_provider_launch.schedulers]", *lines]))
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 def host(fractional: float = 1.0) -> Resource:
@@ -41,6 +62,39 @@ def test_factories_are_known_by_their_own_name_or_another(register, registry):
 
     assert dict(registry.get(PluginType.SCHEDULER)) == {"mine": mine}
     assert dict(registry.get(PluginType.TRACKER)) == {"yours": other}
+
+
+def theirs(session_name, **kwargs):
+    return FakeScheduler(session_name, backend="theirs")
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_registered_scheduler_is_known_to_runners():
+    @plugins.register.scheduler()
+    def mine(session_name, **kwargs):
+        return FakeScheduler(session_name, backend="mine")
+
+    with Runner("s") as runner:
+        assert runner.scheduler("mine").backend == "mine"
+        assert runner.scheduler_backends()[0] == "local"
+
+
+@pytest.mark.usefixtures("own_registry", "installed")
+def test_the_scheduler_registered_here_goes_before_entry_points_and_those_before_ours():
+    """Who writes code in this process knows best; a package that is installed may replace what we bring."""
+
+    @plugins.register.scheduler()
+    def mine(session_name, **kwargs):
+        return FakeScheduler(session_name, backend="mine")
+
+    found = get_scheduler_factories()
+
+    assert {name: found[name]("s").backend for name in ("local", "theirs", "mine")} == {
+        "local": "theirs",
+        "theirs": "theirs",
+        "mine": "mine",
+    }
+    assert get_scheduler_factories(group="no.such.group", skip_defaults=True) == {}
 
 
 def test_named_resources_are_tagged_with_their_name(register, registry):
