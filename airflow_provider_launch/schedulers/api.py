@@ -70,7 +70,7 @@ class Scheduler(abc.ABC, Generic[T]):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """What this scheduler can do; anything else is refused at dry run."""
+    """What this scheduler can do. `_submit_dryrun` refuses anything else, with `UnsupportedError`; nobody else does."""
 
     poll_interval_s: ClassVar[float] = 10.0
     """Seconds between two looks at an app that suit this engine."""

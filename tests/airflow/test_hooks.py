@@ -88,6 +88,17 @@ def test_what_is_wrong_in_a_connection_is_named(define, fields, message) -> None
         define(**fields).options  # noqa: B018 - the reading is the act
 
 
+@pytest.mark.parametrize("page", ["quickstart", "docker", "kubernetes", "plugins"])
+def test_the_connections_in_the_docs_are_accepted(define, checkout, page) -> None:
+    """Whoever copies a command must not learn from the first task that an extra is unknown."""
+    text = (checkout / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.findall(r"connections add \w+ --conn-type (\w+) --conn-extra '(.+?)'", text, re.DOTALL)
+
+    assert found
+    for conn_type, extra in found:
+        assert define(conn_type, extra=extra).options.backend
+
+
 def test_cfg_wins_over_the_connection(define) -> None:
     hook = define(extra={"grace_s": 1, "working_dir": "w"})
 
