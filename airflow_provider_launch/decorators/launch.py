@@ -86,9 +86,8 @@ def launch_task(
 ) -> Any:
     """Return the decorator `@task.launch`.
 
-    The function is called on the worker, each try anew, and once more when a deferred task goes on. It gets its
-    arguments rendered and may ask for parts of the context by name. It returns an `AppDef`, or a dict of the same
-    form, which is taken as it is: no templates.
+    The function is called on the worker, each try anew. It gets its arguments rendered and may ask for parts of the
+    context by name. It returns an `AppDef`, or a dict of the same form, which is taken as it is: no templates.
 
     Args:
         python_callable: the function, for `@task.launch` without brackets.

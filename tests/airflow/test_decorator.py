@@ -117,16 +117,19 @@ def test_it_expands() -> None:
 
 
 def test_it_defers() -> None:
-    """The task that goes on is a new object, to which nobody has returned an app."""
+    """The task that goes on is a new object, to which nobody has returned an app, and nobody shall."""
     api = FakeExecutionApi()
+    calls = []
 
     def train(word):
+        calls.append(word)
         return AppDef("app", [sh(f"sleep 0.5; echo {word}", name="w")])
 
     ran, events = run_to_end(made(train, "{{ run_id }}", deferrable=True), api)
 
     assert ran.error is None
     assert len(events) == 1
+    assert calls == ["test_run"]
     assert [line for line in ran.lines if line.startswith("[w/0]")] == ["[w/0] test_run"]
     assert api.xcoms["train", "return_value"]["state"] == "SUCCEEDED"
     assert "test_run" in api.rendered["request"]
