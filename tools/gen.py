@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -32,6 +33,7 @@ DOCS = [
     "index.md",
     "quickstart.md",
     "operator.md",
+    "app.md",
     "deferrable.md",
     "local.md",
     "docker.md",
@@ -90,6 +92,36 @@ def _limits(hint: Any) -> Iterator[str]:
         yield from (limit for limit in _limits(part) if part is not hint)
 
 
+def app_page() -> str:
+    """Return the page about apps, with its tables of fields made anew; the rest of it is written by hand."""
+    page = (CHECKOUT / "docs" / "app.md").read_text(encoding="utf-8")
+    return re.sub(
+        r"^(<!-- Fields of (\w+): .*-->\n\n)(?:\|.*\n)*",
+        lambda found: found[1] + "\n".join(_fields(found[2])) + "\n",
+        page,
+        flags=re.MULTILINE,
+    )
+
+
+def _fields(name: str) -> Iterator[str]:
+    from airflow_provider_launch import specs
+    from airflow_provider_launch.util.docstrings import field_docstrings
+
+    yield "| Field | Type | Default | Meaning |"
+    yield "|---|---|---|---|"
+    cls = getattr(specs, name)
+    helps = field_docstrings(cls)
+    for field in dataclasses.fields(cls):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        shown = f"`{default}`" if isinstance(default, Enum) else f"`{default!r}`"
+        if default in (dataclasses.MISSING, specs.MISSING):
+            shown = "required"
+        elif default == specs.NULL_RESOURCE:
+            shown = "not stated"
+        type_, text = field.type.replace("|", "\\|"), " ".join(helps[field.name].split())
+        yield f"| `{field.name}` | {type_} | {shown} | {text} |"
+
+
 def demo_text() -> str:
     """Return the text whose words the demo counts: the documentation, without the blocks of code."""
     pages = [(CHECKOUT / "docs" / page).read_text(encoding="utf-8") for page in DOCS]
@@ -122,6 +154,7 @@ def _neighbour(name: str) -> Any:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "airflow_provider_launch/get_provider_info.py": provider_info_module,
+    "docs/app.md": app_page,  # before the demo's text, which quotes it
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
     "example_dags/launch_wordcount.md": demo_text,

@@ -19,8 +19,11 @@ class Resource:
     """CPUs, GPUs and MiB of memory of one replica; -1 means not stated."""
 
     cpu: int
+    """CPUs."""
     gpu: int
+    """GPUs, which no other replica has."""
     memMB: int  # noqa: N815 - a name of the launcher model
+    """MiB of memory."""
     capabilities: dict[str, Any] = field(default_factory=dict)
     """Facts about the hardware, for the scheduler."""
     devices: dict[str, int] = field(default_factory=dict)

@@ -80,6 +80,7 @@ class Role:
     """A group of equal replicas. Elements of `args`, values of `env` and texts in `metadata` may hold macros."""
 
     name: str
+    """Its name in the app, in log lines and in `LAUNCH_ROLE`."""
     image: str
     """The software of a replica; what it names is up to the scheduler: container image, directory, archive."""
     min_replicas: int | None = None
@@ -87,19 +88,26 @@ class Role:
     entrypoint: str = MISSING
     """The program which each replica runs."""
     args: list[str] = field(default_factory=list)
+    """Its arguments; no shell is involved."""
+    # Not part of the text: Airflow stores the text of what it cannot serialise.
     env: dict[str, str] = field(default_factory=dict, repr=False)
-    """Not part of the role as text: values may be secrets, and Airflow stores the text of what it cannot serialise."""
+    """Variables of each replica. Values may be secrets, so the text of a role leaves them out."""
     num_replicas: int = 1
+    """How many equal replicas run."""
     max_retries: int = 0
     """Retries and not runs: 2 allows three runs."""
     retry_policy: RetryPolicy = RetryPolicy.APPLICATION
+    """What is started again when a replica fails."""
     resource: Resource = field(default_factory=_null_resource)
+    """What one replica needs."""
     port_map: dict[str, int] = field(default_factory=dict)
     """Ports by name; 0 means that the scheduler chooses one."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Notes for one scheduler or one tool, by key."""
     mounts: list[Mount] = field(default_factory=list)
+    """What each replica sees of the host, or of the volumes of the scheduler."""
     workspace: Workspace | None = None
+    """Local directories to mirror into the replicas; where that cannot be done a warning says so."""
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""
@@ -111,8 +119,11 @@ class AppDef:
     """A distributed app: a name and its roles. Rank 0 is replica 0 of the first role."""
 
     name: str
+    """The app's id begins with it."""
     roles: list[Role] = field(default_factory=list)
+    """At least one, each with a name of its own."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Notes about the app, by key; `Runner.describe` has them."""
 
     def __str__(self) -> str:
         # Airflow stores this text with the DAG, also of an app which is wrong: short, stable,
