@@ -210,6 +210,11 @@ class LogReader:
     def __bool__(self) -> bool:
         return bool(self._items)
 
+    def is_skipping(self) -> bool:
+        """Whether the last read of a replica brought lines, of which none was new enough."""
+        with self._changed:
+            return any(r.skipping and r.due == r.quiet_since and not r.complete for r in self._replicas.values())
+
     def incomplete(self) -> list[tuple[str, int, str]]:
         """Return role, replica and last error of each replica whose log may have more lines."""
         with self._changed:
@@ -252,10 +257,9 @@ class LogReader:
             chunk = self._scheduler.read_logs(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
-        except Exception as error:  # noqa: BLE001 - the log path never changes the outcome
-            self._failed(replica, error, finishing=finishing)
-        else:
             self._took(replica, chunk, finishing=finishing)
+        except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
+            self._failed(replica, error, finishing=finishing)
 
     def due_in(self) -> float | None:
         """Return the seconds until a replica is to be read; None: not before something changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Answer", "Poller", "poll_many"]
 
@@ -46,7 +49,8 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
 
 def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
     """Return the answer; a plug-in may leave out what all that follows reads, which must not end the polling."""
-    if answer is not None and (answer.roles is None or answer.roles_statuses is None):
+    lists: tuple[object, ...] = (answer.roles, answer.roles_statuses) if answer is not None else ()
+    if answer is not None and None in lists:
         raise TypeError(
             f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
             f"states; its plug-in must give a list, which may be empty"
@@ -199,4 +203,8 @@ class Poller:
                 self._compare(answers)
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
             for inbox, answer in calls:
-                inbox(answer)
+                try:
+                    inbox(answer)
+                except Exception:
+                    # The others of the scheduler still want their answers.
+                    log.exception("a follower failed at the state of its app")

@@ -91,3 +91,26 @@ def test_an_answer_that_is_no_mapping_is_an_error_for_each(scheduler):
     answers = poll_many(scheduler, ["a", "b"])
 
     assert all(isinstance(answer, AttributeError) for answer in answers.values())
+
+
+def test_a_follower_that_fails_takes_nobody_with_it(scheduler):
+    """Triggers of one connection share the polling thread."""
+    heard = threading.Event()
+    seen = []
+
+    def fail(_answer):
+        raise TypeError("a wrong argument of another task")
+
+    def hear(answer):
+        seen.append(answer)
+        if len(seen) >= 3:
+            heard.set()
+
+    poller = Poller(scheduler, 0.01)
+    poller.subscribe("a", fail)
+    poller.subscribe("b", hear)
+    try:
+        assert heard.wait(10)
+    finally:
+        poller.unsubscribe("a", fail)
+        poller.unsubscribe("b", hear)

@@ -1,0 +1,81 @@
+"""Arguments which operator and sensor share, checked when the DAG is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.sensors.launch import AppStatusSensor
+
+__all__ = ["check_exit_codes", "check_following", "check_seconds", "check_streams"]
+
+_STREAMS = ("stdout", "stderr", "combined")
+
+
+def check_following(task: LaunchAppOperator | AppStatusSensor) -> None:
+    """Refuse what would only show when the app is followed, or never.
+
+    Raises:
+        InvalidAppError: an argument has a wrong type or value; the text names it.
+    """
+    for name, value, allowed in (
+        ("logs_from", task.logs_from, ("start", "now")),
+        ("on_kill", task.kill_policy, ("cancel", "leave")),
+        ("streams", task.streams, (None, *_STREAMS)),
+    ):
+        if value not in allowed:
+            raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    check_max_log_bytes(task.max_log_bytes)
+    check_seconds("unavailable_for_s", task.unavailable_for_s, may_be_0=True)
+    roles: object = task.log_roles
+    # A text is a sequence of texts too, of which no letter is a role.
+    if roles is not None and (not _is_list(roles) or not all(isinstance(role, str) for role in roles)):
+        raise InvalidAppError(f"log_roles={roles!r} must be a list of names of roles, or None for all")
+
+
+def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
+    """Refuse what is no duration.
+
+    Raises:
+        InvalidAppError: it is no number, negative, or 0 where that means nothing.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidAppError(f"{name}={value!r} must be a number of seconds, not {type(value).__name__}")
+    if not (value >= 0 if may_be_0 else value > 0):
+        raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
+
+
+def check_exit_codes(name: str, value: object) -> None:
+    """Refuse what is neither None nor one or several exit codes.
+
+    Raises:
+        InvalidAppError: it is neither; the text of a number never equals an exit code.
+    """
+    codes = value if _is_list(value) else [] if value is None else [value]
+    if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
+        raise InvalidAppError(f"{name}={value!r} must be a whole number, or a list of whole numbers")
+
+
+def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
+    """Refuse one stream alone where the scheduler does not keep them apart.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    from airflow_provider_launch.schedulers.capability import Capability
+
+    if streams not in (None, "combined") and Capability.STREAMS not in scheduler.capabilities:
+        raise UnsupportedError(
+            f"streams={str(streams)!r}: scheduler {scheduler.backend!r} does not keep stdout and stderr apart; "
+            f"leave it out, or use 'combined'"
+        )
+
+
+def _is_list(value: object) -> TypeGuard[Collection[object]]:
+    return isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes))
