@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, LogLine
     from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
     from airflow_provider_launch.specs.states import AppState
 
-__all__ = ["Ended", "Event", "LogGap", "LogLines", "Reached", "StateChanged", "Tick", "Unreachable"]
+__all__ = [
+    "Ended",
+    "Event",
+    "LogGap",
+    "LogLines",
+    "Reached",
+    "StateChanged",
+    "Tick",
+    "Unreachable",
+    "gap_of_unknown_roles",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,21 @@ class LogGap:
     """None: more than one role or replica is meant."""
     replica: int | None
     message: str
+
+
+def gap_of_unknown_roles(wanted: Collection[str] | None, response: DescribeAppResponse) -> LogGap | None:
+    """Return that roles whose lines are wanted are none of the app, which otherwise shows as silence; None: all are.
+
+    Args:
+        wanted: names of roles. None: all.
+        response: names the roles, if the scheduler knows them.
+    """
+    known = {role.name: None for role in response.roles} | {status.role: None for status in response.roles_statuses}
+    unknown = sorted(set(wanted or ()) - known.keys())
+    if not unknown or not known:
+        return None
+    names = ", ".join(map(repr, unknown))
+    return LogGap(None, None, f"log_roles names {names}; the roles of the app are {', '.join(map(repr, known))}")
 
 
 @dataclass(frozen=True)

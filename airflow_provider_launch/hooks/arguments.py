@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -47,6 +48,9 @@ def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidAppError(f"{name}={value!r} must be a number of seconds, not {type(value).__name__}")
+    # No lock waits longer than that.
+    if not value <= threading.TIMEOUT_MAX:
+        raise InvalidAppError(f"{name}={value!r} is no time to wait; the most is {threading.TIMEOUT_MAX:.0f} seconds")
     if not (value >= 0 if may_be_0 else value > 0):
         raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
 

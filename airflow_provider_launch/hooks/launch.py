@@ -160,10 +160,13 @@ class LaunchHook(BaseHook):
         return self._make_runner().scheduler(self.options.backend)
 
     def merged_cfg(self, cfg: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the options of one launch: those of the connection, overruled by `cfg`.
+        """Return the options of one launch: those of the connection, overruled by `cfg`, of which text is cast.
+
+        A template gives text, whatever the type of its option.
 
         Raises:
-            InvalidRunConfigException: `cfg` has an option that the scheduler does not know.
+            InvalidRunConfigException: `cfg` has an option that the scheduler does not know, or text that is no value
+                of its option.
         """
         schema = self.scheduler.run_opts()
         own = dict(cfg or {})
@@ -171,7 +174,7 @@ class LaunchHook(BaseHook):
             return {**self.options.cfg, **own}
         # By registered name, so that two spellings of one option do not stand side by side.
         try:
-            return {**schema.registered(self.options.cfg, strict=True), **schema.registered(own, strict=True)}
+            return {**schema.registered(self.options.cfg, strict=True), **schema.cast(own)}
         except InvalidRunConfigException as error:
             name = error.cfg_key
             reason = str(error).partition(". Given:")[0]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchAppOperator"]
 
-_STREAMS = ("stdout", "stderr", "combined")
-
 
 class LaunchAppOperator(BaseOperator):
     """Launches an app, follows it, and succeeds only if the app was seen to succeed.
@@ -108,22 +106,13 @@ class LaunchAppOperator(BaseOperator):
                 _as_app(app)
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
-        from airflow_provider_launch.specs.errors import InvalidAppError
+        from airflow_provider_launch.hooks.arguments import check_exit_codes, check_following, check_seconds
 
-        for name, value, allowed in (
-            ("logs_from", self.logs_from, ("start", "now")),
-            ("on_kill", self.kill_policy, ("cancel", "leave")),
-            ("streams", self.streams, (None, *_STREAMS)),
-        ):
-            if value not in allowed:
-                raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
-        for name, number in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
-            if number is not None and not number > 0:
-                raise InvalidAppError(f"{name}={number!r} must be more than 0 seconds")
-        check_max_log_bytes(self.max_log_bytes)
-        if self.unavailable_for_s < 0:
-            raise InvalidAppError(f"unavailable_for_s={self.unavailable_for_s!r} must not be negative")
+        check_following(self)
+        for name, seconds in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
+            if seconds is not None:
+                check_seconds(name, seconds)
+        check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
 
     # ---- templates -------------------------------------------------------------------------------------------
 

@@ -174,6 +174,19 @@ class runopts:  # noqa: N801 - a name of the launcher model
             spelt[name] = key
         return result
 
+    def cast(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a new cfg under registered names in which text has become what it spells; other values stay.
+
+        Raises:
+            InvalidRunConfigException: a name is unknown, or a text spells no value of the option's type.
+        """
+
+        def value_of(name: str, value: Any) -> Any:
+            spelt = isinstance(value, str) and not self.is_type(value, self._opts[name].opt_type)
+            return self._cast(name, value, cfg) if spelt else value
+
+        return {name: value_of(name, value) for name, value in self.registered(cfg, strict=True).items()}
+
     def unknown(self, key: str, cfg: Mapping[str, Any]) -> InvalidRunConfigException:
         """Return the error for a name that is no option: it proposes the closest one and lists all."""
         words = {word: name for name, opt in self._opts.items() for word in (*opt.aliases, name)}
