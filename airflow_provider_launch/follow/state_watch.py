@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["Learned", "StateWatch"]
+__all__ = ["UNKNOWN_S", "Learned", "StateWatch"]
 
 _SILENCE_S = 30.0
-_UNKNOWN_S = 15.0
+UNKNOWN_S = 15.0
+"""How long a scheduler may say that it does not know."""
 
 
 @dataclass(slots=True)
@@ -40,26 +41,26 @@ class StateWatch:
     Args:
         name: what the app is called in errors.
         unavailable_for_s: how long an outage is borne before it is an error.
-        scheduled: the caller has launched the app, so an unknown app is one that vanished.
+        known: the app has been there, so an unknown app is one that vanished.
     """
 
     __slots__ = (
         "_down_since",
         "_down_told",
+        "_known",
         "_missing",
         "_name",
-        "_scheduled",
         "_unavailable_for_s",
         "_unknown_since",
         "response",
     )
 
-    def __init__(self, name: str, *, unavailable_for_s: float, scheduled: bool) -> None:
+    def __init__(self, name: str, *, unavailable_for_s: float, known: bool) -> None:
         self.response: DescribeAppResponse | None = None
         """The last description of the app."""
         self._name = name
         self._unavailable_for_s = unavailable_for_s
-        self._scheduled = scheduled
+        self._known = known
         self._missing = False
         self._unknown_since: float | None = None
         self._down_since: float | None = None
@@ -75,7 +76,7 @@ class StateWatch:
         if self.has_ended():
             return learned
         # Credentials that expire say nothing of the app: as long as it is known, that is an outage too.
-        is_known = self._scheduled or self.response is not None
+        is_known = self._known or self.response is not None
         if isinstance(answer, SchedulerUnavailableError) or (is_known and isinstance(answer, SchedulerRejectedError)):
             if self._down_since is None:
                 self._down_since = time.monotonic()
@@ -126,7 +127,7 @@ class StateWatch:
         now = time.monotonic()
         if self._unknown_since is None:
             self._unknown_since = now
-        if now - self._unknown_since >= min(_UNKNOWN_S, self._unavailable_for_s):
+        if now - self._unknown_since >= min(UNKNOWN_S, self._unavailable_for_s):
             learned.error = UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
 
     def _gone(self) -> Exception | None:
@@ -134,7 +135,7 @@ class StateWatch:
         if not self._missing:
             self._missing = True
             return None
-        if self._scheduled or self.response is not None:
+        if self._known or self.response is not None:
             return UnknownOutcomeError(
                 f"{self._name!r} was launched, and the scheduler does not know it any more: how it ended is unknown"
             )

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
 
-__all__ = ["KEY", "Memory", "Next", "Record", "StateStore", "app_id_for", "next_step"]
+__all__ = ["KEY", "KILLED", "Memory", "Next", "Record", "StateStore", "app_id_for", "next_step"]
 
 KEY = "launch"
+KILLED = "killed"
 
 # Kubernetes allows 63 characters for `<app id>-<role>-<replica>`; the slug leaves room for the last two.
 _SLUG_LENGTH = 28
@@ -47,11 +48,14 @@ class Record:
     identity: str
     """Which scheduler the connection meant when the app was launched; another one does not know the app."""
     clear_number: int
-    """How often tasks of the run had been cleared: tells a clear from a retry."""
+    """How often tasks of the run had been cleared: without another clear there is only a retry."""
     state: str
     """`intent` before the submit, `scheduled` after it, `closed` when nobody is to take the app up again."""
     handle: str = ""
     outcome: str = ""
+    """How the app of a closed record ended; `KILLED` in an open one: its task was killed, and the app was not ended."""
+    max_tries: int = -1
+    """Airflow's limit of tries, which a clear of this very task raises, if it did not run then. -1: not known."""
 
     @property
     def is_open(self) -> bool:
@@ -64,8 +68,9 @@ class Record:
         if not isinstance(value, dict):
             return None
         known = {item.name: value.get(item.name) for item in fields(cls)}
+        known["max_tries"] = value.get("max_tries", -1)
         texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
-        numbers = ("attempt", "clear_number")
+        numbers = ("attempt", "clear_number", "max_tries")
         if not all(isinstance(known[name], str) for name in texts):
             return None
         if not all(isinstance(known[name], int) and not isinstance(known[name], bool) for name in numbers):
@@ -83,12 +88,20 @@ class Next(Enum):
     REPLACE = "end the app of before the clear, then launch a new one"
 
 
-def next_step(record: Record | None, clear_number: int) -> Next:
-    """Return what to do about the record of an earlier try."""
+def next_step(record: Record | None, clear_number: int, max_tries: int) -> Next:
+    """Return what to do about the record of an earlier try.
+
+    Args:
+        record: what that try has kept.
+        clear_number: how often tasks of the run were cleared, this one or another.
+        max_tries: Airflow's limit of tries.
+    """
     if record is None:
         return Next.LAUNCH
-    if record.clear_number != clear_number:
-        # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
+    # A clear kills a task that runs, and raises the limit of one that does not; else it was meant for another task.
+    # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
+    concerns_us = not record.is_open or record.outcome == KILLED or record.max_tries != max_tries
+    if record.clear_number != clear_number and concerns_us:
         return Next.REPLACE
     return Next.RESUME if record.is_open else Next.LAUNCH
 

@@ -12,6 +12,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.hooks.arguments import check_streams
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
@@ -21,13 +22,13 @@ from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
 from airflow_provider_launch.links.launch import show_request, show_ui
-from airflow_provider_launch.operators.attempt import Memory, Next, Record, app_id_for, next_step
+from airflow_provider_launch.operators.attempt import KILLED, Memory, Next, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, Stream, spec_hash
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    AppStatusError,
     InvalidAppError,
     LaunchError,
-    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
@@ -127,9 +128,12 @@ class Launching:
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
         self._check()
+        check_streams(self._scheduler, self._op.streams)
+        self._check_log_roles()
         self._ti = context["ti"]
         self._app = with_parent_run(self._app, self._ti, self._log.warning)
         handle, response = self._obtain(context, cfg)
+        taken_up = response is not None
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
         self._check()
@@ -139,8 +143,8 @@ class Launching:
             from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
 
             begin_checkpoint(self._ti)
-            self._op.defer(trigger=self._trigger(handle, began), method_name="resume")
-        return self._conclude(handle, Handover())
+            self._op.defer(trigger=self._trigger(handle, began, taken_up=taken_up), method_name="resume")
+        return self._conclude(handle, Handover(), taken_up=taken_up)
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
@@ -168,21 +172,20 @@ class Launching:
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
         return self._conclude(handle, Handover.from_json(event) if lasts else Handover())
 
-    def _conclude(self, handle: str, handover: Handover) -> dict[str, Any]:
+    def _conclude(self, handle: str, handover: Handover, *, taken_up: bool = False) -> dict[str, Any]:
         try:
-            value = self._follow(handle, handover)
-        except (SchedulerUnavailableError, SchedulerRejectedError, AppKilledError):
-            # The app may be running, or its result only not be readable by us: the next try looks for it.
-            raise
-        except Exception as error:
-            self._close_record(error)
+            value = self._follow(handle, handover, taken_up=taken_up)
+        except (AppStatusError, AirflowSkipException, UnknownOutcomeError, InvalidAppError) as error:
+            # After any other error the app may be running, or only its result not be readable: the next try looks.
+            if self._succeeded or not isinstance(error, InvalidAppError):
+                self._close_record(error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
         # result; a clear is told by its number.
         self._check()
         return value
 
-    def _trigger(self, handle: str, began: float) -> AppStatusTrigger:
+    def _trigger(self, handle: str, began: float, *, taken_up: bool) -> AppStatusTrigger:
         # Only deferrable tasks need it, and only when they defer.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -201,6 +204,7 @@ class Launching:
             cancels_at_deadline=op.kill_policy == "cancel",
             kill_policy=op.kill_policy,
             scheduled=True,
+            taken_up=taken_up,
         )
 
     # ---- launch or take up -----------------------------------------------------------------------------------
@@ -214,11 +218,14 @@ class Launching:
         clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
         record = self._memory.load()
         first = max(0, int(context["ti"].try_number) - 1)
-        step = next_step(record, clear_number)
+        max_tries = int(getattr(context["ti"], "max_tries", -1))
+        step = next_step(record, clear_number, max_tries)
         digest = spec_hash(self._app, cfg)
         if record is not None and step is Next.REPLACE and self._is_here(record, step):
             self._retire(record)
         if record is not None and step is Next.RESUME and self._is_here(record, step):
+            # What was cleared meanwhile was another task of the run.
+            record = dataclasses.replace(record, clear_number=clear_number, max_tries=max_tries, outcome="")
             found = self._resume(record, digest)
             if isinstance(found, Record):
                 return self._launch(cfg, found, was_intended=True), None
@@ -226,7 +233,8 @@ class Launching:
                 return found
         attempt = first if record is None else record.attempt + 1
         app_id = self._new_app_id(context, attempt)
-        fresh = Record(attempt, app_id, digest, self._hook.options.identity, clear_number, "intent")
+        identity = self._hook.options.identity
+        fresh = Record(attempt, app_id, digest, identity, clear_number, "intent", max_tries=max_tries)
         return self._launch(cfg, fresh), None
 
     def _new_app_id(self, context: Context, attempt: int) -> str:
@@ -354,7 +362,7 @@ class Launching:
 
     # ---- follow ----------------------------------------------------------------------------------------------
 
-    def _follow(self, handle: str, handover: Handover) -> dict[str, Any]:
+    def _follow(self, handle: str, handover: Handover, *, taken_up: bool) -> dict[str, Any]:
         op = self._op
         app_id = parse_app_handle(handle).app_id
         task_log = TaskLog(
@@ -378,6 +386,7 @@ class Launching:
             logs_from=op.logs_from,
             log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
             scheduled=True,
+            taken_up=taken_up,
         ) as follower:
             try:
                 response = watch(follower, task_log, self._check)
@@ -414,6 +423,7 @@ class Launching:
             return
         if self._op.kill_policy == "leave":
             self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            self._note_kill(record)
             return
         error = killer.error if killer is not None else None
         deadline = time.monotonic() + _KILLED_CANCEL_S
@@ -426,6 +436,7 @@ class Launching:
                 if self._had_succeeded(record):
                     # The record stays open: a retry takes the result.
                     self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    self._note_kill(record)
                     return
                 self._log.warning("the task was killed; app %s is cancelled", record.app_id)
                 self._close_record(AppKilledError("killed"))
@@ -434,6 +445,11 @@ class Launching:
                 break
             time.sleep(0.2)
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    def _note_kill(self, record: Record) -> None:
+        """Keep the record open, and say that a clear may have been the reason of the kill."""
+        with contextlib.suppress(Exception):
+            self._memory.save(dataclasses.replace(record, outcome=KILLED))
 
     def _had_succeeded(self, record: Record) -> bool:
         with contextlib.suppress(Exception):
@@ -465,6 +481,12 @@ class Launching:
 
     def _cfg(self) -> dict[str, Any]:
         """Return the options of this launch, connection first, and the time limit where it belongs."""
+        given_cfg: object = self._op.cfg
+        if given_cfg is not None and not isinstance(given_cfg, Mapping):
+            raise InvalidAppError(
+                f"cfg must be a mapping of options, not {type(given_cfg).__name__}; "
+                f"a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
+            )
         cfg = self._hook.merged_cfg(self._op.cfg)
         limit = self._op.time_limit_s
         if limit is None:
@@ -475,10 +497,18 @@ class Launching:
                 f"time_limit_s={limit} is set, but scheduler {self._backend!r} has no such option; "
                 f"leave it out, or use execution_timeout, which needs a living worker"
             )
-        given = (self._op.cfg or {}).get("time_limit_s")
+        given = cfg.get(name) if "time_limit_s" in (self._op.cfg or {}) else None
         if given is not None and given != limit:
             raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
         return {**cfg, name: limit}
+
+    def _check_log_roles(self) -> None:
+        known = [role.name for role in self._app.roles]
+        if unknown := [name for name in self._op.log_roles or () if name not in known]:
+            raise InvalidAppError(
+                f"log_roles names {unknown[0]!r}, which is no role of app {self._app.name!r}; "
+                f"it has {', '.join(map(repr, known))}"
+            )
 
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = str(info)

@@ -45,6 +45,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: whether that happens, or the app is left alone.
         kill_policy: "cancel", or "leave": what happens to the app when a user ends the task.
         scheduled: the task has launched the app, so an unknown app is one that vanished.
+        taken_up: an earlier try of the task has, so the app may have written before.
         handover: what an earlier follower of the task leaves.
     """
 
@@ -64,6 +65,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: bool = True,
         kill_policy: str = "cancel",
         scheduled: bool = False,
+        taken_up: bool = False,
         handover: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -80,6 +82,7 @@ class AppStatusTrigger(BaseTrigger):
         self.cancels_at_deadline = cancels_at_deadline
         self.kill_policy = kill_policy
         self.scheduled = scheduled
+        self.taken_up = taken_up
         self.handover = handover
         self._fired = False
         self._resolved = ""
@@ -93,6 +96,11 @@ class AppStatusTrigger(BaseTrigger):
         kwargs = {each.name: getattr(self, each.name) for each in parameters}
         changed = {each.name: kwargs[each.name] for each in parameters if kwargs[each.name] != each.default}
         return f"{type(self).__module__}.{type(self).__qualname__}", changed
+
+    @property
+    def may_have_written(self) -> bool:
+        """Whether there may be lines from before the task followed the app."""
+        return self.taken_up or not self.scheduled
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
@@ -131,6 +139,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def _join(self) -> Watch:
         """Find the app, and what the triggers of its connection share."""
+        from airflow_provider_launch.hooks.arguments import check_streams
         from airflow_provider_launch.triggers.hub import hub
         from airflow_provider_launch.triggers.watch import Watch
 
@@ -138,9 +147,13 @@ class AppStatusTrigger(BaseTrigger):
         parsed = parse_app_handle(self._resolved)
         conn_id = self.launch_conn_id or parsed.session_name
         shared = await asyncio.to_thread(hub().join, conn_id)
-        if shared.options.backend != parsed.scheduler_backend:
+        try:
+            if shared.options.backend != parsed.scheduler_backend:
+                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")  # noqa: TRY301 - what is joined is left
+            check_streams(shared.scheduler, self.streams)
+        except InvalidAppError:
             await asyncio.to_thread(hub().leave, shared)
-            raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
+            raise
         return Watch(self, shared, self._resolved, parsed.app_id)
 
     async def _handle(self) -> str:

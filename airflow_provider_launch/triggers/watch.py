@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.follow.events import gap_of_unknown_roles
 from airflow_provider_launch.follow.state_watch import StateWatch
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
@@ -70,7 +71,7 @@ class Watch:
         self._app_id = app_id
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
-        self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, scheduled=trigger.scheduled)
+        self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, known=trigger.scheduled)
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
         self._limit = NO_LIMIT
@@ -243,7 +244,11 @@ class Watch:
             response = self._watch.response
             # A scheduler may give the same answer again, and mostly there is nothing new.
             if response is not None and response is not before:
-                self._want(response, existing=before is None and not self._trigger.scheduled)
+                self._want(response, existing=before is None and self._trigger.may_have_written)
+                # What the task has launched was compared before the launch.
+                if before is None and not self._trigger.scheduled:
+                    gap = gap_of_unknown_roles(self._trigger.log_roles, response)
+                    learned.events += [gap] if gap else []
             if learned.events:
                 self._feed.reader.hurry()
             self._take(learned)

@@ -57,6 +57,12 @@ class FakeExecutionApi:
         self.on_call = lambda method, parts, body: None
         """Called before each answer; may raise, as if the worker died there."""
 
+    def clear(self, *, another: bool = False, running: bool = False) -> None:
+        """As Airflow notes a clear: for the run, and for a task that does not run."""
+        self.clear_number += 1
+        if not another and not running:
+            self.tries["max_tries"] += 1
+
     def client(self) -> Any:
         transport = httpx.MockTransport(self._answer)
         return InProcessTestSupervisor._Client(base_url=None, dry_run=True, token="", transport=transport)

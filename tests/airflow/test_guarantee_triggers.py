@@ -188,7 +188,7 @@ def test_a_late_kill_of_a_cleared_try_ends_its_own_app_only(
     old, _ = deferred(launch(place, roles, deferrable=True, poll_interval_s=0.05), api)
     old.task_instance = instance()
     (first,) = place.apps()
-    api.clear_number = 1
+    api.clear()
     new, asked = deferred(task := launch(place, roles, deferrable=True, poll_interval_s=0.05), api, try_number=2)
     (second,) = set(place.apps()) - {first}
     # The worst moment: Airflow says of the newer try that it is over.

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from airflow_provider_launch.schedulers.result_document import parse_result
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
@@ -16,6 +17,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.airflow.support import launch, run_task, sh
+from tests.support.fake_scheduler import FakeScheduler
 
 
 class WorkerDied(BaseException):
@@ -132,7 +134,7 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     def on_call(method, parts, body):
         if method == "PUT" and parts[-1] == "launch":
             intents.append(body["value"])
-            if len(intents) == 2:
+            if len(intents) >= 2:
                 raise WorkerDied  # after the submit, before the handle is stored
 
     def on_schedule(_app_id):
@@ -146,6 +148,7 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     assert api.store["launch"]["state"] == "intent"
     assert engine.started == saves - 1
 
+    api.on_call = lambda *_: None
     play(AppState.SUCCEEDED)
     second = run_task(on_cluster("new" if changed else "old"), api, try_number=2)
 
@@ -165,7 +168,7 @@ def test_a_cleared_task_ends_the_old_app_and_launches_a_new_one(engine, make_api
     api = make_api()
     run_task(on_cluster(wait=False), api)
     (old,) = engine.apps
-    api.clear_number = 1
+    api.clear()
     ran = run_task(on_cluster(wait=False), api, try_number=2)
 
     assert ran.state == "success"
@@ -174,11 +177,99 @@ def test_a_cleared_task_ends_the_old_app_and_launches_a_new_one(engine, make_api
     assert engine.cancelled == [old]
 
 
+def test_a_clear_of_another_task_of_the_run_is_none_of_ours(engine, make_api, play) -> None:
+    """Airflow counts the clears of a run; an app that has run for hours is not ended by that of its neighbour."""
+    api = make_api(retries=2)
+    run_task(on_cluster(wait=False), api)
+    api.clear(another=True)
+    second = run_task(on_cluster(wait=False), api, try_number=2)
+    api.clear(another=True)
+    play(AppState.SUCCEEDED)
+    third = run_task(on_cluster(), api, try_number=3)
+
+    assert second.told("going on with app")
+    assert third.state == "success"
+    assert (engine.started, engine.cancelled) == (1, [])
+
+
+def test_a_clear_that_kills_a_task_with_leave_ends_its_app(engine, make_api) -> None:
+    api = make_api()
+    before = signal.getsignal(signal.SIGTERM)
+    killing = threading.Timer(0.5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM))
+    killing.start()
+    try:
+        run_task(on_cluster(on_kill="leave"), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (old,) = engine.apps
+    assert engine.cancelled == []
+    api.clear(running=True)
+    ran = run_task(on_cluster(wait=False), api, try_number=2)
+
+    assert ran.state == "success"
+    assert engine.cancelled == [old]
+    assert engine.started == 2
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("too many open files"), RuntimeError("a bug of a plug-in"), InvalidAppError("x")]
+)
+def test_an_error_that_says_nothing_of_the_app_starts_no_second_one(engine, make_api, play, error) -> None:
+    """The task fails, and the app may be running: the next try looks for it."""
+    api = make_api(retries=1)
+
+    def fail(_ids) -> None:
+        raise error
+
+    def break_down() -> None:
+        engine.on_describe = fail
+
+    threading.Timer(0.5, break_down).start()
+    first = run_task(on_cluster(), api)
+    engine.heal()
+    play(AppState.SUCCEEDED)
+    second = run_task(on_cluster(), api, try_number=2)
+
+    assert first.state != "success"
+    assert second.state == "success"
+    assert engine.started == 1
+
+
+def test_an_app_that_is_taken_up_is_shown_from_now_on(engine, make_api, play) -> None:
+    api = make_api(retries=1)
+    run_task(on_cluster(wait=False), api)
+    (app_id,) = engine.apps
+    engine.write(app_id, "worker", 0, "early\n")
+    threading.Timer(1.0, lambda: engine.write(app_id, "worker", 0, "late\n")).start()
+    threading.Timer(1.3, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
+    ran = run_task(on_cluster(logs_from="now"), api, try_number=2)
+
+    assert ran.state == "success"
+    assert [line for line in ran.lines if line.startswith("[")] == ["[worker/0] late"]
+
+
+def test_a_wrong_result_of_an_app_that_succeeded_is_final(engine, make_api, play) -> None:
+    """The next app would hand back no better one."""
+
+    def refuse(_app_id):
+        return parse_result(b"no JSON", 7)
+
+    api = make_api(retries=3)
+    play(AppState.SUCCEEDED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeScheduler, "result", lambda _self, app_id: refuse(app_id))
+        ran = run_task(on_cluster(), api)
+
+    assert ran.state == "failed"
+    assert "the result is no JSON" in str(ran.error)
+    assert engine.started == 1
+
+
 def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
     api = make_api()
     play(AppState.SUCCEEDED, AppState.SUCCEEDED)
     run_task(on_cluster(), api)
-    api.clear_number = 1
+    api.clear()
     run_task(on_cluster(), api, try_number=2)
 
     assert engine.started == 2

@@ -148,7 +148,7 @@ def test_a_cleared_task_cancels_the_old_app_and_starts_a_new_one(tmp_path: Path)
     deadline = time.monotonic() + 20
     while not record.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    api.clear_number = 1
+    api.clear()
     second = run_task(launch_locally(sh(script)), api, try_number=2)
 
     assert second.state == "success", second.lines
