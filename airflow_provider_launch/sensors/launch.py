@@ -22,7 +22,6 @@ __all__ = ["AppStatusSensor"]
 
 _MIN_RESCHEDULE_S = 5.0
 _TRIGGER = "airflow_provider_launch.triggers.launch.AppStatusTrigger"
-_STREAMS = ("stdout", "stderr", "combined")
 
 
 class AppStatusSensor(BaseSensorOperator):
@@ -83,7 +82,8 @@ class AppStatusSensor(BaseSensorOperator):
         self._killed = False
         self._killer: Killer | None = None
         self._check_arguments()
-        place = _place_of(handle) if self.deferrable and self.execution_timeout is None else None
+        starts_there = self.deferrable and self.execution_timeout is None and _is_plain(launch_conn_id or "")
+        place = _place_of(handle) if starts_there else None
         if place is not None:
             from airflow.triggers.base import StartTriggerArgs
 
@@ -94,17 +94,10 @@ class AppStatusSensor(BaseSensorOperator):
             self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
+        from airflow_provider_launch.hooks.arguments import check_following
         from airflow_provider_launch.specs.errors import InvalidAppError
 
-        check_max_log_bytes(self.max_log_bytes)
-        for name, value, allowed in (
-            ("logs_from", self.logs_from, ("start", "now")),
-            ("on_kill", self.kill_policy, ("cancel", "leave")),
-            ("streams", self.streams, (None, *_STREAMS)),
-        ):
-            if value not in allowed:
-                raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        check_following(self)
         if not self.deferrable and self.mode == "reschedule" and self.poke_interval < _MIN_RESCHEDULE_S:
             raise InvalidAppError(
                 f"poke_interval={self.poke_interval:g} is too short for mode 'reschedule': Airflow then loses track of "
@@ -114,7 +107,7 @@ class AppStatusSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait as the arguments say, and return what XCom gets."""
         if not self.deferrable:
-            return super().execute(context)
+            return self._execute_here(context)
         from airflow.sdk.exceptions import TaskDeferred
 
         from airflow_provider_launch.hooks.errors import final_errors
@@ -130,6 +123,19 @@ class AppStatusSensor(BaseSensorOperator):
         kwargs = {**self._trigger_kwargs(handle_of(self.handle)), "timeout_s": min(limits)}
         begin_checkpoint(context["ti"])
         raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
+
+    def _execute_here(self, context: Context) -> Any:
+        from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+
+        from airflow_provider_launch.sensors.looking import Look
+
+        try:
+            return super().execute(context)
+        except (AirflowSensorTimeout, AirflowSkipException):
+            # A timeout becomes a skip with `soft_fail`; an app that has ended is not cancelled any more.
+            if self.kill_policy == "cancel":
+                Look(self).cancel()
+            raise
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
         """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would."""
@@ -157,10 +163,15 @@ class AppStatusSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Follow the app: to its end in mode "poke", else until its state and its new lines are told."""
         from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.hooks.killing import AppKilledError
         from airflow_provider_launch.sensors.looking import Look
 
-        with final_errors():
-            return Look(self).run(context)
+        try:
+            with final_errors():
+                return Look(self).run(context)
+        except AppKilledError as error:
+            # Airflow's `silent_fail` and `never_fail` would take it for a look that failed, and go on.
+            raise SystemExit(str(error)) from error
 
     def on_kill(self) -> None:
         """Mark the task as killed, and cancel the app if asked to; called in a signal handler."""
@@ -177,8 +188,15 @@ def _default_deferrable() -> bool:
 
 def _place_of(handle: object) -> str | list[str] | None:
     """Return what the trigger can look up by itself: a text, or where the XCom of an unmapped task stands."""
-    if isinstance(handle, str):
+    if isinstance(handle, str) and _is_plain(handle):
         return handle
-    if isinstance(handle, PlainXComArg) and not handle.operator.is_mapped:
-        return [handle.operator.task_id, handle.key]
-    return None
+    if not isinstance(handle, PlainXComArg):
+        return None
+    task = handle.operator
+    is_one_of_many = task.is_mapped or task.get_closest_mapped_task_group() is not None
+    return None if is_one_of_many else [task.task_id, handle.key]
+
+
+def _is_plain(value: object) -> bool:
+    """Tell whether it is text, and no template: the triggerer renders one, but never answers its look-up of an XCom."""
+    return isinstance(value, str) and "{" not in value

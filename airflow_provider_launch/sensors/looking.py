@@ -9,10 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    AirflowTaskTimeout,
+)
 
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
+from airflow_provider_launch.follow.state_watch import UNKNOWN_S
+from airflow_provider_launch.hooks.arguments import check_streams
 from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
@@ -23,9 +30,14 @@ from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import patiently, watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
-from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    SchedulerUnavailableError,
+    UnknownOutcomeError,
+)
 from airflow_provider_launch.specs.handles import parse_app_handle
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,12 +70,24 @@ class Look:
             raise InvalidAppError(f"handle={sensor.handle!r} is neither a handle nor the XCom of a LaunchAppOperator")
         parsed = parse_app_handle(self._handle)
         self._app_id = parsed.app_id
-        self._hook = LaunchHook.for_connection(sensor.launch_conn_id or parsed.session_name)
+        self._hook = self._hook_of(parsed.session_name)
         if self._hook.options.backend != parsed.scheduler_backend:
             raise InvalidAppError(
                 f"{self._handle!r} is an app of scheduler {parsed.scheduler_backend!r}, "
                 f"but connection {self._hook.launch_conn_id!r} means {self._hook.options.backend!r}"
             )
+        check_streams(self._scheduler, sensor.streams)
+
+    def _hook_of(self, session: str) -> LaunchHook:
+        given = self._sensor.launch_conn_id
+        try:
+            return LaunchHook.for_connection(given or session)
+        except AirflowNotFoundException as error:
+            if given:
+                raise
+            raise AirflowNotFoundException(
+                f"handle {self._handle!r} names the connection {session!r}: {error}; define it, or give launch_conn_id"
+            ) from error
 
     @property
     def _scheduler(self) -> Scheduler[Any]:
@@ -106,7 +130,10 @@ class Look:
         """
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
         if why == "deadline":
-            raise AirflowSensorTimeout(text)
+            self._cancel_at_deadline()
+            limit = self._sensor.execution_timeout
+            is_of_task = limit is not None and limit.total_seconds() <= self._sensor.timeout
+            raise (AirflowTaskTimeout if is_of_task else AirflowSensorTimeout)(text)
         if why == "unreachable":
             raise SchedulerUnavailableError(text)
         if why == "error":
@@ -123,13 +150,28 @@ class Look:
 
         def follow() -> dict[str, Any]:
             places = dict(handover.places)
-            with self._follower(places, self._sensor.follow_interval_s, is_first=not places) as follower:
+            interval_s, known = self._sensor.follow_interval_s, bool(handover.state)
+            with self._follower(places, interval_s, is_first=not places, known=known) as follower:
                 response = watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
             if response is None:
                 raise AirflowSensorTimeout(f"app {self._app_id} has not ended within {self._sensor.timeout:g} s")
             return self._outcome(response, log)
 
         return self._guarded(follow)
+
+    def cancel(self) -> None:
+        """Cancel the app; no-op for one that has ended."""
+        try:
+            self._scheduler.cancel(self._app_id)
+        except LaunchError as error:
+            self._sensor.log.error("app %s could not be cancelled: %s", self._app_id, error)  # noqa: TRY400 - its text says it all
+        finally:
+            self.close()
+
+    def _cancel_at_deadline(self) -> None:
+        # Repeated, in case that of the trigger failed.
+        if self._sensor.kill_policy == "cancel":
+            self.cancel()
 
     def close(self) -> None:
         """Free the client."""
@@ -151,7 +193,8 @@ class Look:
         log = self._task_log(context, str(memory.get("state", "")))
         limit = LogLimit(self._sensor.max_log_bytes, memory.get("told"))
         response: DescribeAppResponse | None = None
-        with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1) as follower:
+        known = bool(log.last_state)
+        with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1, known=known) as follower:
             moment = _Moment()
             for event in follower:
                 self._check()
@@ -162,11 +205,13 @@ class Look:
                     log.tell(_first_lines(event, limit, follower, log) if isinstance(event, LogLines) else event)
                 if isinstance(event, Ended):
                     response = event.response
-                if response is not None or moment.is_over(event):
+                if response is not None or (moment.is_over(event) and not follower.is_skipping):
                     break
             places = follower.cursors
+            seen = follower.response
         if moment.is_state_known:
             memory.pop("unreachable_since", None)
+            self._bear_unknown(memory, seen)
         if response is None:
             self._remember(context, memory, places, log, limit)
         elif limit.max_bytes is not None:
@@ -177,7 +222,7 @@ class Look:
         """Return what the last look of this try has kept."""
         store = context.get("task_state_store")
         # A new try has a new log, which begins at the start; the same try goes on in the same file.
-        scope = [self._handle, context["ti"].try_number, getattr(context["dag_run"], "clear_number", 0)]
+        scope = [self._handle, context["ti"].try_number]
         stored: object = None if store is None else store.get(KEY, None)
         return dict(stored) if isinstance(stored, dict) and stored.get("scope") == scope else {"scope": scope}
 
@@ -218,7 +263,18 @@ class Look:
         if time.time() - since >= self._sensor.unavailable_for_s:
             raise SchedulerUnavailableError(str(event.error)) from event.error
 
-    def _follower(self, cursors: dict[str, Any], interval_s: float | None, *, is_first: bool = True) -> Follower:
+    def _bear_unknown(self, memory: dict[str, Any], seen: DescribeAppResponse | None) -> None:
+        """A follower gives up by itself, but each look has another one."""
+        if seen is None or seen.state != AppState.UNKNOWN:
+            memory.pop("unknown_since", None)
+            return
+        since = memory.setdefault("unknown_since", time.time())
+        if time.time() - since >= min(UNKNOWN_S, self._sensor.unavailable_for_s):
+            raise UnknownOutcomeError(f"how {self._handle!r} ended cannot be known: {seen.msg}")
+
+    def _follower(
+        self, cursors: dict[str, Any], interval_s: float | None, *, is_first: bool = True, known: bool = False
+    ) -> Follower:
         sensor = self._sensor
         return Follower(
             self._scheduler,
@@ -232,6 +288,7 @@ class Look:
             cursors=cursors,
             # Only the first look skips; replicas which appear later are shown whole.
             logs_from=sensor.logs_from if is_first else "start",
+            known=known,
         )
 
     def _outcome(self, response: DescribeAppResponse, log: TaskLog) -> dict[str, Any]:
@@ -277,7 +334,7 @@ class _Moment:
 
     def __init__(self) -> None:
         self.is_state_known = False
-        self._is_told = False
+        self._is_told = self._has_ended = False
         self._ends = time.monotonic() + _LONGEST_LOOK_S
         self._last_line = time.monotonic()
 
@@ -287,7 +344,11 @@ class _Moment:
             self._last_line = now
         if isinstance(event, StateChanged):
             self.is_state_known = self._is_told = True
+            self._has_ended = is_terminal(event.new)
             self._last_line = now
         if isinstance(event, Unreachable):
             self._is_told = True
+        if self._has_ended:
+            # The follower bounds the wait for the rest of the log, and another look would begin it anew.
+            return False
         return now >= self._ends or (self._is_told and now - self._last_line >= _QUIET_S)

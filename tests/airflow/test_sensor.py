@@ -5,14 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
+from airflow.sdk import task_group
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_launch.follow import state_watch
 from airflow_provider_launch.hooks.cursors import pack, unpack
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.sensors import looking
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import a_dag, launch, run_task, sh
+from tests.airflow.support import a_dag, launch, run_task, run_to_end, sh
+from tests.support.fake_scheduler import an_app
 
 
 def sensor(handle, **kwargs) -> AppStatusSensor:
@@ -149,3 +156,132 @@ def test_packed_cursors_of_a_large_app_fit_the_store() -> None:
 @pytest.mark.parametrize("packed", [None, 3, "", "x", "eJw="])
 def test_broken_cursors_mean_the_start(packed) -> None:
     assert unpack(packed) == {}
+
+
+def test_reschedule_ends_though_its_log_is_slow(engine, api, launched) -> None:
+    """Each look would begin the last read anew."""
+    app_id, xcom = launched
+    engine.on_read = lambda *_: time.sleep(1.0)
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    assert run_task(sensor(xcom, mode="reschedule"), api).state == "success"
+
+
+def test_reschedule_skips_a_long_log_to_its_end(engine, api, launched) -> None:
+    app_id, xcom = launched
+    engine.chunk_lines = 50
+    engine.write(app_id, "worker", 0, "".join(f"early {n}\n" for n in range(500)))
+    engine.on_read = lambda *_: time.sleep(0.2)
+    task = sensor(xcom, mode="reschedule", logs_from="now")
+    first = run_task(task, api)
+    engine.write(app_id, "worker", 0, "late\n")
+    engine.state(app_id, AppState.SUCCEEDED)
+    second = run_task(task, api)
+
+    shown = [line for ran in (first, second) for line in ran.lines if line.startswith("[")]
+    assert shown == ["[worker/0] late"]
+
+
+def test_a_clear_of_another_task_repeats_no_line(engine, api, launched) -> None:
+    app_id, xcom = launched
+    engine.write(app_id, "worker", 0, "once\n")
+    task = sensor(xcom, mode="reschedule")
+    shown = run_task(task, api).lines
+    api.clear(another=True)
+    shown += run_task(task, api).lines
+
+    assert sum("once" in line for line in shown) == 1
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_an_app_of_unknown_state_is_given_up(engine, api, launched, monkeypatch, mode) -> None:
+    app_id, xcom = launched
+    for module in (state_watch, looking):
+        monkeypatch.setattr(module, "UNKNOWN_S", 1.0)
+    engine.state(app_id, AppState.UNKNOWN, "lost")
+    task = sensor(xcom, mode=mode)
+    states = [run_task(task, api).state]
+    while states[-1] == "up_for_reschedule" and len(states) < 10:
+        time.sleep(0.5)
+        states.append(run_task(task, api).state)
+
+    assert states[-1] == "failed"
+
+
+def test_reschedule_bears_access_that_expires(engine, api, launched) -> None:
+    app_id, xcom = launched
+    task = sensor(xcom, mode="reschedule", unavailable_for_s=60)
+    states = [run_task(task, api).state]
+
+    def refuse(_ids) -> None:
+        raise SchedulerRejectedError("token has expired")
+
+    engine.on_describe = refuse
+    states.append(run_task(task, api).state)
+    engine.heal()
+    engine.state(app_id, AppState.SUCCEEDED)
+    states.append(run_task(task, api).state)
+
+    assert states == ["up_for_reschedule", "up_for_reschedule", "success"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize(("policy", "cancelled"), [("leave", 0), ("cancel", 1)])
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_timeout_cancels_the_app_if_asked(engine, api, launched, policy, cancelled, deferrable, soft_fail) -> None:
+    _, xcom = launched
+    task = sensor(xcom, timeout=1, poke_interval=0.1, on_kill=policy, deferrable=deferrable, soft_fail=soft_fail)
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state == ("skipped" if soft_fail else "failed")
+    assert len(engine.cancelled) == cancelled
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_execution_timeout_is_tried_again(engine, make_api, launched, deferrable) -> None:
+    _, xcom = launched
+    task = sensor(xcom["handle"], execution_timeout=timedelta(seconds=1), deferrable=deferrable, retries=3)
+    ran, _ = run_to_end(task, make_api(retries=3))
+
+    assert isinstance(ran.error, AirflowTaskTimeout)
+    assert ran.state == "up_for_retry"
+
+
+@pytest.mark.parametrize("how", [{}, {"silent_fail": True}, {"never_fail": True}], ids=str)
+def test_a_killed_sensor_ends_whatever_it_makes_of_errors(engine, api, launched, how) -> None:
+    _, xcom = launched
+    before = signal.getsignal(signal.SIGTERM)
+    killing = threading.Timer(1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM))
+    killing.start()
+    started = time.monotonic()
+    try:
+        ran = run_task(sensor(xcom, timeout=20, **how), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.state == "failed"
+    assert time.monotonic() - started < 10
+
+
+def test_it_starts_in_the_triggerer_only_if_nothing_has_to_be_rendered_there() -> None:
+    """The triggerer renders too, but a look-up of an XCom in a template is never answered there."""
+
+    @task_group
+    def each(number):
+        launched = LaunchAppOperator(task_id="launch", app=an_app(), cfg={"queue": number})
+        AppStatusSensor(task_id="of_group", handle=launched.output, deferrable=True)
+
+    with a_dag() as dag:
+        launched = LaunchAppOperator(task_id="one", app=an_app())
+        each.expand(number=["1", "2"])
+        for task_id, how in {
+            "text": {"handle": "fake://c/x"},
+            "xcom": {"handle": launched.output},
+            "template": {"handle": "{{ ti.xcom_pull(task_ids='one', key='handle') }}"},
+            "conn": {"handle": "fake://c/x", "launch_conn_id": "{{ params.conn }}"},
+        }.items():
+            AppStatusSensor(task_id=task_id, deferrable=True, **how)
+
+    starts = {name: dag.task_dict[name].start_from_trigger for name in ("text", "xcom", "template", "conn")}
+    assert starts == {"text": True, "xcom": True, "template": False, "conn": False}
+    assert dag.task_dict["each.of_group"].start_from_trigger is False
