@@ -23,6 +23,10 @@ class Handover:
     """Last lines of the replica that failed first."""
     told: Mapping[str, int] = field(default_factory=dict)
     """Bytes shown by `role/replica`, where there is a limit."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """The attempt that was told of last by `role/replica`, where that is not the first."""
+    url: str | None = None
+    """The page of the app, if one was named."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -31,12 +35,14 @@ class Handover:
             "state": self.state,
             "tails": {key: [*tail] for key, tail in self.tails.items()},
             "told": dict(self.told),
+            "attempts": dict(self.attempts),
+            "url": self.url,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Handover:
         """Return what `to_json` gave; what is missing or no such thing is empty."""
-        tails, told = value.get("tails"), value.get("told")
+        tails, told, attempts = (value.get(name) for name in ("tails", "told", "attempts"))
         return cls(
             unpack(value.get("places")),
             str(value.get("state") or ""),
@@ -44,4 +50,6 @@ class Handover:
             if isinstance(tails, Mapping)
             else {},
             dict(told) if isinstance(told, Mapping) else {},
+            dict(attempts) if isinstance(attempts, Mapping) else {},
+            str(value.get("url") or "") or None,
         )

@@ -43,11 +43,13 @@ class TaskLog:
         name: what the app is called in the lines about its state.
         last_state: the state that was told before, which is not told again.
         tails: last lines of replicas, told before.
+        attempts: by `role/replica`, the attempt that was told of last, where that is not the first.
+        url: the page that was named before.
         on_url: takes the page of the app in its scheduler's user interface, each time another is named.
         limit: how much of a long log is shown. None: all.
     """
 
-    __slots__ = ("_limit", "_line_log", "_log", "_name", "_on_url", "_replicas", "_url", "last_state")
+    __slots__ = ("_limit", "_line_log", "_log", "_name", "_on_url", "_replicas", "last_state", "url")
 
     def __init__(
         self,
@@ -56,6 +58,8 @@ class TaskLog:
         *,
         last_state: str = "",
         tails: Mapping[str, Sequence[str]] | None = None,
+        attempts: Mapping[str, int] | None = None,
+        url: str | None = None,
         on_url: Callable[[str], object] | None = None,
         limit: LogLimit | None = None,
     ) -> None:
@@ -63,15 +67,22 @@ class TaskLog:
         self._line_log: Any = None
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
-        self._url: str | None = None
+        self.url = url
         self._on_url = on_url
         self._replicas = {key: _Replica([*tail]) for key, tail in (tails or {}).items()}
+        for key, attempt in (attempts or {}).items():
+            self._replicas.setdefault(key, _Replica([])).attempt = attempt
         self.last_state = last_state
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
         return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """The attempt that was told of last by `role/replica`, where that is not the first."""
+        return {key: replica.attempt for key, replica in self._replicas.items() if replica.attempt}
 
     def tell(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
@@ -131,8 +142,8 @@ class TaskLog:
         self._show_url(event.response.ui_url)
 
     def _show_url(self, url: str | None) -> None:
-        if url and url != self._url:
-            self._url = url
+        if url and url != self.url:
+            self.url = url
             self._log.info("app %s: see %s", self._name, url)
             if self._on_url is not None:
                 self._on_url(url)

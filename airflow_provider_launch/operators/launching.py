@@ -153,6 +153,9 @@ class Launching:
         if not handle:
             raise LaunchError(f"the trigger did not find the app: {text}")
         app_id = parse_app_handle(handle).app_id
+        handover = Handover.from_json(event)
+        # Else the link would be empty when this worker is done.
+        self._op.ui_url = handover.url
         record = self._memory.load()
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
@@ -170,7 +173,7 @@ class Launching:
         if why == "error":
             self._log.warning("the trigger has given up (%s); following %s here", text, handle)
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        return self._conclude(handle, Handover.from_json(event) if lasts else Handover())
+        return self._conclude(handle, handover if lasts else Handover())
 
     def _conclude(self, handle: str, handover: Handover, *, taken_up: bool = False) -> dict[str, Any]:
         try:
@@ -370,6 +373,8 @@ class Launching:
             app_id,
             last_state=handover.state,
             tails=handover.tails,
+            attempts=handover.attempts,
+            url=handover.url,
             on_url=lambda url: show_ui(op, self._ti, url),
             limit=LogLimit(op.max_log_bytes, handover.told),
         )

@@ -137,13 +137,13 @@ class AppStatusSensor(BaseSensorOperator):
                 Look(self).cancel()
             raise
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
+    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would."""
         from airflow_provider_launch.hooks.errors import final_errors
         from airflow_provider_launch.sensors.looking import Look
 
         with final_errors():
-            return Look(self, handle=str(event.get("handle") or "")).resume(event)
+            return Look(self, handle=str(event.get("handle") or "")).resume(context, event)
 
     def _trigger_kwargs(self, handle: str | list[str]) -> dict[str, Any]:
         return {

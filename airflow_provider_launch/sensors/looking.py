@@ -122,13 +122,17 @@ class Look:
             killer.close()
             self._hook.close()
 
-    def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on where the trigger has stopped, and return what XCom gets.
 
         Args:
+            context: of the task.
             event: what `AppStatusTrigger` says.
         """
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
+        handover = Handover.from_json(event)
+        # Else the link would be empty when this worker is done.
+        self._sensor.ui_url = handover.url
         if why == "deadline":
             self._cancel_at_deadline()
             limit = self._sensor.execution_timeout
@@ -139,12 +143,15 @@ class Look:
         if why == "error":
             self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        handover = Handover.from_json(event) if lasts else Handover()
+        handover = handover if lasts else Handover()
         log = TaskLog(
             self._sensor.log,
             self._app_id,
             last_state=handover.state,
             tails=handover.tails,
+            attempts=handover.attempts,
+            url=handover.url,
+            on_url=lambda url: show_ui(self._sensor, context["ti"], url),
             limit=LogLimit(self._sensor.max_log_bytes, handover.told),
         )
 
@@ -180,7 +187,7 @@ class Look:
     def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         if self._sensor.mode == "reschedule":
             return self._glance(context)
-        log = self._task_log(context, limit=LogLimit(self._sensor.max_log_bytes))
+        log = self._task_log(context, Handover(), LogLimit(self._sensor.max_log_bytes))
         with self._follower({}, self._sensor.follow_interval_s) as follower:
             try:
                 return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
@@ -190,7 +197,9 @@ class Look:
 
     def _glance(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         memory = self._remembered(context)
-        log = self._task_log(context, str(memory.get("state", "")))
+        told = Handover.from_json(memory)
+        self._sensor.ui_url = told.url
+        log = self._task_log(context, told)
         limit = LogLimit(self._sensor.max_log_bytes, memory.get("told"))
         response: DescribeAppResponse | None = None
         known = bool(log.last_state)
@@ -229,7 +238,7 @@ class Look:
     def _remember(
         self, context: Context, memory: dict[str, Any], places: dict[str, Any], log: TaskLog, limit: LogLimit
     ) -> None:
-        memory["state"] = log.last_state
+        memory |= {"state": log.last_state, "attempts": log.attempts, "url": log.url}
         if limit.max_bytes is not None:
             memory["told"] = limit.told
         packed = pack(places)
@@ -243,17 +252,20 @@ class Look:
 
     def _tell_last_lines(self, context: Context, places: dict[str, Any], limit: LogLimit, first: TaskLog) -> TaskLog:
         """Read what no look has shown, and show its last lines."""
-        log = self._task_log(context, first.last_state, LogLimit(limit.max_bytes, limit.told))
+        told = Handover(state=first.last_state, attempts=first.attempts, url=first.url)
+        log = self._task_log(context, told, LogLimit(limit.max_bytes, limit.told))
         with self._follower(places, None, is_first=False) as follower:
             watch(follower, log, self._check)
         return log
 
-    def _task_log(self, context: Context, last_state: str = "", limit: LogLimit | None = None) -> TaskLog:
+    def _task_log(self, context: Context, told: Handover, limit: LogLimit | None = None) -> TaskLog:
         sensor = self._sensor
         return TaskLog(
             sensor.log,
             self._app_id,
-            last_state=last_state,
+            last_state=told.state,
+            attempts=told.attempts,
+            url=told.url,
             on_url=lambda url: show_ui(sensor, context["ti"], url),
             limit=limit,
         )

@@ -151,7 +151,8 @@ class Watch:
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_STEP_S)
         await self._checkpoint.save(self._with_state(places))
-        return Handover(places, self._task_log.last_state, self._tails(), self._limit.told)
+        told = self._task_log
+        return Handover(places, told.last_state, self._tails(), self._limit.told, told.attempts, told.url)
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_launch.follow import state_watch
 from airflow_provider_launch.hooks.cursors import pack, unpack
+from airflow_provider_launch.links.launch import SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors import looking
 from airflow_provider_launch.sensors.launch import AppStatusSensor
@@ -285,3 +286,29 @@ def test_it_starts_in_the_triggerer_only_if_nothing_has_to_be_rendered_there() -
     starts = {name: dag.task_dict[name].start_from_trigger for name in ("text", "xcom", "template", "conn")}
     assert starts == {"text": True, "xcom": True, "template": False, "conn": False}
     assert dag.task_dict["each.of_group"].start_from_trigger is False
+
+
+@pytest.mark.parametrize("how", [{"mode": "reschedule"}, {"deferrable": True}], ids=["reschedule", "deferrable"])
+def test_attempt_and_page_are_named_once(engine, api, launched, how) -> None:
+    """What goes on in another process goes on in the same log."""
+    app_id, xcom = launched
+    engine.apps[app_id].ui_url = "https://ui/app"
+    engine.write(app_id, "worker", 0, "again\n", attempt=1)
+    task = sensor(xcom, **how)
+    threading.Timer(1.5, lambda: engine.write(app_id, "worker", 0, "more\n", attempt=1)).start()
+    threading.Timer(1.7, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
+    shown: list[str] = []
+    for _ in range(10):
+        ran, _ = run_to_end(task, api)
+        shown += ran.lines
+        if ran.state != "up_for_reschedule":
+            break
+
+    assert ran.state == "success"
+    assert [line for line in shown if line.startswith("[")] == [
+        "[worker/0] --- attempt 2 ---",
+        "[worker/0] again",
+        "[worker/0] more",
+    ]
+    assert sum("see https://ui/app" in line for line in shown) == 1
+    assert api.xcoms["s", SchedulerLink().xcom_key] == "https://ui/app"
