@@ -449,6 +449,7 @@ class Launching:
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
+        self._note_kill(record)
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
 
     def _note_kill(self, record: Record) -> None:
