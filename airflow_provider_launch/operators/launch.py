@@ -37,7 +37,8 @@ class LaunchAppOperator(BaseOperator):
 
     Args:
         app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
-            Every text in an app of the DAG file is a template, XComs and what the callable returns are not.
+            Every text in an app of the DAG file is a template, XComs and what the callable returns are not. Airflow
+            calls a callable in each try, and once more when a deferred task goes on.
         launch_conn_id: the connection, which names the scheduler. Template.
         cfg: options of this launch; they win over those of the connection. Template.
         wait: False succeeds right after the launch, with the same XComs.
