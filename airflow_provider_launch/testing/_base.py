@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import pkgutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, JsonValue, LogChunk, Scheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -23,12 +24,14 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing.engine import Engine
 
-__all__ = ["Apps", "ContractBase", "MakeProcess", "MakeScheduler", "replicas", "until"]
+__all__ = ["Apps", "ContractBase", "MakeProcess", "MakeScheduler", "read_on", "replicas", "until", "within"]
 
 MakeScheduler = Callable[[], Scheduler[Any]]
 MakeProcess = Callable[[], OtherProcess]
 
 _PAUSE_S = 0.05
+
+_T = TypeVar("_T")
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
@@ -37,6 +40,28 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
         time.sleep(pause_s)
+
+
+def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
+    """Yield the items, and fail if there is no end of them in time: a run that hangs says nothing."""
+    deadline = time.monotonic() + timeout_s
+    for item in items:
+        assert time.monotonic() < deadline, f"{what} has not ended within {timeout_s:g} s"
+        yield item
+
+
+def read_on(read: Callable[[JsonValue], LogChunk], timeout_s: float, cursor: JsonValue = None) -> Iterator[LogChunk]:
+    """Read from the cursor on until nothing comes. Each cursor goes through JSON, as between processes."""
+
+    def chunks() -> Iterator[LogChunk]:
+        known = json.dumps(cursor)
+        while (chunk := read(json.loads(known))).lines:
+            following = json.dumps(chunk.cursor)
+            assert following != known, f"the cursor did not move although lines came: {known}"
+            yield chunk
+            known = following
+
+    return within(chunks(), timeout_s, "the log")
 
 
 class Apps:
@@ -117,9 +142,12 @@ class Apps:
         """Launch an app and wait until it has ended."""
         return self.end(self.start(*roles, app_id=app_id, **cfg))
 
-    def lines(self, app_id: str, role: str = "main", k: int = 0, **how: Any) -> list[str]:
+    def lines(
+        self, app_id: str, role: str = "main", k: int = 0, *, scheduler: Scheduler[Any] | None = None, **how: Any
+    ) -> list[str]:
         """Return the lines that one replica has written so far; `how` as of `log_iter`."""
-        return [*self.scheduler.log_iter(app_id, role, k, **how)]
+        texts = (scheduler or self.scheduler).log_iter(app_id, role, k, **how)
+        return [*within(texts, self.timeout_s, f"the log of {role}/{k} of {app_id}, whose cursor may not move,")]
 
     def until_written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
         """Wait until a replica has written a line with this text: its program runs."""
@@ -202,7 +230,7 @@ class ContractBase:
     capabilities: ClassVar[frozenset[Capability]]
     """What the scheduler promises; a test compares it with what the scheduler itself says."""
     timeout_s: ClassVar[float] = 60.0
-    """Seconds within which a short app ends on this engine."""
+    """Seconds within which a short app ends on this engine, and any of the logs is read."""
     lag_s: ClassVar[float] = 0.0
     """Seconds that may pass from the end of a program until the engine tells the end of its app."""
     drain_s: ClassVar[float] = 0.0

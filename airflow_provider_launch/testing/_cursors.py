@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import Capability, JsonValue
+from airflow_provider_launch.schedulers.api import Capability, JsonValue, LogChunk
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import is_terminal
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, read_on
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["CursorTests"]
@@ -53,9 +53,12 @@ class _Reader:
 
     def here(self, cursor: JsonValue) -> tuple[list[str], JsonValue]:
         """Read by a fresh scheduler of this process."""
+        chunk = self._chunk(cursor)
+        return _texts(chunk), chunk.cursor
+
+    def _chunk(self, cursor: JsonValue) -> LogChunk:
         with contextlib.closing(self._apps.another()) as scheduler:
-            chunk = scheduler.read_logs(self._app_id, "main", 0, cursor)
-        return [line.text for line in chunk.lines], chunk.cursor
+            return scheduler.read_logs(self._app_id, "main", 0, cursor)
 
     def there(self, other: OtherProcess) -> Read:
         """Return a read by another process."""
@@ -78,11 +81,8 @@ class _Reader:
         """Let the writer end, and read the rest."""
         self._apps.scheduler.cancel(self._app_id)
         self._apps.end(self._app_id)
-        while True:
-            texts, cursor = self.here(json.loads(self.stored))
-            if not texts:
-                break
-            self._store(texts, cursor)
+        for chunk in read_on(self._chunk, self._apps.timeout_s, json.loads(self.stored)):
+            self._store(_texts(chunk), chunk.cursor)
 
     def _store(self, texts: list[str], cursor: JsonValue) -> None:
         self.texts += texts
@@ -101,6 +101,10 @@ class _Reader:
             assert not repeated, f"{len(repeated)} of {count} lines of {stream} came again: {repeated[:10]}"
             assert numbers == sorted(numbers), f"the lines of {stream} are out of order"
         assert len(self.texts) == 2 * count + 1
+
+
+def _texts(chunk: LogChunk) -> list[str]:
+    return [line.text for line in chunk.lines]
 
 
 class CursorTests(ContractBase):
@@ -161,7 +165,9 @@ class CursorTests(ContractBase):
         script = "for i in 1 2 3 4 5; do echo $i; sleep 0.1; done; printf last; exit 1"
         app_id = apps.start(apps.sh(script, max_retries=3, retry_policy=policy))
         reader = _Reader(apps, app_id)
+        deadline = time.monotonic() + apps.timeout_s
         while (found := apps.scheduler.describe(app_id)) and not is_terminal(found.state):
+            assert time.monotonic() < deadline, f"app {app_id} has not ended within {apps.timeout_s:g} s: {found}"
             reader.cut(2)
         reader.finish()
 

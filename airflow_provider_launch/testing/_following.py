@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_launch.follow import Ended, Event, Follower, LogGap, LogLines, StateChanged
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, within
 
 __all__ = ["FollowTests", "lines_of"]
 
@@ -45,7 +45,11 @@ def _follower(apps: Apps, app_id: str, *, poll_interval_s: float = _POLL_S, **ho
 
 def _follow(apps: Apps, app_id: str) -> list[Event]:
     with _follower(apps, app_id) as follower:
-        return [*follower]
+        return [*_to_the_end(apps, follower)]
+
+
+def _to_the_end(apps: Apps, follower: Follower) -> Iterator[Event]:
+    return within(follower, apps.timeout_s, "the follower")
 
 
 class FollowTests(ContractBase):
@@ -103,13 +107,14 @@ class FollowTests(ContractBase):
         stored, seen, cuts, over = "{}", list[str](), 0, False
         while not over:
             with _follower(apps, app_id, cursors=json.loads(stored), scheduled=True) as follower:
-                for event in follower:
+                for event in _to_the_end(apps, follower):
                     seen += lines_of([event]).get("main/0", [])
                     over = isinstance(event, Ended)
                     if isinstance(event, LogLines):
                         break
-                stored = json.dumps(follower.cursors)
+                known, stored = stored, json.dumps(follower.cursors)
                 cuts += 1
+            assert over or stored != known, f"the cursor did not move although lines came: {known}"
 
         assert cuts > 1
         assert seen == _WRITTEN
@@ -125,7 +130,7 @@ class FollowTests(ContractBase):
             asked = time.monotonic() - began
             with _follower(apps, app_id, log_drain_s=_DRAIN_S) as follower:
                 events = []
-                for event in follower:
+                for event in _to_the_end(apps, follower):
                     events.append(event)
                     if isinstance(event, StateChanged):
                         changed = time.monotonic()
@@ -137,5 +142,5 @@ class FollowTests(ContractBase):
         assert waited < _DRAIN_S + 2
         assert [event for event in events if isinstance(event, LogGap)]
         with _follower(apps, app_id, cursors=events[-1].cursors) as follower:
-            rest = [*follower]
+            rest = [*_to_the_end(apps, follower)]
         assert lines_of([*events, *rest]) == {"main/0": ["1\n", "2\n"]}

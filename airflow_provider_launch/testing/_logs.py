@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.api import Capability, LogLine, Stream
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
-from airflow_provider_launch.testing._base import Apps, ContractBase, until
+from airflow_provider_launch.testing._base import Apps, ContractBase, read_on, until, within
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["LogTests", "read_all"]
@@ -28,12 +28,8 @@ _POLICIES = {
 
 def read_all(apps: Apps, app_id: str, role: str = "main", k: int = 0) -> list[LogLine]:
     """Return the lines of one replica of an ended app."""
-    lines: list[LogLine] = []
-    chunk = apps.scheduler.read_logs(app_id, role, k)
-    while chunk.lines:
-        lines += chunk.lines
-        chunk = apps.scheduler.read_logs(app_id, role, k, chunk.cursor)
-    return lines
+    chunks = read_on(lambda cursor: apps.scheduler.read_logs(app_id, role, k, cursor), apps.timeout_s)
+    return [line for chunk in chunks for line in chunk.lines]
 
 
 class LogTests(ContractBase):
@@ -123,7 +119,8 @@ class LogTests(ContractBase):
     def test_tail_follows_to_the_end(self, apps: Apps) -> None:
         """Who watches a run sees lines as they come, and the loop ends by itself."""
         app_id = apps.start(apps.sh("echo 1; sleep 3; echo 2; sleep 1; echo 3"))
-        lines = iter(apps.scheduler.log_iter(app_id, "main", should_tail=True))
+        tail = apps.scheduler.log_iter(app_id, "main", should_tail=True)
+        lines = within(tail, apps.timeout_s, "the log that is followed")
 
         assert next(lines) == "1\n"
         assert apps.lines(app_id) == ["1\n"]
@@ -174,7 +171,7 @@ class LogTests(ContractBase):
         app_id = apps.start(apps.sh("echo out; sleep 1; printf why >&2; exit 3"))
         apps.end(app_id)
 
-        assert sorted(apps.another().log_iter(app_id, "main")) == ["out\n", "why"]
+        assert sorted(apps.lines(app_id, scheduler=apps.another())) == ["out\n", "why"]
         assert sorted(other_process.call("log_iter", app_id=app_id, role="main")) == ["out\n", "why"]
 
     @pytest.mark.parametrize("policy", [*_POLICIES])
@@ -196,7 +193,7 @@ class LogTests(ContractBase):
         apps.scheduler.cancel(app_id)
         apps.end(app_id)
 
-        assert [*apps.another().log_iter(app_id, "main")] == ["before\n", "in the middle"]
+        assert apps.lines(app_id, scheduler=apps.another()) == ["before\n", "in the middle"]
 
     # ---- what ------------------------------------------------------------------------------------------------
 
@@ -273,22 +270,19 @@ class LogTests(ContractBase):
         app_id = apps.start(apps.sh(f"{script}; sleep {self.drain_s:g}"))
         apps.end(app_id)
 
-        lines, largest, cursor = 0, 0, None
-        while (chunk := apps.scheduler.read_logs(app_id, "main", 0, cursor)).lines:
-            lines += len(chunk.lines)
-            largest = max(largest, len(chunk.lines))
-            cursor = chunk.cursor
-        assert lines == 200
-        assert largest <= 100
+        chunks = read_on(lambda cursor: apps.scheduler.read_logs(app_id, "main", 0, cursor), apps.timeout_s)
+        counts = [len(chunk.lines) for chunk in chunks]
+        assert sum(counts) == 200
+        assert max(counts) <= 100
 
     def test_a_reader_that_began_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
         """A flood outruns its reader, who has still in hand what it asked for while the replica was writing."""
         app_id = apps.start(apps.sh(f"seq 1 100000; sleep 2; seq 100001 200000; sleep {self.drain_s:g}"))
         until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
-        chunk = apps.scheduler.read_logs(app_id, "main", 0)
-        lines = [line.text for line in chunk.lines]
+        first = apps.scheduler.read_logs(app_id, "main", 0)
+        lines = [line.text for line in first.lines]
         apps.end(app_id)
 
-        while (chunk := apps.scheduler.read_logs(app_id, "main", 0, chunk.cursor)).lines:
-            lines += [line.text for line in chunk.lines]
+        rest = read_on(lambda cursor: apps.scheduler.read_logs(app_id, "main", 0, cursor), apps.timeout_s, first.cursor)
+        lines += [line.text for chunk in rest for line in chunk.lines]
         assert lines == [f"{number}\n" for number in range(1, 200_001)]

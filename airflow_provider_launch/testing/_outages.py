@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from airflow_provider_launch.follow import Ended, Follower, Reached, Unreachable
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase
+from airflow_provider_launch.testing._base import Apps, ContractBase, within
 from airflow_provider_launch.testing._following import lines_of
 
 __all__ = ["OutageTests"]
@@ -31,7 +32,7 @@ _CALLS: dict[str, Call] = {
     "exists": lambda scheduler, app_id: scheduler.exists(app_id),
     "list": lambda scheduler, _: scheduler.list(),
     "read_logs": lambda scheduler, app_id: scheduler.read_logs(app_id, "main", 0),
-    "log_iter": lambda scheduler, app_id: [*scheduler.log_iter(app_id, "main", 0)],
+    "log_iter": lambda scheduler, app_id: [*itertools.islice(scheduler.log_iter(app_id, "main", 0), 1000)],
     "cancel": lambda scheduler, app_id: scheduler.cancel(app_id),
     "delete": lambda scheduler, app_id: scheduler.delete(app_id),
 }
@@ -103,7 +104,7 @@ class OutageTests(ContractBase):
         events = []
         with contextlib.ExitStack() as outage, Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
             begun = None
-            for event in follower:
+            for event in within(follower, apps.timeout_s, "the follower"):
                 events.append(event)
                 if begun is None and lines_of([event]):
                     outage.enter_context(cut_off())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["OtherProcess", "OtherProcessError"]
 
 _END_TIMEOUT_S = 30.0
+_CALL_TIMEOUT_S = 240.0  # pytest-timeout, where there is one, mostly allows 300 s for a test
 
 
 class OtherProcessError(Exception):
@@ -81,6 +83,9 @@ class OtherProcess:
         """
         self.begin(command, **arguments)
         assert self._process.stdout is not None
+        # One answer at a time, and each is one line: nothing is left in a buffer, of which `select` would not know.
+        ready, _, _ = select.select([self._process.stdout], [], [], _CALL_TIMEOUT_S)
+        assert ready, f"{command!r} has not been answered within {_CALL_TIMEOUT_S:g} s"
         line = self._process.stdout.readline()
         assert line, f"the other process died with exit code {self._process.wait(_END_TIMEOUT_S)}"
         answer = json.loads(line)

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import Scheduler, Stream
 from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.testing._base import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["main"]
+
+_READ_S = 60.0
 
 
 def main(factory: str, params: str) -> None:
@@ -58,7 +61,7 @@ def _read_logs(
 
 
 def _log_iter(scheduler: Scheduler[Any], app_id: str, role: str, k: int = 0) -> list[str]:
-    return [*scheduler.log_iter(app_id, role, k)]
+    return [*within(scheduler.log_iter(app_id, role, k), _READ_S, f"the log of {role}/{k} of {app_id}")]
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {

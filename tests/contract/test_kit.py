@@ -79,6 +79,15 @@ def test_scheduler_without_the_defect_passes(scheduler, test, tmp_path):
     assert all(report.passed for report in found.reports), found.texts()
 
 
+@pytest.mark.parametrize(
+    "test",
+    ["test_a_read_is_bounded", "test_a_cursor_at_the_end_stays_there", "test_a_follower_goes_on_where_another_was_cut"],
+)
+def test_a_cursor_that_does_not_move_is_named(test, tmp_path):
+    """Its author would look for lines that are written twice."""
+    assert "the cursor did not move although lines came" in run_test("NeverMovesTheCursor", test, tmp_path).texts()
+
+
 def test_every_test_of_the_contract_notices_some_defect():
     """Cure: add a scheduler with this defect to `broken/`."""
     tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}

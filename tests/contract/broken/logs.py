@@ -280,6 +280,27 @@ class KeepsCursorsInMemory(Threads):
         return LogChunk(chunk.lines, len(self.cursors) - 1)
 
 
+@caught_by(
+    "test_one_role_runs_to_its_end",
+    "test_tail_follows_to_the_end",
+    "test_logs_are_readable_after_the_end_and_elsewhere",
+    "test_many_lines_on_both_streams_at_once",
+    "test_a_read_is_bounded",
+    "test_a_reader_that_began_before_the_end_gets_all_of_a_large_log",
+    "test_nothing_is_lost_or_repeated_at_200_cuts",
+    "test_a_cursor_at_the_end_stays_there",
+    "test_two_followers_see_the_same",
+    "test_a_follower_goes_on_where_another_was_cut",
+)
+class NeverMovesTheCursor(Threads):
+    """Whoever reads until nothing comes reads for ever."""
+
+    timeout_s = 4
+
+    def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
+        return LogChunk(super().read_logs(app_id, role_name, k, **kwargs).lines, "here")
+
+
 @caught_by("test_a_clock_that_is_off_costs_no_line", "test_a_clock_that_steps_costs_no_line")
 class ComparesItsClockWithTheEngines(Threads):
     """What a cursor does that is the time of the last read: skips lines when it is ahead."""
