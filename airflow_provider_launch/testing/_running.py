@@ -280,7 +280,8 @@ class RunningTests(ContractBase):
             + "i=$((i + 1)); test $i -lt 150 || exit 1; sleep 0.2; done"
         )
         app_id = apps.start(
-            apps.sh(f"{_NC}{server} & wait", "head", port_map=ports), apps.sh(_NC + client, "worker", num_replicas=2)
+            apps.sh(f"{_NC}{server} & wait", "head", port_map=ports if chosen else {}),
+            apps.sh(_NC + client, "worker", num_replicas=2),
         )
         found = apps.end(app_id)
         if any(replica.exit_code == 77 for replica in replicas(found).values()):
@@ -295,7 +296,7 @@ class RunningTests(ContractBase):
         ports = {"rpc": 0, "web": 0, "fixed": 12345}
         roles = [apps.sh(script, "head", port_map=ports), apps.sh(script, "worker", num_replicas=2)]
         if Capability.PORTS not in self.capabilities:
-            with self.refused("head", "port", apps.scheduler.backend):
+            with self.refused("head", "port_map", apps.scheduler.backend):
                 apps.dryrun(*roles)
             return
         app_id = apps.start(*roles)

@@ -37,6 +37,15 @@ class RefusesWithoutAReason(Threads):
             raise UnsupportedError("not supported") from None
 
 
+@caught_by("test_replicas_agree_on_ports", "test_policy_that_is_not_offered_is_refused[REPLICA]")
+class RefusesWithoutTheField(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        try:
+            super()._refuse_unsupported(role)
+        except UnsupportedError:
+            raise UnsupportedError(f"role {role.name!r} is not supported by 'threads'; leave it out") from None
+
+
 @caught_by("test_any_policy_is_accepted_without_retries")
 class RefusesPoliciesOfNoRetries(Threads):
     def _refuse_unsupported(self, role: Role) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException
+from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -287,6 +287,18 @@ class TellsNobodyWhereRank0Is(Local):
         info = super()._submit_dryrun(app, cfg, app_id=app_id)
         with_env(info.request, lambda _: {"TORCHX_RANK0_HOST": ""})
         return info
+
+
+class OffersRank0WithoutPorts(Local):
+    """Not broken: its replicas meet at ports that the app has chosen."""
+
+    capabilities = promised = Local.capabilities - {Capability.PORTS}
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        for role in app.roles:
+            if role.port_map:
+                raise UnsupportedError(f"role {role.name!r}: port_map is not offered by 'local'; leave it out")
+        return super()._submit_dryrun(app, cfg, app_id=app_id)
 
 
 @caught_by("test_replicas_agree_on_ports")

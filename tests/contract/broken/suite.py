@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects
+from tests.contract.broken import defects, running
 
 
 class _Quick:
@@ -40,6 +40,11 @@ class TestHealthyLocal(_Local):
 
 class TestHealthyThreads(_Threads):
     pass
+
+
+class TestOffersRank0WithoutPorts(_Local):
+    factory = f"{running.__name__}:OffersRank0WithoutPorts"
+    capabilities = running.OffersRank0WithoutPorts.capabilities
 
 
 class TestFailsAsExpected(_Threads):
