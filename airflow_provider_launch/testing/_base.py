@@ -254,7 +254,7 @@ class ContractBase:
 
     @pytest.fixture
     def image(self) -> str:
-        """Return an image or directory in which `sh` and the usual small programs run."""
+        """Return an image or directory in which `sh` and the programs of the page for authors run."""
         return ""
 
     @pytest.fixture

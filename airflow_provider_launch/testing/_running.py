@@ -269,7 +269,7 @@ class RunningTests(ContractBase):
         chosen = Capability.PORTS in self.capabilities
         ports = {"p0": 0, "p1": 0} if chosen else {"p0": 29511, "p1": 29512}
         # An input that never ends: a server whose input has ended hangs up before a slow client has said anything.
-        server = "mkfifo silence; exec 3<>silence; " + " & ".join(
+        server = "mkfifo silence; exec 3<>silence; rm -f silence; " + " & ".join(
             f"$N -l -p {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']} <&3" for k in range(2)
         )
         port = f"LAUNCH_PORT_HEAD_P{macros.replica_id}"
