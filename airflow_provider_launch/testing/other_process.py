@@ -8,6 +8,7 @@ writes one JSON answer per line. Every request is served by a scheduler made for
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ _READ_S = 60.0
 
 def main(factory: str, params: str) -> None:
     """Serve until the input ends."""
+    # What the scheduler, or a program that it starts, prints is no answer: from here on that goes to stderr.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     create: Callable[..., Scheduler[Any]] = pkgutil.resolve_name(factory)
     for line in sys.stdin:
         request = json.loads(line)
@@ -36,7 +40,8 @@ def main(factory: str, params: str) -> None:
             answer = {"error": type(error).__name__, "message": str(error)}
         finally:
             scheduler.close()
-        print(json.dumps(answer), flush=True)  # noqa: T201 - this is the answer
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 def _describe(scheduler: Scheduler[Any], app_id: str) -> dict[str, Any] | None:

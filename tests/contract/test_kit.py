@@ -79,6 +79,13 @@ def test_scheduler_without_the_defect_passes(scheduler, test, tmp_path):
     assert all(report.passed for report in found.reports), found.texts()
 
 
+def test_a_scheduler_may_print(tmp_path):
+    """Another process answers for it, and its lines are no answers."""
+    found = run_test("PrintsWhatItDoes", "test_racing_processes_start_one_app", tmp_path)
+
+    assert all(report.passed for report in found.reports), found.texts()
+
+
 @pytest.mark.parametrize("test", ["test_every_replica_reaches_rank_0", "test_replicas_agree_on_ports"])
 def test_rank_0_may_be_offered_without_ports(test, tmp_path):
     found = run_test("OffersRank0WithoutPorts", test, tmp_path)

@@ -25,6 +25,15 @@ class DerivesTheIdFromTheName(Threads):
         return super()._submit_dryrun(app, cfg, app_id=app_id or f"{app.name}-1")
 
 
+class PrintsWhatItDoes(Threads):
+    """Not broken: it talks, and so do the programs that it calls."""
+
+    def schedule(self, dryrun_info: Any) -> str:
+        print("about to schedule")  # noqa: T201 - as authors do it
+        subprocess.run(["echo", "logged in"], check=True)
+        return super().schedule(dryrun_info)
+
+
 @caught_by("test_id_that_the_engine_cannot_take_is_refused")
 class ChangesOddIds(Threads):
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:

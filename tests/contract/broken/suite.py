@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects, running
+from tests.contract.broken import defects, identity, running
 
 
 class _Quick:
@@ -40,6 +40,10 @@ class TestHealthyLocal(_Local):
 
 class TestHealthyThreads(_Threads):
     pass
+
+
+class TestPrintsWhatItDoes(_Threads):
+    factory = f"{identity.__name__}:PrintsWhatItDoes"
 
 
 class TestOffersRank0WithoutPorts(_Local):
