@@ -361,14 +361,25 @@ class RunningTests(ContractBase):
 
     def test_dry_run_equals_what_is_sent(self, apps: Apps) -> None:
         """A dry run that shows something else is worse than none."""
-        roles = [apps.sh(f"echo {macros.app_id} $HOME", env={"A": "1"}, num_replicas=2), apps.sh("true", "peer")]
+        script = 'for text in "$0" "$@" "$WHO"; do echo "$text"; done'
+        args = ["-c", script, f"first-{macros.app_id}", f"second-{macros.app_id}"]
+        roles = [
+            apps.role("main", "sh", *args, env={"WHO": f"third-{macros.app_id}"}, num_replicas=2),
+            apps.sh("true", "peer"),
+        ]
         info = apps.dryrun(*roles, app_id=apps.new_id())
         shown = str(info)
         app_id = apps.scheduler.schedule(info)
+        apps.end(app_id)
+
+        # What runs, and not only what is kept of the request.
+        told = [f"{word}-{app_id}" for word in ("first", "second", "third")]
+        assert [text for text in told if text not in shown] == []
+        for k in range(2):
+            assert "".join(apps.lines(app_id, k=k)).splitlines() == told
         native = apps.another().describe_native(app_id)
         if native is None:
-            pytest.skip("the engine keeps no request")
-
+            return
         assert native.request == info.request
         assert str(native) == shown
 

@@ -9,7 +9,8 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import IO, Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -18,6 +19,7 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from tests.contract.broken.defects import Local, Threads, caught_by
+from tests.support.threads_scheduler import AppThread
 
 # ---- what runs -----------------------------------------------------------------------------------------------
 
@@ -363,6 +365,32 @@ class SendsSomethingElse(Threads):
         request = copy.deepcopy(dryrun_info.request)
         request["replicas"][0]["env"]["EXTRA"] = "1"
         return super().schedule(AppDryRunInfo(request, str))
+
+
+class _Improver(AppThread):
+    """Keeps the request as it is, and starts something else."""
+
+    def __init__(self, app_dir: Path, request: dict[str, Any], lock: IO[str]) -> None:
+        replicas = [self.improved(replica) for replica in copy.deepcopy(request["replicas"])]
+        super().__init__(app_dir, {**request, "replicas": replicas}, lock)
+
+    def improved(self, replica: dict[str, Any]) -> dict[str, Any]:
+        return {**replica, "argv": [*replica["argv"], "--verbose"]}
+
+
+@caught_by("test_dry_run_equals_what_is_sent")
+class RunsWithOtherArgs(Threads):
+    app_thread = _Improver
+
+
+class _Renamer(_Improver):
+    def improved(self, replica: dict[str, Any]) -> dict[str, Any]:
+        return {**replica, "env": {**replica["env"], "WHO": "somebody else"}}
+
+
+@caught_by("test_dry_run_equals_what_is_sent")
+class RunsInAnotherEnv(Threads):
+    app_thread = _Renamer
 
 
 @caught_by("test_dry_run_repeated_gives_the_same_request")
