@@ -14,6 +14,7 @@ from airflow_provider_launch.testing._base import Apps, ContractBase, until
 __all__ = ["CostTests"]
 
 _SUBMITTERS = 8
+_LIVE = 5
 
 
 def _asked(apps: Apps, ids: list[str]) -> tuple[dict[str, DescribeAppResponse | None], int | None]:
@@ -70,5 +71,21 @@ class CostTests(ContractBase):
         listed = Counter(row.app_id for row in apps.another().list())
         assert [app_id for app_id in ids if listed[app_id] != 1] == []
         _, one = _asked(apps, ids[:1])
+        if many is not None and one is not None:
+            assert many <= (self.requests_per_describe or one)
+
+    def test_running_apps_cost_what_one_costs(self, apps: Apps) -> None:
+        """It is the running ones that are asked for again and again."""
+        ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(_LIVE)]
+        for app_id in ids:
+            apps.until_running(app_id)
+        # What is still due for the start of an app is done by whoever looks first.
+        found, _ = _asked(apps, ids)
+        _, many = _asked(apps, ids)
+        _, one = _asked(apps, ids[:1])
+
+        assert {app_id: response and response.state for app_id, response in found.items()} == dict.fromkeys(
+            ids, AppState.RUNNING
+        )
         if many is not None and one is not None:
             assert many <= (self.requests_per_describe or one)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, LogChunk
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.contract.broken.defects import Threads, caught_by
 from tests.support.threads_scheduler import AppThread
 
@@ -122,6 +122,14 @@ class NeverConnectsAgain(Threads):
 class AsksOncePerApp(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         return {app_id: super(AsksOncePerApp, self).describe_many([app_id])[app_id] for app_id in app_ids}
+
+
+@caught_by("test_running_apps_cost_what_one_costs")
+class AsksOncePerLiveApp(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        live = [app_id for app_id, response in found.items() if response and not is_terminal(response.state)]
+        return found | {app_id: super(AsksOncePerLiveApp, self).describe_many([app_id])[app_id] for app_id in live}
 
 
 @caught_by("test_many_apps_cost_what_one_costs")
