@@ -354,3 +354,14 @@ class LooksAtTheLogForTheState(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         self.flowing.wait(5)
         return super().describe_many(app_ids)
+
+
+@caught_by("test_a_stopped_log_source_does_not_delay_the_end")
+class LooksAtTheLogForTheEnd(Threads):
+    """For the text of an error, and gives up after a while."""
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        if any(response and is_terminal(response.state) for response in found.values()):
+            self.flowing.wait(5)
+        return found
