@@ -333,8 +333,10 @@ class ContractBase:
     @staticmethod
     @contextlib.contextmanager
     def refused(*words: str, error: type[Exception] | None = None) -> Iterator[None]:
-        """Expect that a wish is refused as unsupported, with all of these words in the text."""
+        """Expect that a wish is refused as unsupported, with all of these words, and with a cure after a semicolon."""
         with pytest.raises(error or UnsupportedError) as caught:
             yield
         missing = [word for word in words if word.lower() not in str(caught.value).lower()]
         assert not missing, f"{caught.value} does not name {missing}"
+        _, _, cure = str(caught.value).partition(";")
+        assert len(cure.split()) > 1, f"{caught.value} names no cure, such as '...; leave it out'"

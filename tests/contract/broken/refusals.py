@@ -37,6 +37,21 @@ class RefusesWithoutAReason(Threads):
             raise UnsupportedError("not supported") from None
 
 
+@caught_by(
+    "test_mount_is_accepted_or_refused[bind]",
+    "test_gpu_that_cannot_be_had_is_refused",
+    "test_device_that_nobody_knows_is_refused",
+    "test_replicas_agree_on_ports",
+    "test_policy_that_is_not_offered_is_refused[REPLICA]",
+)
+class RefusesWithoutACure(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        try:
+            super()._refuse_unsupported(role)
+        except UnsupportedError as error:
+            raise UnsupportedError(str(error).partition(";")[0]) from None
+
+
 @caught_by("test_replicas_agree_on_ports", "test_policy_that_is_not_offered_is_refused[REPLICA]")
 class RefusesWithoutTheField(Threads):
     def _refuse_unsupported(self, role: Role) -> None:
