@@ -8,7 +8,9 @@ import pytest
 
 from airflow_provider_launch.runner.api import Runner
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Mount, VolumeMount
 from airflow_provider_launch.specs.states import AppState
@@ -44,11 +46,17 @@ class RefusalTests(ContractBase):
     def test_bound_directory_is_there_and_read_only(self, apps: Apps) -> None:
         """Data of the host must be seen, and must be safe where that was asked for."""
         self.needs(Capability.BIND_MOUNT)
+        # Everybody may write in /tmp, so only the mount is in the way of who is not root. It is mounted by itself:
+        # engines differ in whether what is mounted below a read-only directory is read-only too.
+        file = f"/scratch/{macros.app_id}"
         script = (
-            "test -d /mnt/proc && test -d /mnt/etc || exit 3; touch /mnt/etc/contract 2>/dev/null && exit 4; exit 0"
+            "test -d /mnt/proc && test -d /mnt/etc && test -d /scratch || exit 3; "
+            f"if touch {file} 2>/dev/null; then rm -f {file}; exit 4; fi; exit 0"
         )
-        found = apps.run(apps.sh(script, mounts=[BindMount("/", "/mnt", read_only=True)]))
+        mounts = [BindMount("/", "/mnt", read_only=True), BindMount("/tmp", "/scratch", read_only=True)]  # noqa: S108 - see above
+        found = apps.run(apps.sh(script, mounts=mounts))
 
+        assert replicas(found)["main", 0].exit_code == 0
         assert found.state is AppState.SUCCEEDED
 
     def test_device_of_the_host_is_passed(self, apps: Apps) -> None:
@@ -84,11 +92,12 @@ class RefusalTests(ContractBase):
         """The replicas would run the code of yesterday."""
         if Capability.WORKSPACE in self.capabilities:
             pytest.skip("workspaces are offered")
-        before = {row.app_id for row in apps.scheduler.list()}
-        with pytest.raises(ValueError, match=apps.scheduler.backend):
-            apps.scheduler.submit(AppDef("contract", [apps.sh("true")]), apps.cfg, workspace=str(tmp_path))
+        # The engine may be shared, and others launch meanwhile; no other app has this name.
+        app = AppDef(make_unique("contract"), [apps.sh("true")])
+        with self.refused(apps.scheduler.backend, error=ValueError):
+            apps.keep(apps.scheduler.submit(app, apps.cfg, workspace=str(tmp_path)))
 
-        assert {row.app_id for row in apps.scheduler.list()} == before
+        assert app.name not in {row.name for row in apps.scheduler.list()}
 
     def test_unknown_option_is_refused(self, apps: Apps) -> None:
         """A misspelt option, silently dropped, is an option that does not work."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
-from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.roles import AppDef, BindMount, RetryPolicy, Role
 from airflow_provider_launch.specs.runopts import runopts
 from tests.contract.broken.defects import Threads, caught_by
 
@@ -72,6 +72,18 @@ class RefusesPoliciesOfNoRetries(Threads):
 @caught_by("test_bound_directory_is_there_and_read_only", "test_device_of_the_host_is_passed")
 class PromisesMounts(DropsWishes):
     capabilities = promised = frozenset({*Threads.capabilities, Capability.BIND_MOUNT, Capability.DEVICE_MOUNT})
+
+
+@caught_by("test_bound_directory_is_there_and_read_only")
+class BindsForWriting(PromisesMounts):
+    """As a bind mount looks whose `read_only` got lost."""
+
+    def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
+        replica = super()._replica(role, k, app_id)
+        paths = {mount.dst_path: mount.src_path for mount in role.mounts if isinstance(mount, BindMount)}
+        for inside, outside in paths.items():
+            replica["argv"] = [arg.replace(inside, outside.rstrip("/")) for arg in replica["argv"]]
+        return replica
 
 
 @caught_by("test_workspace_is_refused_where_it_cannot_be_mirrored")
