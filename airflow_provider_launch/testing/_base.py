@@ -24,11 +24,23 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing.engine import Engine
 
-__all__ = ["Apps", "ContractBase", "MakeProcess", "MakeScheduler", "read_on", "replicas", "until", "within"]
+__all__ = [
+    "NODE_CLOCK_S",
+    "Apps",
+    "ContractBase",
+    "MakeProcess",
+    "MakeScheduler",
+    "read_on",
+    "replicas",
+    "until",
+    "within",
+]
 
 MakeScheduler = Callable[[], Scheduler[Any]]
 MakeProcess = Callable[[], OtherProcess]
 
+NODE_CLOCK_S = 60.0
+"""How far the clock of a node, which is not ours, may be off."""
 _PAUSE_S = 0.05
 
 _T = TypeVar("_T")

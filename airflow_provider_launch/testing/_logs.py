@@ -11,13 +11,12 @@ from airflow_provider_launch.schedulers.api import Capability, LogLine, Stream
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import RetryPolicy
-from airflow_provider_launch.testing._base import Apps, ContractBase, read_on, until, within
+from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, read_on, until, within
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["LogTests", "read_all"]
 
 _READ_S = 3.0
-_NODE_CLOCK_S = 60.0
 _LINES = 50_000
 _POLICIES = {
     RetryPolicy.REPLICA: Capability.REPLICA_RETRY,
@@ -113,8 +112,7 @@ class LogTests(ContractBase):
         assert early is not None
         assert late is not None
         assert 1 < late - early <= after - before + 1
-        # The node has a clock of its own.
-        assert before - _NODE_CLOCK_S < early < late < after + _NODE_CLOCK_S
+        assert before - NODE_CLOCK_S < early < late < after + NODE_CLOCK_S
 
     def test_tail_follows_to_the_end(self, apps: Apps) -> None:
         """Who watches a run sees lines as they come, and the loop ends by itself."""

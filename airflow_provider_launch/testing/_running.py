@@ -13,7 +13,7 @@ from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, 
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
+from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, replicas
 
 __all__ = ["RunningTests"]
 
@@ -99,7 +99,7 @@ class RunningTests(ContractBase):
 
         assert began is not None
         assert ended is not None
-        assert before - 5 <= began <= ended <= time.time() + 5
+        assert before - NODE_CLOCK_S <= began <= ended <= time.time() + NODE_CLOCK_S
 
     # ---- exit codes ------------------------------------------------------------------------------------------
 
