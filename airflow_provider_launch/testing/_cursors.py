@@ -119,9 +119,9 @@ class CursorTests(ContractBase):
         reader.check()
 
     def test_a_cursor_is_good_in_another_process(self, apps: Apps, other_process: OtherProcess) -> None:
-        """What the worker began the triggerer goes on with, and the other way round."""
+        """What the worker began the triggerer goes on with, and back; each cut is between two processes."""
         reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
-        reader.cut(_FEW_CUTS, reader.here, reader.there(other_process))
+        reader.cut(_CUTS, reader.here, reader.there(other_process))
         reader.finish()
 
         reader.check()
