@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError
+from airflow_provider_launch.specs.handles import AppHandle, make_app_handle
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, until
@@ -162,10 +163,14 @@ class IdentityTests(ContractBase):
         """The worker launches and the triggerer watches; nothing may live in the worker's memory."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300"), apps.sh("exec sleep 300", "peer"))
         apps.until_running(app_id)
-        seen = other_process.call("describe", app_id=app_id)
 
-        assert seen["state"] == "RUNNING"
-        assert [role["role"] for role in seen["roles"]] == ["main", "peer"]
+        for seen in (
+            other_process.call("describe", app_id=app_id),
+            other_process.call("status", handle=self._handle(apps, app_id)),
+        ):
+            assert seen is not None
+            assert seen["state"] == "RUNNING"
+            assert [role["role"] for role in seen["roles"]] == ["main", "peer"]
         assert app_id in other_process.call("list")
 
     def test_another_process_follows_the_app_to_its_end(self, apps: Apps, other_process: OtherProcess) -> None:
@@ -182,12 +187,14 @@ class IdentityTests(ContractBase):
 
         assert seen["roles"][0]["replicas"][0]["exit_code"] == 4
         assert other_process.call("log_iter", app_id=app_id, role="main") == ["one\n", "two\n"]
+        handle = self._handle(apps, app_id)
+        assert other_process.call("log_lines", handle=handle, role="main") == ["one\n", "two\n"]
 
     def test_another_process_cancels_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
-        """The one that launched it may be dead."""
+        """The one that launched it may be dead, and all that is known is the handle in its log."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300"))
         apps.until_written(app_id, "up")
-        other_process.call("cancel", app_id=app_id)
+        other_process.call("stop", handle=self._handle(apps, app_id))
 
         assert apps.end(app_id).state is AppState.CANCELLED
         apps.until_nothing_is_alive(app_id)
@@ -254,6 +261,10 @@ class IdentityTests(ContractBase):
         assert seen == [(number % 4, [f"{number % 4}\n"], True) for number in range(40)]
 
     # ---- helpers ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _handle(apps: Apps, app_id: str) -> AppHandle:
+        return make_app_handle(apps.scheduler.backend, apps.scheduler.session_name, app_id)
 
     def _needs_apps_that_outlive_their_launcher(self) -> None:
         if "test_an_app_outlives_the_process_that_launched_it" in self.xfail:

@@ -77,6 +77,7 @@ class OtherProcess:
             schedule(app, cfg, app_id): the id; `app` as of `app_to_dict`.
             read_logs(app_id, role, k, cursor, stream): `{"lines": [[text, stream, time, attempt]], "cursor": ...}`.
             log_iter(app_id, role, k): lines as texts.
+            status(handle), stop(handle), log_lines(handle, role, k): the same of a `Runner`, by handle.
 
         Raises:
             OtherProcessError: the scheduler raised.

@@ -13,6 +13,7 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.runner.api import Runner
 from airflow_provider_launch.schedulers.api import Scheduler, Stream
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.testing._base import within
@@ -69,6 +70,19 @@ def _log_iter(scheduler: Scheduler[Any], app_id: str, role: str, k: int = 0) -> 
     return [*within(scheduler.log_iter(app_id, role, k), _READ_S, f"the log of {role}/{k} of {app_id}")]
 
 
+def _by_handle(scheduler: Scheduler[Any]) -> Runner:
+    return Runner("other", {scheduler.backend: lambda *_, **__: scheduler})
+
+
+def _status(scheduler: Scheduler[Any], handle: str) -> dict[str, Any] | None:
+    found = _by_handle(scheduler).status(handle)
+    return found.to_json() if found else None
+
+
+def _log_lines(scheduler: Scheduler[Any], handle: str, role: str, k: int = 0) -> list[str]:
+    return [*within(_by_handle(scheduler).log_lines(handle, role, k), _READ_S, f"the log of {role}/{k} of {handle}")]
+
+
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "describe": _describe,
     "cancel": lambda scheduler, app_id: scheduler.cancel(app_id),
@@ -77,6 +91,9 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "schedule": _schedule,
     "read_logs": _read_logs,
     "log_iter": _log_iter,
+    "status": _status,
+    "stop": lambda scheduler, handle: _by_handle(scheduler).cancel(handle),
+    "log_lines": _log_lines,
 }
 
 if __name__ == "__main__":

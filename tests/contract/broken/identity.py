@@ -25,6 +25,24 @@ class DerivesTheIdFromTheName(Threads):
         return super()._submit_dryrun(app, cfg, app_id=app_id or f"{app.name}-1")
 
 
+@caught_by("test_another_process_sees_the_app", "test_another_process_cancels_the_app")
+class PutsASlashIntoIds(Threads):
+    """A handle takes what follows its last slash for the id."""
+
+    timeout_s = 4
+
+    def schedule(self, dryrun_info: Any) -> str:
+        return f"here/{super().schedule(dryrun_info)}"
+
+    def describe_many(self, app_ids: Any) -> Any:
+        names = {app_id: app_id.partition("/")[2] for app_id in app_ids}
+        found = super().describe_many(names.values())
+        return {app_id: found[name] for app_id, name in names.items()}
+
+    def _dir(self, app_id: str) -> Path:
+        return super()._dir(app_id.partition("/")[2])
+
+
 class PrintsWhatItDoes(Threads):
     """Not broken: it talks, and so do the programs that it calls."""
 
