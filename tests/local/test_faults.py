@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.schedulers.local import layout, processes
-from airflow_provider_launch.specs import AppDef, AppState, RetryPolicy, is_terminal
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import (
+    AppDef,
+    AppState,
+    RetryPolicy,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    is_terminal,
+)
 from tests.support.local import Apps, processes_below, sh, until
 
 
@@ -133,6 +141,27 @@ def test_cancel_works_after_the_supervisor_was_killed(apps: Apps) -> None:
 
     assert apps.end(app_id).state is AppState.CANCELLED
     until(lambda: not processes_below(apps.root), 5)
+
+
+@pytest.mark.parametrize("ask", ["list", "describe"])
+def test_a_root_that_is_away_is_no_answer(apps: Apps, ask: str) -> None:
+    """A mount that was there a moment ago says nothing of its apps, least of all that there are none."""
+    app_id = apps.start(sh("true"))
+    apps.end(app_id)
+    calls = {"list": apps.scheduler.list, "describe": lambda: apps.scheduler.describe(app_id)}
+    away = apps.root.rename(apps.root.with_name("away"))
+    with pytest.raises(SchedulerUnavailableError, match="bring it back"):
+        calls[ask]()
+    away.rename(apps.root)
+
+    assert [row.app_id for row in apps.scheduler.list()] == [app_id]
+
+
+def test_list_refuses_a_root_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SchedulerRejectedError, match="choose another root"):
+        create_scheduler("tests", root=str(tmp_path / "file" / "root")).list()
 
 
 @pytest.mark.parametrize("with_supervisor", [False, True])

@@ -220,10 +220,14 @@ class LocalScheduler(Scheduler[LocalOpts]):
             found = layout.read_json(f"{self._dir(app_id)}/{layout.APP}")
         if found is not None:
             self._is_used = True
-        elif self._is_used and not os.path.isdir(self.root):
-            # Nobody removes a root with live apps below it; a mount that is away says nothing of them.
-            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
+        else:
+            self._refuse_missing_root()
         return found
+
+    def _refuse_missing_root(self) -> None:
+        # Nobody removes a root with live apps below it; a mount that is away says nothing of them.
+        if self._is_used and not os.path.isdir(self.root):
+            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -259,10 +263,12 @@ class LocalScheduler(Scheduler[LocalOpts]):
         return AppDryRunInfo(request_from(app["request"]), format_request) if app else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
-        try:
-            names = sorted(os.listdir(f"{self.root}/apps"))
-        except FileNotFoundError:
-            return []
+        with self._readable():
+            try:
+                names = sorted(os.listdir(f"{self.root}/apps"))
+            except FileNotFoundError:
+                self._refuse_missing_root()
+                return []
         rows = []
         for app_id, response in self.describe_many(names).items():
             app = self._app(app_id)
