@@ -199,6 +199,26 @@ def test_the_app_is_restarted_when_all_of_the_attempt_has_ended() -> None:
     assert [c.id for c in engine.judge().start] == ["id4", "id5"]
 
 
+@pytest.mark.parametrize("created", [None, "c3.void-1", "c3"])
+def test_an_attempt_of_the_app_that_could_not_be_created_ends_it(created: str | None) -> None:
+    """Whether none of its containers exist, or some that were never started."""
+    engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "exited", 143, finished=203)
+    engine.mark("end-0", 201, **{Label.DECISION: "restart", Label.CAUSE: "a/0"})
+    if created:
+        engine.replica("b", 0, "created", at=(1, 0), created=204, name=created)
+    engine.mark("end-1", 205, **{Label.DECISION: "fail", Label.CAUSE: "a/0 could not be started again"})
+    verdict = engine.judge()
+    if created == "c3":
+        assert ([c.id for c in verdict.void], verdict.create) == (["id4"], [])
+        return
+
+    assert (verdict.state, verdict.settled) == (AppState.FAILED, True)
+    assert verdict.msg == "a/0 could not be started again"
+    assert verdict.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
+
+
 def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
     """Their creator may have looked before the failure, and start them after it."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))

@@ -45,22 +45,27 @@ class Creation:
 
     def create_all(self, request: DockerRequest, attempts: Iterable[Attempt], mine: set[str]) -> None:
         """Create one container for each attempt; the ids of those that did not exist go into `mine`."""
+        each(lambda attempt: self.create_one(request, attempt, mine), attempts)
 
-        def create(attempt: Attempt) -> None:
-            name, k, app_attempt, number = attempt
-            role = request.role(name)
-            container = container_name(request.app_id, role.slug, k, app_attempt, number)
-            try:
-                mine.add(self.create(request, container, container_body(request, role, k, app_attempt, number)))
-            except TakenError as error:
-                owner = (error.labels.get(Label.APP_ID), error.labels.get(Label.SPEC_HASH))
-                if owner != (request.app_id, request.spec_hash):
-                    raise AppConflictError(
-                        f"the engine has a container {container!r} that does not belong to this app "
-                        f"{request.app_id!r}; remove it, or choose another app id"
-                    ) from error
+    def create_one(self, request: DockerRequest, attempt: Attempt, mine: set[str]) -> None:
+        """Create the container of an attempt; its id goes into `mine` if it did not exist.
 
-        each(create, attempts)
+        Raises:
+            AppConflictError: the name belongs to a container of somebody else.
+            SchedulerRejectedError: the engine refuses.
+        """
+        name, k, app_attempt, number = attempt
+        role = request.role(name)
+        container = container_name(request.app_id, role.slug, k, app_attempt, number)
+        try:
+            mine.add(self.create(request, container, container_body(request, role, k, app_attempt, number)))
+        except TakenError as error:
+            owner = (error.labels.get(Label.APP_ID), error.labels.get(Label.SPEC_HASH))
+            if owner != (request.app_id, request.spec_hash):
+                raise AppConflictError(
+                    f"the engine has a container {container!r} that does not belong to this app "
+                    f"{request.app_id!r}; remove it, or choose another app id"
+                ) from error
 
     def create(self, request: DockerRequest, name: str, body: Mapping[str, Any]) -> str:
         """Create a container and return its id; pulls the image where it is missing and may be pulled.

@@ -26,8 +26,17 @@ from airflow_provider_launch.schedulers.docker.creation import Creation
 from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
-from airflow_provider_launch.schedulers.docker.status import EndMark, Verdict, judge, to_inspect
-from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from airflow_provider_launch.schedulers.docker.status import (
+    FAIL,
+    Attempt,
+    EndMark,
+    Verdict,
+    end_mark,
+    judge,
+    to_inspect,
+)
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["Observer"]
@@ -168,7 +177,7 @@ class Observer:
         if verdict.create:
             request = self._catalog.request(app)
             if request is not None:
-                self._creation.create_all(request, verdict.create, mine)
+                self._create(app, verdict, request, mine)
             return request is not None
         startable = [c for c in verdict.start if c.id in mine]
         each(self._start, startable)
@@ -179,6 +188,27 @@ class Observer:
         ]
         self._take_over(app.app_id, others)
         return bool(others)
+
+    def _create(self, app: App, verdict: Verdict, request: DockerRequest, mine: set[str]) -> None:
+        """Create what the app needs next; what the engine refuses to an app that has begun ends it."""
+        if verdict.state is AppState.SUBMITTED:
+            self._creation.create_all(request, verdict.create, mine)  # who submits it is told
+            return
+        refused: dict[Attempt, LaunchError] = {}
+
+        def create(attempt: Attempt) -> None:
+            try:
+                self._creation.create_one(request, attempt, mine)
+            except (SchedulerRejectedError, AppConflictError) as error:
+                refused[attempt] = error
+
+        each(create, verdict.create)
+        for attempt in verdict.create:
+            if attempt in refused:
+                role, k, number, _ = attempt
+                cause = f"{role}/{k} could not be started again: {refused[attempt]}"
+                self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
+                return
 
     def _give_back(self, mine: set[str], app: App | None, keep: Iterable[str]) -> None:
         """Remove containers that this call made and that shall not start after all; what somebody has started stays."""

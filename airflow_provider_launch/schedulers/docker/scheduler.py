@@ -263,6 +263,10 @@ class DockerScheduler(Scheduler[DockerOpts]):
         found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
         return parse_result(*found) if found else None
 
+    def exists(self, app_id: str) -> bool:
+        # Who cancels or deletes an app does not want it to be brought on before.
+        return app_id in self._catalog.look([app_id])[0]
+
     # ---- end ---------------------------------------------------------------------------------------------------------
 
     def await_end(self, app_id: str, timeout_s: float) -> bool:

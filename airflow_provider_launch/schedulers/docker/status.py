@@ -27,6 +27,7 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
 __all__ = [
     "CANCEL",
+    "FAIL",
     "Attempt",
     "EndMark",
     "Verdict",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 CANCEL = "cancel"
-_FAIL, _RESTART, _TIME = "fail", "restart", "time limit"
+FAIL, _RESTART = "fail", "restart"
 _NS = 1_000_000_000
 _SIGNALS = range(129, 193)
 
@@ -130,7 +131,10 @@ class _Judge:
         self.submitted = submitted
         self.number = app.app_attempt()
         self.cancel = app.marks.get(CANCEL)
-        self.end = app.marks.get(end_mark(self.number))
+        # Of the next attempt, if none of its containers could be created: it ends the app before that begins.
+        self.refused = app.marks.get(end_mark(self.number + 1))
+        ended = app.marks.get(end_mark(self.number))
+        self.end = self.refused or ended
         self.current = {
             key: [c for c in app.attempts.get(key, []) if c.app_attempt == self.number]
             for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
@@ -138,7 +142,7 @@ class _Judge:
         flat = [c for attempts in self.current.values() for c in attempts]
         self.began = any(not c.unstarted or self._failed_start(c) for c in flat)
         self.live = [c for c in app.replicas() if c.live]
-        self.marked_at = min((self._created(m) for m in (self.cancel, self.end) if m), default=None)
+        self.marked_at = min((self._created(m) for m in (self.cancel, self.refused, ended) if m), default=None)
 
     def verdict(self) -> Verdict:
         phases = {key: self._phase(key, attempts) for key, attempts in self.current.items()}
@@ -160,7 +164,7 @@ class _Judge:
         if decision.next is Next.SUCCEED:
             return Verdict(AppState.SUCCEEDED, phases=phases)
         if decision.next is Next.FAIL:
-            return self._ending(phases, unstarted, decision, _FAIL)
+            return self._ending(phases, unstarted, decision, FAIL)
         if decision.next is Next.RESTART_APP:
             return self._ending(phases, unstarted, decision, _RESTART)
         return self._going_on(phases, decision)
@@ -201,7 +205,7 @@ class _Judge:
                 ended_at = self._finished(attempts[-1]) / _NS if attempts else 0.0
                 replicas.append(ReplicaAttempt(role, k, attempt, phase, ended_at))
         if self.end is not None:
-            kind = self.end.notes.get(Label.DECISION, _FAIL)
+            kind = self.end.notes.get(Label.DECISION, FAIL)
             return Decision(Next.RESTART_APP if kind == _RESTART else Next.FAIL)
         decision = decide(self.plan.policies, self.number, replicas)
         lost = len(replicas) < len(phases)
@@ -256,7 +260,7 @@ class _Judge:
             else:
                 verdict.stop = self.live
             return verdict
-        if kind == _FAIL:
+        if kind == FAIL:
             return Verdict(AppState.FAILED, cause, phases)
         # All containers of this attempt have ended, so the next one overlaps with none of them.
         again = [(role, k, self.number + 1, 0) for role, k in self.current]
