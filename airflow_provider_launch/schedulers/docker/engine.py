@@ -265,6 +265,11 @@ class Engine:
         except (NotFoundError, _RegistryError) as error:
             raise self._pull_refused(image, str(error)) from error
 
+    def image_ids(self) -> list[str]:
+        """Return the ids of all images."""
+        with self._request("GET", "/images/json") as response:
+            return [image["Id"] for image in response.json()]
+
     def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a bridge network if there is none of that name.
 
@@ -474,8 +479,7 @@ class Engine:
 
     def probe(self) -> None:
         """Prove that containers may be created: make one, never started, and remove it, with any image there is."""
-        with self._request("GET", "/images/json") as response:
-            images = [image["Id"] for image in response.json()]
+        images = self.image_ids()
         made = None if images else self._import_empty_image()
         try:
             body = {"Image": made or images[0], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
@@ -51,6 +51,7 @@ _LOOK_AGAIN_S = 1.0
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
 """How long the cause of a kill may come after the end; where there is a limit of memory, it is worth more patience."""
+_FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
 """Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
@@ -281,12 +282,33 @@ class Observer:
         each(stop, due)
 
     def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
-        """Write a decision into the engine, where all observers see it; the first one counts."""
+        """Write a decision into the engine, where all observers see it; the first one counts.
+
+        Raises:
+            SchedulerRejectedError: the engine has no image any more of which a container can be made.
+        """
         labels = {Label.DECISION: end.decision, Label.CAUSE: end.cause} if end else {}
-        try:
-            self._engine.create(mark_name(app.app_id, mark), mark_body(app.bearer.image_id, app.app_id, mark, **labels))
-        except (TakenError, NotFoundError):
-            return  # somebody else decided first, or removes the app
+        name, missing = mark_name(app.app_id, mark), ""
+        for image in self._images(app):
+            try:
+                self._engine.create(name, mark_body(image, app.app_id, mark, **labels))
+            except TakenError:
+                return  # somebody else decided first
+            except NotFoundError as error:
+                missing = str(error)
+            else:
+                return
+        raise SchedulerRejectedError(
+            f"it cannot be written down that app {app.app_id!r} ends ({missing or 'the Docker engine has no image'}); "
+            f"pull any image there, and try again"
+        )
+
+    def _images(self, app: App) -> Iterator[str]:
+        """Yield images for a mark, the surest first: somebody may have removed them, but not under what runs."""
+        own = dict.fromkeys(c.image_id for c in sorted(app.all, key=lambda c: not c.live))
+        yield from own
+        # A mark is never started, so any image will do.
+        yield from [image for image in self._engine.image_ids() if image not in own][:_FOREIGN_IMAGES]
 
 
 def _hides_a_cause(document: Mapping[str, Any]) -> bool:

@@ -1,0 +1,83 @@
+"""Images that were removed by force while an app needed them: its end is written down all the same."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_launch.specs import AppState, SchedulerRejectedError
+from tests.faults import Fault, error
+
+pytestmark = pytest.mark.engine("docker")
+
+
+@pytest.fixture
+def image(docker_apps) -> Iterator[str]:
+    """Return an image that only this test has."""
+    name = f"launch-tests/own:{uuid4().hex[:8]}"
+    repository, tag = name.split(":")
+    container = docker_apps.client.containers.create(docker_apps.image, ["true"])
+    container.commit(repository, tag, changes=f"ENV OWN={tag}")
+    container.remove()
+    yield name
+    if docker_apps.client.images.list(repository, filters={"reference": name}):
+        docker_apps.client.images.remove(name, force=True)
+
+
+def begun(docker_apps, image: str, script: str, *others: str, **fields: object) -> str:
+    """Launch a role `a` of that image, which ends, and roles of the usual one; remove the image by force."""
+    roles = [docker_apps.sh(other, f"b{number}") for number, other in enumerate(others)]
+    app_id = docker_apps.start(docker_apps.sh(script, "a", image=image, **fields), *roles)
+    deadline = time.monotonic() + 20
+    while not any(container["State"]["Status"] == "exited" for container in docker_apps.containers(app_id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    docker_apps.client.images.remove(image, force=True)
+    return app_id
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+def test_an_app_is_ended(docker_apps, image, how):
+    """The mark of a cancel was made of the first role's image, and its lack taken for a deletion of the app."""
+    app_id = begun(docker_apps, image, "true", "sleep 60")
+
+    getattr(docker_apps.scheduler, how)(app_id)
+
+    if how == "cancel":
+        assert docker_apps.end(app_id, timeout_s=20).state is AppState.CANCELLED
+    else:
+        assert docker_apps.left(app_id) == []
+
+
+def test_a_failure_ends_the_siblings(docker_apps, image):
+    app_id = begun(docker_apps, image, "exit 3", "sleep 60")
+
+    assert docker_apps.end(app_id, timeout_s=20).state is AppState.FAILED
+    assert not any(container["State"]["Running"] for container in docker_apps.containers(app_id))
+
+
+def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
+    """No image of the app is left, so the mark is made of any other."""
+    app_id = begun(docker_apps, image, "exit 3", max_retries=1)
+    found = docker_apps.end(app_id, timeout_s=20)
+
+    assert found.state is AppState.FAILED
+    assert re.search(f"a/0 could not be started again: .* no image '{image}'", found.msg)
+
+
+def test_a_mark_that_cannot_be_made_is_told(docker_apps, docker_proxy):
+    """A cancel that does nothing would be taken for done."""
+    app_id = docker_apps.start(docker_apps.sh("sleep 60"))
+    fault = docker_proxy.add(Fault(error(404, "No such image: gone"), "POST", "/containers/create", times=None))
+
+    with pytest.raises(SchedulerRejectedError, match=r"cannot be written down .* \(No such image: gone\); pull any"):
+        docker_apps.scheduler.cancel(app_id)
+
+    assert fault.hits > 1
+    docker_proxy.clear()
+    docker_apps.scheduler.cancel(app_id)
+    assert docker_apps.end(app_id).state is AppState.CANCELLED
