@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, apps_in, container_in
+from airflow_provider_launch.schedulers.docker.containers import (
+    App,
+    Container,
+    Detail,
+    Plan,
+    apps_in,
+    container_in,
+    taken_name,
+    void_name,
+)
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.status import Verdict, is_lasting, judge
 from airflow_provider_launch.schedulers.retry import Phase
@@ -39,6 +48,7 @@ class Engine:
         finished: float = 0,
         error: str = "",
         name: str = "",
+        made: str = "",
         labels: dict[str, str],
     ) -> None:
         number = len(self.rows)
@@ -53,7 +63,7 @@ class Engine:
                 "Created": int(created),
                 "Labels": {
                     Label.APP_ID: "app",
-                    Label.NAME: (name or f"c{number}").partition(".")[0],
+                    Label.NAME: made or (name or f"c{number}").partition(".")[0],
                     Label.KIND: kind,
                     Label.PLAN: self.plan,
                     **labels,
@@ -338,6 +348,35 @@ def test_of_two_containers_for_one_attempt_one_counts() -> None:
 
     assert (engine.judge().state, engine.judge(submitted=True).start) == (AppState.SUCCEEDED, [])
     assert [container.id for container in engine.app().replicas()] == ["id1"]
+
+
+@pytest.mark.parametrize("word", [".void-", ".by-"])
+def test_names_of_apps_and_roles_may_hold_the_words_of_the_protocol(word: str) -> None:
+    """Only what was added to the name with which a container was made says that it is void, or was taken over."""
+    engine = one()
+    engine.replica("main", 0, "created", name=f"c{word}1", made=f"c{word}1")
+    (container,) = engine.app().replicas()
+    assert not container.void
+    assert not container.taken
+    assert [c.id for c in engine.judge(submitted=True).start] == ["id1"]
+
+    taken = taken_name(container, "2")
+    assert taken == f"c{word}1.by-2"
+    engine.rows[1]["Names"] = [f"/{taken}"]
+    (container,) = engine.app().replicas()
+    assert container.taken
+    assert taken_name(container, "3") == f"c{word}1.by-3"
+
+    engine.rows[1]["Names"] = [f"/{void_name(container, '4')}"]
+    assert engine.app().replicas() == []
+
+
+def test_the_name_of_a_container_is_kept_once() -> None:
+    engine = one()
+    engine.replica("main", 0, "running")
+    (container,) = engine.app().replicas()
+
+    assert container.made is container.name
 
 
 def test_without_its_record_nothing_of_an_app_is_started() -> None:

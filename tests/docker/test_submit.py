@@ -132,6 +132,12 @@ def test_a_failed_start_uses_up_retries(docker_apps):
     assert len(docker_apps.containers(found.app_id)) == 2
 
 
+def test_roles_whose_names_hold_the_words_of_the_protocol(docker_apps):
+    """Observers rename containers; such a role must not look as if they had."""
+    found = docker_apps.run(docker_apps.sh("true", "x.void-fill"), docker_apps.sh("true", "by.by-me"))
+    assert found.state is AppState.SUCCEEDED
+
+
 # ---- interruptions ---------------------------------------------------------------------------------------------------
 
 

@@ -15,10 +15,20 @@ from typing import Any
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
-__all__ = ["TAKEN", "App", "Container", "Detail", "Plan", "apps_in", "container_in", "epoch_ns", "void_name"]
+__all__ = [
+    "App",
+    "Container",
+    "Detail",
+    "Plan",
+    "apps_in",
+    "container_in",
+    "epoch_ns",
+    "taken_name",
+    "void_name",
+]
 
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
-TAKEN, _VOID = ".by-", ".void-"
+_TAKEN, _VOID = ".by-", ".void-"
 _NO_MARKS: Mapping[str, Container] = MappingProxyType({})
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -29,6 +39,8 @@ class Container:
 
     id: str
     name: str
+    made: str
+    """Name with which it was created; what was added since says that it was taken over, or is void."""
     state: str
     """created, running, paused, restarting, removing, exited, dead."""
     exit_code: int | None
@@ -54,7 +66,17 @@ class Container:
     @property
     def void(self) -> bool:
         """Whether it was renamed so that nobody starts it any more."""
-        return _VOID in self.name and self.unstarted
+        return self.unstarted and _VOID in self._added
+
+    @property
+    def taken(self) -> bool:
+        """Whether it was renamed by somebody who starts it in place of its creator."""
+        return _TAKEN in self._added
+
+    @property
+    def _added(self) -> str:
+        # Names of apps and roles may hold the same words.
+        return self.name[len(self.made) :]
 
     @property
     def live(self) -> bool:
@@ -181,7 +203,7 @@ def _app(app_id: str, listed: list[Container]) -> App:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
-        attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, TAKEN not in c.name, c.created))
+        attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, not c.taken, c.created))
         app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
     return app
 
@@ -200,17 +222,20 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         return before  # nothing else of a container ever changes
     labels: Mapping[str, str] = row.get("Labels") or {}
     made = labels.get(Label.NAME, "")
+    if name == made:
+        made = name  # one text for both
     app_id = labels.get(Label.APP_ID, "")
     # Fields, and each text of many once: a thousand of these stay as long as their apps are followed. Not what is of
     # one app only: some versions of Python never let go of a text that is interned.
     return Container(
         id=row["Id"],
         name=name,
+        made=made,
         state=sys.intern(row["State"]),
         exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
-        genuine=bool(made) and (name == made or name.startswith((made + TAKEN, made + _VOID))),
+        genuine=bool(made) and (name == made or name.startswith((made + _TAKEN, made + _VOID))),
         kind=sys.intern(labels.get(Label.KIND, "")),
         app_id=name if name == app_id else app_id,
         plan=sys.intern(labels.get(Label.PLAN, "")),
@@ -232,9 +257,14 @@ def _number(labels: Mapping[str, str], label: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def void_name(name: str, nonce: str) -> str:
+def taken_name(container: Container, nonce: str) -> str:
+    """Return a name under which the creator of the container does not start it."""
+    return f"{container.made}{_TAKEN}{nonce}"
+
+
+def void_name(container: Container, nonce: str) -> str:
     """Return a name under which nobody starts the container."""
-    return f"{name}{_VOID}{nonce}"
+    return f"{container.name}{_VOID}{nonce}"
 
 
 def epoch_ns(text: str) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
-    TAKEN,
     App,
     Container,
     Detail,
     Plan,
     epoch_ns,
+    taken_name,
     void_name,
 )
 from airflow_provider_launch.schedulers.docker.creation import Creation
@@ -184,9 +184,7 @@ class Observer:
         each(self._start, startable)
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
-        others = [
-            c for c in verdict.start if c not in startable and ((submitted and TAKEN not in c.name) or self._overdue(c))
-        ]
+        others = [c for c in verdict.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))]
         self._take_over(app.app_id, others)
         return bool(others)
 
@@ -237,7 +235,7 @@ class Observer:
         taken: list[Container] = []
 
         def rename(container: Container) -> None:
-            name = f"{container.name.partition(TAKEN)[0]}{TAKEN}{uuid.uuid4().hex[:8]}"
+            name = taken_name(container, uuid.uuid4().hex[:8])
             with contextlib.suppress(NotFoundError, TakenError):  # somebody else was faster
                 self._engine.rename(container.name, name)
                 taken.append(dataclasses.replace(container, name=name))
@@ -266,7 +264,7 @@ class Observer:
     def _void(self, container: Container) -> bool:
         """See that nobody starts the container any more; False: somebody else was faster."""
         try:
-            self._engine.rename(container.name, void_name(container.name, uuid.uuid4().hex[:8]))
+            self._engine.rename(container.name, void_name(container, uuid.uuid4().hex[:8]))
         except (NotFoundError, TakenError):
             return False
         return True
