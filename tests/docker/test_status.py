@@ -161,6 +161,18 @@ def test_a_removed_container_is_lost_and_never_run_again() -> None:
     assert "lost" in engine.judge().msg
 
 
+def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_void() -> None:
+    """What was made void need not be run; that of another attempt of the app says nothing about this one."""
+    engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
+    engine.replica("a", 0, "exited", 1, finished=200)
+    engine.replica("b", 0, "created", name="c2.void-1")
+    engine.replica("a", 0, "running", at=(1, 0), created=202)
+    verdict = engine.judge()
+
+    assert (verdict.phases["b", 0], verdict.create) == (None, [])
+    assert verdict.msg.startswith("lost: ")
+
+
 def test_a_replica_is_retried_by_a_new_container() -> None:
     engine = one(retries=1)
     engine.replica("main", 0, "exited", 1, finished=200)

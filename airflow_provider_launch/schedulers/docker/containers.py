@@ -153,8 +153,8 @@ class App:
     marks: Mapping[str, Container] = field(default_factory=lambda: _NO_MARKS)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; void ones are left out."""
-    voided: frozenset[tuple[str, int]] = frozenset()
-    """Replicas of which a container was made void."""
+    voided: frozenset[tuple[str, int, int]] = frozenset()
+    """Role, replica, attempt of the app: those of which a container was made void."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
 
@@ -198,7 +198,7 @@ def _app(app_id: str, listed: list[Container]) -> App:
         elif container.kind == Kind.MARK:
             app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
         elif container.kind == Kind.REPLICA and container.void:
-            app.voided |= {(container.role, container.replica)}
+            app.voided |= {(container.role, container.replica, container.app_attempt)}
         elif container.kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():

@@ -186,7 +186,7 @@ class _Judge:
 
     def _phase(self, key: tuple[str, int], attempts: list[Container]) -> Phase | None:
         if not attempts:
-            return None if self.began and key not in self.app.voided else Phase.WAITING
+            return None if self.began and (*key, self.number) not in self.app.voided else Phase.WAITING
         newest = attempts[-1]
         if newest.unstarted:
             return Phase.FAILED if self._failed_start(newest) else Phase.WAITING
