@@ -8,11 +8,12 @@ import math
 import os
 import re
 import secrets
+import sys
 import tarfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "NotFoundError", "TakenError"]
 
-_OK, _NOT_FOUND, _CONFLICT, _TOO_MANY = 200, 404, 409, 429
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429
 _UNAVAILABLE = {_TOO_MANY, 502, 503, 504}
 _SERVER_ERROR = 500
 _STOP_WAIT_S = 0.3
@@ -340,13 +341,12 @@ class Engine:
         body: Any = None,
         **how: Any,
     ) -> Iterator[Response]:
-        from requests import RequestException
         from urllib3.exceptions import HTTPError
 
         response = self._open(method, path, query, body, **how)
         try:
             yield response
-        except (RequestException, HTTPError, OSError, ValueError, tarfile.TarError) as error:
+        except _transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
             # The answer was cut off: what it said is not known.
             raise self._unreachable(error) from error
         finally:
@@ -363,8 +363,7 @@ class Engine:
         timeout_s: float | None = None,
         what: str = "",
     ) -> Response:
-        from docker.errors import DockerException
-        from requests import RequestException
+        from requests import ReadTimeout
 
         client = self._connected()
         read_s = timeout_s or self._connection.timeout_s
@@ -378,18 +377,34 @@ class Engine:
                 timeout=(self._connection.timeout_s, read_s),
                 stream=True,
             )
-        except (RequestException, DockerException, OSError) as error:
+        except _transport_errors() as error:
+            # All requests share one connection by ssh, and nobody else replaces it.
+            if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
+                self._drop(client)
             raise self._unreachable(error) from error
-        if response.status_code < 400:  # noqa: PLR2004 - the first of the failures
+        if response.status_code < _BAD_REQUEST:
             return response
         with response:
+            if _is_outdated(response):
+                self._drop(client)
             raise self._refused(response, what or f"{method} {path}")
 
     def _connected(self) -> APIClient:
         with self._mutex:
-            if self._client is None:
+            if self._client is None or _is_dead(self._client):
                 self._client = self._connect()
             return self._client
+
+    def _drop(self, client: APIClient) -> None:
+        """See that the next request connects anew."""
+        with self._mutex:
+            if self._client is not client:
+                return  # another thread was faster
+            self._client = None
+        # A connection that works ends with the last of the threads that may be at work with it.
+        if _is_dead(client):
+            with suppress(Exception):
+                client.close()
 
     def _connect(self) -> APIClient:
         try:
@@ -420,7 +435,7 @@ class Engine:
             return _client(self.url, config, math.ceil(known.timeout_s))
         except TLSParameterError as error:
             raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
-        except (DockerException, OSError) as error:
+        except _transport_errors() as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
@@ -442,7 +457,8 @@ class Engine:
             return TakenError(text)
         if code == _SERVER_ERROR and what == _PULL:
             return _RegistryError(text)
-        if code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start")):
+        passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
+        if passes or _is_outdated(response):
             return SchedulerUnavailableError(
                 f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}"
             )
@@ -491,12 +507,9 @@ class Engine:
 
     def _import_empty_image(self) -> str:
         """Make an image of nothing, and return its id."""
-        from docker.errors import DockerException
-        from requests import RequestException
-
         try:
             answer = self._connected().import_image_from_data(bytes(tarfile.BLOCKSIZE * 2))
-        except (RequestException, DockerException, OSError) as error:
+        except _transport_errors() as error:
             raise self._unreachable(error) from error
         image: str = json.loads(answer.splitlines()[-1])["status"]
         return image
@@ -567,6 +580,29 @@ def _require_ssh() -> None:
         raise MissingDependencyError(
             "a Docker engine behind ssh:// needs the package paramiko; install docker[ssh]"
         ) from error
+
+
+def _transport_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what is raised when a request or its answer does not come through, and `others`."""
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    known = (RequestException, DockerException, OSError, *others)
+    # docker-py lets those of ssh out as they are; they are no errors of the operating system.
+    paramiko = sys.modules.get("paramiko")
+    return (*known, paramiko.SSHException, EOFError) if paramiko else known
+
+
+def _is_dead(client: APIClient) -> bool:
+    """Tell whether the connection by ssh under a client has ended; docker-py would go on with it."""
+    ssh = getattr(getattr(client, "_custom_adapter", None), "ssh_client", None)
+    transport = ssh.get_transport() if ssh else None
+    return transport is not None and not transport.is_active()
+
+
+def _is_outdated(response: Response) -> bool:
+    """Tell whether an engine that was exchanged refuses the version of the API that was negotiated with the old one."""
+    return response.status_code == _BAD_REQUEST and "client version" in _message(response)
 
 
 def _message(response: Response) -> str:

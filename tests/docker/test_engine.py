@@ -1,0 +1,134 @@
+"""What happens between us and an engine, with a stub in place of docker-py's client: hosts by ssh, wrong values."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import requests
+
+from airflow_provider_launch.schedulers.docker import engine as module
+from airflow_provider_launch.schedulers.docker.engine import Engine
+from airflow_provider_launch.schedulers.docker.options import DockerConnection
+from airflow_provider_launch.specs import SchedulerUnavailableError
+from tests.faults import Fault, error
+
+
+class SSHException(Exception):
+    """As paramiko's: no error of the operating system."""
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.active = True
+
+    def is_active(self) -> bool:
+        return self.active
+
+
+class Client:
+    """As docker-py's by ssh: one transport below, which it never replaces."""
+
+    base_url, api_version = "http://engine.test", "1.41"
+
+    def __init__(self) -> None:
+        self.transport = Transport()
+        self._custom_adapter = types.SimpleNamespace(
+            ssh_client=types.SimpleNamespace(get_transport=lambda: self.transport)
+        )
+        self.fails: Exception | None = None
+        self.closed = 0
+
+    def request(self, *_args: Any, **_how: Any) -> requests.Response:
+        if self.fails is not None:
+            raise self.fails
+        response = requests.Response()
+        response.status_code, response._content = 200, b"[]"
+        return response
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+    """Return the clients that were made, in order."""
+    made: list[Client] = []
+
+    def make(*_args: object) -> Client:
+        made.append(Client())
+        return made[-1]
+
+    monkeypatch.setitem(sys.modules, "paramiko", types.SimpleNamespace(SSHException=SSHException))
+    monkeypatch.setattr(module, "_client", make)
+    return made
+
+
+@pytest.fixture
+def by_ssh(clients: list[Client]) -> Engine:
+    engine = Engine(DockerConnection(host="ssh://anna@engine.test"))
+    assert engine.image_ids() == []
+    return engine
+
+
+@pytest.mark.parametrize("error", [SSHException("SSH session not active"), EOFError(), ConnectionResetError()])
+def test_after_a_failure_by_ssh_the_next_request_connects_anew(by_ssh, clients, error):
+    """Else a worker that lives for months never reaches its engine again."""
+    clients[0].fails = error
+    clients[0].transport.is_active = iter([True, False]).__next__  # it breaks in this moment
+
+    with pytest.raises(SchedulerUnavailableError, match="does not answer"):
+        by_ssh.image_ids()
+    assert by_ssh.image_ids() == []
+
+    assert [client.closed for client in clients] == [1, 0]
+
+
+def test_a_connection_by_ssh_that_ended_between_two_requests_is_replaced(by_ssh, clients):
+    clients[0].transport.active = False
+
+    assert by_ssh.image_ids() == []
+    assert len(clients) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "made"),
+    [(SSHException("channel refused"), 2), (requests.ReadTimeout("slow"), 1)],
+    ids=["refused", "slow"],
+)
+def test_a_connection_by_ssh_that_others_may_use_is_not_closed(by_ssh, clients, error, made):
+    """A slow answer says nothing about the connection, which the logs of other apps may come by."""
+    clients[0].fails = error
+    with pytest.raises(SchedulerUnavailableError):
+        by_ssh.image_ids()
+    clients[0].fails = None
+    by_ssh.image_ids()
+
+    assert len(clients) == made
+    assert clients[0].closed == 0
+
+
+def test_a_host_by_ssh_that_refuses_us_is_unreachable(clients, monkeypatch):
+    def refuse(*_args: object) -> Client:
+        raise SSHException("Authentication failed.")
+
+    monkeypatch.setattr(module, "_client", refuse)
+    with pytest.raises(SchedulerUnavailableError, match=r"ssh://.* does not answer: Authentication failed\."):
+        Engine(DockerConnection(host="ssh://anna@engine.test")).image_ids()
+
+
+@pytest.mark.engine("docker")
+def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps, docker_proxy):
+    """The version of the API is agreed on once for each connection, and later engines refuse early ones."""
+    docker_apps.scheduler.describe("absent")
+    before = docker_proxy.count("GET", "/_ping")
+    text = "client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade your client"
+    docker_proxy.add(Fault(error(400, text), "GET", "/containers/json"))
+
+    with pytest.raises(SchedulerUnavailableError, match=r"client version 1\.41 is too old"):
+        docker_apps.scheduler.describe("absent")
+    assert docker_apps.scheduler.describe("absent") is None
+
+    assert docker_proxy.count("GET", "/_ping") == before + 1
