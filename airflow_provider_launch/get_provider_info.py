@@ -177,7 +177,7 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Seconds after which a request without "
                         "an answer is given up; pulls are not "
                         "meant.",
-                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                        "schema": {"maximum": 86400, "minimum": 1, "type": ["number", "null"]},
                     },
                     "pull": {
                         "label": "Pull",

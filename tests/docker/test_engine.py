@@ -12,7 +12,8 @@ import requests
 from airflow_provider_launch.schedulers.docker import engine as module
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
-from airflow_provider_launch.specs import SchedulerUnavailableError
+from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
+from airflow_provider_launch.specs import InvalidAppError, SchedulerUnavailableError
 from tests.faults import Fault, error
 
 
@@ -117,6 +118,41 @@ def test_a_host_by_ssh_that_refuses_us_is_unreachable(clients, monkeypatch):
     monkeypatch.setattr(module, "_client", refuse)
     with pytest.raises(SchedulerUnavailableError, match=r"ssh://.* does not answer: Authentication failed\."):
         Engine(DockerConnection(host="ssh://anna@engine.test")).image_ids()
+
+
+@pytest.mark.parametrize("host", ["tcp://h:99999", "tcp://h:abc", "tcp://[::1", "ftp://h", "ssh://h:99999"])
+def test_a_host_that_is_no_address(clients, host):
+    with pytest.raises(InvalidAppError, match=r"is no address of a Docker engine .*; write unix:///path, tcp://host"):
+        Engine(DockerConnection(host=host)).image_ids()
+    assert clients == []
+
+
+@pytest.mark.parametrize("timeout_s", [0, 86401, 1e10])
+def test_a_timeout_that_no_engine_bears(timeout_s):
+    with pytest.raises(InvalidAppError, match="timeout_s"):
+        create_scheduler("tests", timeout_s=timeout_s)
+
+
+@pytest.mark.engine("docker")
+def test_an_image_that_is_an_address_is_refused_and_leaves_nothing(docker_apps, docker_proxy):
+    """The first role's image is there, so the record is made before the pull."""
+    docker_apps.scheduler = docker_apps.another(registry_username="anna", registry_password="geheim")
+    missing = error(404, "no such image: https://reg/x:1")
+
+    def of_b(exchange: Any) -> None:
+        if "-b-" in exchange.request.query["name"]:
+            missing(exchange)
+        else:
+            exchange.relay(exchange.forward())
+
+    docker_proxy.add(Fault(of_b, "POST", "/containers/create", times=None))
+    roles = [docker_apps.sh("true", "a"), docker_apps.sh("true", "b", image="https://reg/x:1")]
+    info = docker_apps.info(*roles, pull="missing")
+
+    with pytest.raises(InvalidAppError, match="image 'https://reg/x' is no name of an image"):
+        docker_apps.scheduler.schedule(info)
+
+    assert docker_apps.left(info.request.app_id) == []
 
 
 @pytest.mark.engine("docker")

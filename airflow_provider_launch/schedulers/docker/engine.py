@@ -87,8 +87,11 @@ class Engine:
     def __init__(self, connection: DockerConnection) -> None:
         self._connection = connection
         self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-        self.hostname = urlsplit(self.url).hostname
-        """Name of the engine's host; None: it is this one."""
+        try:
+            self.hostname = urlsplit(self.url).hostname
+            """Name of the engine's host; None: it is this one."""
+        except ValueError as error:
+            raise _no_address(self.url, error) from error
         self._client: APIClient | None = None
         self._mutex = threading.Lock()
 
@@ -248,6 +251,7 @@ class Engine:
 
         Raises:
             SchedulerRejectedError: the registry refused, has no such image, or is not reached by the engine.
+            InvalidAppError: there can be no image of that name.
         """
         from docker.utils import parse_repository_tag
 
@@ -422,11 +426,8 @@ class Engine:
             raise InvalidAppError("tls_cert and tls_key of the connection belong together; give both or none")
         try:
             parse_host(self.url)
-        except DockerException as error:
-            raise InvalidAppError(
-                f"host {self.url!r} of the connection is no address of a Docker engine ({error}); "
-                f"write unix:///path, tcp://host:port or ssh://user@host"
-            ) from error
+        except (DockerException, ValueError) as error:
+            raise _no_address(self.url, error) from error
         try:
             config: Any = False
             if known.tls_ca or known.tls_cert:
@@ -476,11 +477,17 @@ class Engine:
 
     def _registry_auth(self, repository: str) -> dict[str, str]:
         from docker.auth import encode_header, resolve_repository_name
+        from docker.errors import InvalidRepository
 
         known = self._connection
         if not known.registry_username:
             return {}
-        server, _ = resolve_repository_name(repository)
+        try:
+            server, _ = resolve_repository_name(repository)
+        except InvalidRepository as error:
+            raise InvalidAppError(
+                f"image {repository!r} is no name of an image ({error}); write name:tag or registry/name:tag"
+            ) from error
         wanted = (known.registry or "docker.io").partition("://")[2] or known.registry or "docker.io"
         wanted = wanted.rstrip("/")
         # The password of one registry is not shown to another.
@@ -580,6 +587,13 @@ def _require_ssh() -> None:
         raise MissingDependencyError(
             "a Docker engine behind ssh:// needs the package paramiko; install docker[ssh]"
         ) from error
+
+
+def _no_address(url: str, error: Exception) -> InvalidAppError:
+    return InvalidAppError(
+        f"host {url!r} of the connection is no address of a Docker engine ({error}); "
+        f"write unix:///path, tcp://host:port or ssh://user@host"
+    )
 
 
 def _transport_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, Optional
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
@@ -47,7 +47,7 @@ class DockerConnection(StructuredOpts):
     gpus: Optional[list[str]] = None
     """UUIDs or indices of the GPUs of the engine's host that apps may use. None means none."""
 
-    timeout_s: Annotated[float, Ge(1)] = 30.0
+    timeout_s: Annotated[float, Ge(1), Le(86400)] = 30.0
     """Seconds after which a request without an answer is given up; pulls are not meant."""
 
 
