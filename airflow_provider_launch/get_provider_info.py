@@ -152,13 +152,13 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Registry",
                         "description": "Registry that `registry_username` and "
                         "`registry_password` are for, as it "
-                        "stands before the image's name.\n"
-                        "None means Docker Hub.",
+                        "stands before the image's name or in\n"
+                        "`docker login`. None means Docker Hub.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "registry_username": {
                         "label": "Registry username",
-                        "description": "User for pulls from `registry`.",
+                        "description": "User for pulls from `registry`; `registry_password` belongs to it.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "registry_password": {

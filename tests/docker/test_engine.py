@@ -127,6 +127,33 @@ def test_a_host_that_is_no_address(clients, host):
     assert clients == []
 
 
+@pytest.mark.parametrize(
+    ("registry", "image"),
+    [
+        ("https://index.docker.io/v1/", "team/x"),
+        ("index.docker.io", "docker.io/team/x"),
+        ("docker.io", "index.docker.io/team/x"),
+        ("https://reg.example.com/v2/", "reg.example.com/x"),
+        (" REG.example.com/", "reg.example.com/x"),
+        ("reg.example.com", "REG.example.com/x"),
+        ("http://reg.example.com:5000", "reg.example.com:5000/x"),
+    ],
+)
+def test_a_registry_is_known_by_its_host(registry, image):
+    """As `docker login` writes it, and as people do."""
+    login = {"registry": registry, "registry_username": "anna", "registry_password": "geheim"}
+
+    assert Engine(DockerConnection(**login))._registry_auth(image)
+    assert not Engine(DockerConnection(**login))._registry_auth("other.example.com/x")
+
+
+@pytest.mark.parametrize("name", ["registry_username", "registry_password"])
+def test_half_a_login_is_refused(name):
+    with pytest.raises(InvalidAppError, match="registry_username and registry_password of the connection belong") as e:
+        Engine(DockerConnection(host="tcp://127.0.0.1:1", **{name: "geheim"})).image_ids()
+    assert "geheim" not in str(e.value)
+
+
 @pytest.mark.parametrize("timeout_s", [0, 86401, 1e10])
 def test_a_timeout_that_no_engine_bears(timeout_s):
     with pytest.raises(InvalidAppError, match="timeout_s"):

@@ -424,6 +424,10 @@ class Engine:
             _require_ssh()
         if bool(known.tls_cert) != bool(known.tls_key):
             raise InvalidAppError("tls_cert and tls_key of the connection belong together; give both or none")
+        if bool(known.registry_username) != bool(known.registry_password):
+            raise InvalidAppError(
+                "registry_username and registry_password of the connection belong together; give both or none"
+            )
         try:
             parse_host(self.url)
         except (DockerException, ValueError) as error:
@@ -476,7 +480,7 @@ class Engine:
         )
 
     def _registry_auth(self, repository: str) -> dict[str, str]:
-        from docker.auth import encode_header, resolve_repository_name
+        from docker.auth import encode_header, resolve_index_name, resolve_repository_name
         from docker.errors import InvalidRepository
 
         known = self._connection
@@ -488,15 +492,13 @@ class Engine:
             raise InvalidAppError(
                 f"image {repository!r} is no name of an image ({error}); write name:tag or registry/name:tag"
             ) from error
-        wanted = (known.registry or "docker.io").partition("://")[2] or known.registry or "docker.io"
-        wanted = wanted.rstrip("/")
         # The password of one registry is not shown to another.
-        if server not in {wanted, f"index.{wanted}"}:
+        if server.lower() != resolve_index_name((known.registry or "docker.io").strip().lower()):
             return {}
         login = {
             "username": known.registry_username,
-            "password": known.registry_password or "",
-            "serveraddress": _DOCKER_HUB if server in {"docker.io", "index.docker.io"} else server,
+            "password": known.registry_password,
+            "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
 

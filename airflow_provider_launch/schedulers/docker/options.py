@@ -35,11 +35,11 @@ class DockerConnection(StructuredOpts):
     """Whether the engine must prove with a certificate who it is, as far as TLS is used."""
 
     registry: Optional[str] = None
-    """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name.
-    None means Docker Hub."""
+    """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name or in
+    `docker login`. None means Docker Hub."""
 
     registry_username: Optional[str] = None
-    """User for pulls from `registry`."""
+    """User for pulls from `registry`; `registry_password` belongs to it."""
 
     registry_password: Optional[str] = None
     """Password or token for pulls from `registry`."""
