@@ -76,6 +76,24 @@ def test_a_pull_that_the_registry_refuses_names_the_user_and_hides_the_password(
     assert "geheim" not in text
 
 
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 429, 500])
+def test_whatever_a_refused_pull_is_answered_with_is_the_registrys_word(docker_apps, docker_proxy, code):
+    """Engines with the image store of containerd hand on its codes."""
+    docker_proxy.add(Fault(error(code, "denied there"), "POST", "/images/create"))
+    text = refusal(docker_apps, docker_apps.sh("true", image=NOWHERE), pull="missing")
+    assert f"image '{NOWHERE}' cannot be pulled: denied there" in text
+    assert "check its name, the connection's registry options" in text
+    assert ("limits the rate of pulls, which a login may raise" in text) == (code == 429)
+
+
+@pytest.mark.parametrize("code", [502, 503, 504])
+def test_a_pull_that_an_engine_cannot_serve_now_may_be_repeated(docker_apps, docker_proxy, code):
+    docker_proxy.add(Fault(error(code, "busy"), "POST", "/images/create"))
+    info = docker_apps.info(docker_apps.sh("true", image=NOWHERE), pull="missing")
+    with pytest.raises(SchedulerUnavailableError, match=r"cannot serve the pull now .*: busy"):
+        docker_apps.scheduler.schedule(info)
+
+
 def test_an_image_of_another_platform(docker_apps):
     text = refusal(docker_apps, docker_apps.sh("true"), platform="linux/s390x")
     assert "linux/s390x" in text

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "NotFoundError", "TakenError"]
 
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429
-_UNAVAILABLE = {_TOO_MANY, 502, 503, 504}
+_GATEWAY = {502, 503, 504}
+_UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
@@ -46,6 +47,7 @@ _PIECE_BYTES = 64 * 1024
 _PULL = "the pull"
 _LIST_NEWER = "the list of newer containers"
 _PULL_SILENCE_S = 600.0
+_LIMITED = "the registry limits the rate of pulls, which a login may raise"
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
@@ -74,7 +76,7 @@ class TakenError(LaunchError):
 
 
 class _RegistryError(LaunchError):
-    """The engine does not get on with the registry."""
+    """The registry refuses a pull, or the engine does not get on with it."""
 
 
 class Engine:
@@ -267,7 +269,7 @@ class Engine:
                     # Newer engines tell only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._pull_refused(image, text)
-        except (NotFoundError, _RegistryError) as error:
+        except _RegistryError as error:
             raise self._pull_refused(image, str(error)) from error
 
     def image_ids(self) -> list[str]:
@@ -455,13 +457,14 @@ class Engine:
         for words, cure in _LASTING:
             if words in text:
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
+        if what == _PULL and code not in _GATEWAY:
+            # Newer engines hand on what the registry says; 429 is its limit and not a busy engine.
+            return _RegistryError(f"{text}; {_LIMITED}" if code == _TOO_MANY else text)
         if code == _NOT_FOUND or (what == _LIST_NEWER and "no such container" in text.lower()):
             # While the older one is being removed, the engine answers 500 instead of 404.
             return NotFoundError(text)
         if code == _CONFLICT:
             return TakenError(text)
-        if code == _SERVER_ERROR and what == _PULL:
-            return _RegistryError(text)
         passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
         if passes or _is_outdated(response):
             return SchedulerUnavailableError(
