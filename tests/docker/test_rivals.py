@@ -113,6 +113,17 @@ def test_a_delete_does_not_hold_up_the_states_of_others(docker_apps):
     docker_apps.scheduler.cancel(other)
 
 
+def test_what_is_being_removed_has_neither_log_nor_result_any_more(docker_apps, docker_proxy):
+    """The engine answers 409 until the container is gone, and with 404 then."""
+    app_id = docker_apps.start(docker_apps.sh("echo 1 >$LAUNCH_RESULT_PATH"))
+    docker_apps.end(app_id)
+    text = "can not get logs from container which is dead or marked for removal"
+    docker_proxy.add(Fault(error(409, text), "GET", "/(logs|archive)$", times=None))
+
+    assert docker_apps.scheduler.read_logs(app_id, "main", 0).lines == []
+    assert docker_apps.scheduler.result(app_id) is None
+
+
 def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
     info = docker_apps.info(docker_apps.sh("echo begun"))
     slow = docker_apps.another()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -18,7 +19,8 @@ from airflow_provider_launch.schedulers.docker.containers import (
     void_name,
 )
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.schedulers.docker.status import Verdict, is_lasting, judge
+from airflow_provider_launch.schedulers.docker.status import Verdict, is_lasting, judge, response_from
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppState
 
@@ -89,6 +91,9 @@ class Engine:
         self.apps = apps_in(containers, self.apps.get)
         return self.apps["app"]
 
+    def answer(self) -> DescribeAppResponse:
+        return response_from(self.app(), self.judge(), self.details, "host", None)
+
     def judge(self, now: float = NOW, *, submitted: bool = False) -> Verdict:
         app = self.app()
         return judge(app, Plan.of(app), self.details, now, submitted=submitted)
@@ -105,7 +110,6 @@ def one(policy: str = "REPLICA", retries: int = 0, replicas: int = 1, **how: Any
         ("restarting", None, AppState.PENDING, Phase.RUNNING),
         ("running", None, AppState.RUNNING, Phase.RUNNING),
         ("paused", None, AppState.RUNNING, Phase.RUNNING),
-        ("removing", None, AppState.RUNNING, Phase.RUNNING),
         ("exited", 0, AppState.SUCCEEDED, Phase.SUCCEEDED),
         ("exited", 3, AppState.FAILED, Phase.FAILED),
         ("dead", None, AppState.FAILED, Phase.FAILED),
@@ -171,6 +175,67 @@ def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_void(
 
     assert (verdict.phases["b", 0], verdict.create) == (None, [])
     assert verdict.msg.startswith("lost: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "phase", "msg"),
+    [
+        (0, AppState.SUCCEEDED, Phase.SUCCEEDED, ""),
+        (3, AppState.FAILED, Phase.FAILED, "main/0 failed: exit code 3"),
+        (None, AppState.UNKNOWN, None, "deleting: the container of main/0 is being removed"),
+    ],
+)
+def test_a_container_that_is_being_removed_ended_as_it_had_ended(code, state, phase, msg) -> None:
+    """It has no processes, so an app that had ended does not run again while somebody deletes it."""
+    engine = one()
+    engine.replica("main", 0, "removing", code, finished=200 if code is not None else 0)
+    verdict = engine.judge()
+
+    assert (verdict.state, verdict.phases["main", 0], verdict.settled) == (state, phase, True)
+    assert msg in verdict.msg
+    (status,) = engine.answer().roles_statuses[0].replicas
+    assert status.exit_code == code
+    assert str(status.reason).startswith("deleting")
+
+
+@pytest.mark.parametrize(("removing", "expected"), [(True, AppState.UNKNOWN), (False, AppState.FAILED)])
+def test_a_container_that_was_removed_alive_is_lost(removing: bool, expected: AppState) -> None:
+    """Who removes it by force kills it: that is no failure that a retry makes good."""
+    engine = one(retries=int(removing))
+    engine.replica("main", 0, "removing", 137, finished=200)
+    engine.details["id1"] = dataclasses.replace(engine.details["id1"], removing=removing)
+
+    assert (engine.judge().state, engine.judge().settled) == (expected, True)
+
+
+def test_a_container_that_is_being_removed_is_not_stopped() -> None:
+    engine = one(replicas=2)
+    engine.replica("main", 0, "removing", 0, finished=301)
+    engine.replica("main", 1, "running")
+    engine.mark("cancel", 300)
+    assert [c.id for c in engine.judge().stop] == ["id2"]
+
+    engine.rows[2].update(State="removing", Status="Removal In Progress")
+    assert (engine.judge().state, engine.judge().settled) == (AppState.CANCELLED, True)
+
+
+def test_a_void_container_that_is_being_removed_is_gone() -> None:
+    """It may be a second one for an attempt that runs under another name."""
+    engine = one()
+    engine.replica("main", 0, "removing", name="c.void-1")
+    engine.replica("main", 0, "running", name="c.by-2")
+    assert [container.id for container in engine.app().replicas()] == ["id2"]
+
+    engine.rows.pop()
+    assert engine.app().voided == frozenset()
+
+
+def test_of_two_containers_for_one_attempt_that_which_stays_counts() -> None:
+    engine = one()
+    engine.replica("main", 0, "removing", name="c", created=101)
+    engine.replica("main", 0, "running", name="c.by-2", created=102)
+
+    assert [container.id for container in engine.app().replicas()] == ["id2"]
 
 
 def test_a_replica_is_retried_by_a_new_container() -> None:

@@ -66,7 +66,7 @@ class Container:
     @property
     def void(self) -> bool:
         """Whether it was renamed so that nobody starts it any more."""
-        return self.unstarted and _VOID in self._added
+        return (self.unstarted or self.removing) and _VOID in self._added
 
     @property
     def taken(self) -> bool:
@@ -81,7 +81,12 @@ class Container:
     @property
     def live(self) -> bool:
         """Whether it has processes."""
-        return self.state in {"running", "paused", "restarting", "removing"}
+        return self.state in {"running", "paused", "restarting"}
+
+    @property
+    def removing(self) -> bool:
+        """Whether somebody has removed it, and the engine is not done with that; it has ended, or was never started."""
+        return self.state == "removing"
 
     @property
     def unstarted(self) -> bool:
@@ -100,6 +105,8 @@ class Detail:
     error: str
     """Why the engine could not start it."""
     out_of_memory: bool
+    removing: bool = False
+    """It was inspected while it was being removed."""
     note: str = ""
     """What else is known about its end."""
 
@@ -114,6 +121,7 @@ class Detail:
             exit_code=state["ExitCode"],
             error=state.get("Error") or "",
             out_of_memory=bool(state.get("OOMKilled")),
+            removing=state.get("Status") == "removing",
         )
 
 
@@ -198,12 +206,14 @@ def _app(app_id: str, listed: list[Container]) -> App:
         elif container.kind == Kind.MARK:
             app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
         elif container.kind == Kind.REPLICA and container.void:
-            app.voided |= {(container.role, container.replica, container.app_attempt)}
+            # What is being removed may have been started in spite of it, so it says no more than one that is gone.
+            if container.unstarted:
+                app.voided |= {(container.role, container.replica, container.app_attempt)}
         elif container.kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
-        attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, not c.taken, c.created))
+        attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, c.removing, not c.taken, c.created))
         app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
     return app
 

@@ -239,11 +239,11 @@ class Engine:
         return self._open("GET", f"/containers/{container}/logs", query)
 
     def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
-        """Return the beginning of a file in a container and the size of the file; None: there is no such file."""
+        """Return the beginning of a file in a container, and its size; None: it is not there, or being removed."""
         try:
             with self._request("GET", f"/containers/{container}/archive", {"path": path}) as response:
                 return _only_file(_Stream(response.iter_content(65536)), limit)
-        except NotFoundError:
+        except (NotFoundError, TakenError):
             return None
 
     # ---- images and networks -----------------------------------------------------------------------------------------

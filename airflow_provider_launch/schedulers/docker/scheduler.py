@@ -243,7 +243,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 continue
             with self._catalog.mutex:
                 # One that was created some seconds ago and never ran may have failed to start.
-                if app.marks or any(c.unstarted and now - c.created > _START_S for c in app.replicas()):
+                if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
                     for container in to_inspect(app):
                         self._observer.inspect(container)
                 verdict = judge(app, Plan.of(app), self._observer.details, now)
@@ -328,7 +328,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             _check(app, role_name, k)
             try:
                 chunk, certain = self._logs.read(app, role_name, k, state, streams)
-            except NotFoundError:
+            except (NotFoundError, TakenError):  # 409: it is being removed
                 chunk, certain = LogChunk([], state or None), False
             # Nothing new is only nothing new if the list of attempts is not older than the question.
             if chunk.lines or certain or seen_at >= began:

@@ -41,7 +41,7 @@ __all__ = [
 CANCEL = "cancel"
 FAIL, _RESTART = "fail", "restart"
 _NS = 1_000_000_000
-_SIGNALS = range(129, 193)
+_SIGNALS, _SIGKILL_CODE = range(129, 193), 137
 
 Attempt = tuple[str, int, int, int]
 """Role, replica, attempt of the app, attempt of the replica."""
@@ -194,7 +194,20 @@ class _Judge:
             return Phase.RUNNING
         if self.marked_at is not None and (newest.id not in self.details or self._finished(newest) > self.marked_at):
             return Phase.STOPPED
-        return Phase.SUCCEEDED if newest.state == "exited" and newest.exit_code == 0 else Phase.FAILED
+        if newest.removing and not self._is_end_known(newest):
+            return None
+        has_exited = newest.state == "exited" or newest.removing
+        return Phase.SUCCEEDED if has_exited and self._exit_code(newest) == 0 else Phase.FAILED
+
+    def _is_end_known(self, container: Container) -> bool:
+        detail = self.details.get(container.id)
+        if detail is None or not detail.finished:
+            return False
+        # Who removes a live one by force kills it, and how it would have ended is not known.
+        return not detail.removing or detail.exit_code != _SIGKILL_CODE or detail.out_of_memory
+
+    def _exit_code(self, container: Container) -> int | None:
+        return _exit_code(container, self.details.get(container.id))
 
     def _decision(self, phases: Mapping[tuple[str, int], Phase | None]) -> Decision:
         replicas = []
@@ -280,7 +293,7 @@ class _Judge:
         detail = self.details.get(container.id)
         if detail and detail.error and container.unstarted:
             return f"it could not be started: {detail.error}"
-        code = container.exit_code
+        code = _exit_code(container, detail)
         if detail and detail.out_of_memory:
             return f"out of memory (exit code {code})"
         known = code is not None and code in _SIGNALS
@@ -288,11 +301,14 @@ class _Judge:
         return f"{text}; {detail.note}" if detail and detail.note else text
 
     def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
-        lost = [f"{role}/{k}" for (role, k), phase in phases.items() if phase is None]
-        if lost:
+        lost = next((key for key, phase in phases.items() if phase is None), None)
+        if lost is not None:
             # Whether it ran, and how it ended, is not known: a second run could be one too many.
             state = AppState.RUNNING if self.live else AppState.UNKNOWN
-            return Verdict(state, f"lost: the container of {lost[0]} was removed from outside", phases)
+            container = f"the container of {lost[0]}/{lost[1]}"
+            gone = not self.current[lost]
+            msg = f"lost: {container} was removed from outside" if gone else f"deleting: {container} is being removed"
+            return Verdict(state, msg, phases)
         verdict = Verdict(self._state_of_live(), phases=phases)
         if not self.began and self.number == 0 and not self.submitted:
             return verdict
@@ -381,12 +397,14 @@ def _replica(
         shown = AppState.CANCELLED  # never started, and never will be
     status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
     if phase is None:
-        return replace(status, reason="lost: its container was removed from outside")
+        lost = "lost: its container was removed from outside"
+        return replace(status, reason="deleting: its container is being removed" if newest else lost)
     if newest is None:
         return status
     detail = details.get(newest.id)
     status.num_restarts = newest.app_attempt + newest.attempt
-    status.exit_code = detail.exit_code if detail and newest.unstarted and detail.error else newest.exit_code
+    has_failed_start = detail is not None and newest.unstarted and detail.error
+    status.exit_code = detail.exit_code if detail and has_failed_start else _exit_code(newest, detail)
     if not newest.unstarted:
         status.start_time = newest.created
     if detail is not None and not newest.unstarted:
@@ -396,16 +414,22 @@ def _replica(
     return status
 
 
+def _exit_code(container: Container, detail: Detail | None) -> int | None:
+    # The list tells none while it is being removed.
+    return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
+
+
 def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
-    if detail is not None and detail.out_of_memory and newest.exit_code:
+    code = _exit_code(newest, detail)
+    if detail is not None and detail.out_of_memory and code:
         return "out of memory"
     if detail is not None and newest.unstarted and detail.error:
         return detail.error
     if newest.state == "dead":
         return "the engine could not clean up its container"
-    text = "stopped" if phase is Phase.STOPPED else None
-    if newest.exit_code is not None and newest.exit_code in _SIGNALS:
-        text = signal_name(newest.exit_code - 128)
+    text = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
+    if code is not None and code in _SIGNALS:
+        text = signal_name(code - 128)
     if phase is Phase.FAILED and detail is not None and detail.note:
         return f"{text}; {detail.note}" if text else detail.note
     return text
