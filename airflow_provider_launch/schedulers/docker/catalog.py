@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
@@ -14,7 +15,8 @@ from airflow_provider_launch.specs.errors import UnknownAppException
 
 __all__ = ["Catalog"]
 
-_KEPT_APPS = 5000
+_KEPT_APPS, _KEPT_REQUESTS = 5000, 200
+"""A request may have 50 KB; of apps that have ended, or are only looked at together with others, none is needed."""
 _CLOCK_S = 60
 
 
@@ -30,7 +32,8 @@ class Catalog:
         self._apps: dict[str, tuple[App, float]] = {}
         self._containers: dict[str, Container] = {}
         self._boundaries: dict[str, int] = {}
-        self._requests: dict[str, DockerRequest] = {}
+        self._requests: OrderedDict[str, DockerRequest] = OrderedDict()
+        self._guard = threading.Lock()
 
     def look(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request; return the apps, and the engine's time."""
@@ -75,7 +78,7 @@ class Catalog:
 
     def request(self, app: App) -> DockerRequest | None:
         """Return what the app was made from; None: its record was removed."""
-        known = self._requests.get(app.app_id)
+        known = self.known_request(app.app_id)
         if known is None and app.record is not None:
             try:
                 known = request_in(self._engine.inspect(app.record.id))
@@ -86,17 +89,23 @@ class Catalog:
 
     def known_request(self, app_id: str) -> DockerRequest | None:
         """Return what the app was made from, if that is known without asking."""
-        return self._requests.get(app_id)
+        with self._guard:
+            if app_id in self._requests:
+                self._requests.move_to_end(app_id)
+            return self._requests.get(app_id)
 
     def remember(self, request: DockerRequest) -> None:
-        """Keep what an app was made from."""
-        if len(self._requests) > _KEPT_APPS:
-            self._requests.clear()
-        self._requests[request.app_id] = request
+        """Keep what an app was made from, while it is among those that were asked for last."""
+        with self._guard:
+            self._requests[request.app_id] = request
+            self._requests.move_to_end(request.app_id)
+            if len(self._requests) > _KEPT_REQUESTS:
+                self._requests.popitem(last=False)
 
     def forget(self, app_id: str) -> None:
         """Forget an app that was deleted."""
-        self._requests.pop(app_id, None)
+        with self._guard:
+            self._requests.pop(app_id, None)
         self._apps.pop(app_id, None)
 
     def _seen(self, app_id: str) -> App | None:

@@ -1,0 +1,41 @@
+"""What is remembered of apps that were looked at; no engine is needed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker import catalog as module
+from airflow_provider_launch.schedulers.docker.catalog import Catalog
+
+Request: Any = SimpleNamespace
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    """Return the catalog of an engine that is not asked."""
+    engine: Any = None
+    return Catalog(engine)
+
+
+def test_requests_of_long_ago_are_forgotten_and_those_in_use_are_not(catalog):
+    """A triggerer lives for months, and a request may have 50 KB."""
+    for number in range(3 * module._KEPT_REQUESTS):
+        catalog.remember(Request(app_id=f"app-{number}"))
+        assert catalog.known_request("app-0") is not None
+
+    kept = sum(catalog.known_request(f"app-{number}") is not None for number in range(3 * module._KEPT_REQUESTS))
+    assert kept == module._KEPT_REQUESTS
+    assert catalog.known_request("app-1") is None
+
+
+def test_a_request_that_is_remembered_again_is_kept_once(catalog):
+    for _ in range(2 * module._KEPT_REQUESTS):
+        catalog.remember(Request(app_id="app"))
+    catalog.remember(Request(app_id="other"))
+
+    assert catalog.known_request("app") is not None
+    catalog.forget("app")
+    assert catalog.known_request("app") is None
