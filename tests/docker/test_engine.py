@@ -128,6 +128,21 @@ def test_a_host_that_is_no_address(clients, host):
 
 
 @pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        (["0", "1", "0"], "names a GPU twice"),
+        (["0,1"], "one GPU in each entry"),
+        (["0", ""], "one GPU in each entry"),
+        (["0", " 1"], "one GPU in each entry"),
+    ],
+)
+def test_gpus_that_cannot_be_told_apart(gpus, why):
+    """Two replicas would get the same device, or none."""
+    with pytest.raises(InvalidAppError, match=f"{why}"):
+        create_scheduler("tests", gpus=gpus)
+
+
+@pytest.mark.parametrize(
     ("registry", "image"),
     [
         ("https://index.docker.io/v1/", "team/x"),

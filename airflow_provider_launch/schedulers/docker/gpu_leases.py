@@ -6,6 +6,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import App
@@ -13,11 +14,19 @@ from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
-from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["GpuLeases"]
 
 _RIVAL_PAUSE_S, _RIVALS_S = 0.3, 5.0
+_NAMED = 5
+"""Apps that a refusal names."""
+
+
+class _Lease(NamedTuple):
+    app: App
+    gpus: set[str]
+    state: AppState
 
 
 class GpuLeases:
@@ -43,14 +52,14 @@ class GpuLeases:
         while True:
             apps, now = self._catalog.every()
             leases = self._held((app for app in apps.values() if app.app_id != request.app_id), now)
-            free = [device for device in self._gpus if not any(device in devices for _, devices in leases)]
+            free = [device for device in self._gpus if not any(device in lease.gpus for lease in leases)]
             if len(wanted) <= len(free):
                 break
-            undecided = any(not app.replicas() for app, _ in leases)
+            undecided = any(not lease.app.replicas() for lease in leases)
             if not undecided or time.monotonic() > deadline:
                 raise SchedulerRejectedError(
                     f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of {len(self._gpus)} are free on "
-                    f"the Docker engine; wait for the others"
+                    f"the Docker engine{self._holders(leases)}; wait for the others, or cancel one that nobody needs"
                 )
             time.sleep(_RIVAL_PAUSE_S)
         gpus: dict[str, list[str]] = {}
@@ -66,17 +75,27 @@ class GpuLeases:
         mine = {device for devices in request.gpus.values() for device in devices}
         apps, now = self._catalog.every()
         leases = self._held(apps.values(), now)
-        return any(devices & mine and not (app.record and app.record.id == record) for app, devices in leases)
+        return any(lease.gpus & mine and not (lease.app.record and lease.app.record.id == record) for lease in leases)
 
     def step_back(self) -> None:
         """Wait for a moment of chance, so that not all rivals come again at once."""
         time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - no secret
 
-    def _held(self, apps: Iterable[App], now: float) -> list[tuple[App, set[str]]]:
-        """Return the apps that hold GPUs, and which."""
+    def _held(self, apps: Iterable[App], now: float) -> list[_Lease]:
+        """Return the leases of apps that have not ended."""
         given = [(app, app.record.notes.get(Label.GPUS) if app.record else None) for app in apps]
         with self._catalog.mutex:
-            return [(app, set(gpus.split(","))) for app, gpus in given if gpus and not self._has_ended(app, now)]
+            leases = [
+                _Lease(app, set(gpus.split(",")), self._observer.judge(app, now).state) for app, gpus in given if gpus
+            ]
+        return [lease for lease in leases if not is_terminal(lease.state)]
 
-    def _has_ended(self, app: App, now: float) -> bool:
-        return is_terminal(self._observer.judge(app, now).state)
+    def _holders(self, leases: Iterable[_Lease]) -> str:
+        """Return which apps hold some of our GPUs, for a refusal."""
+        holders = [
+            f"app {lease.app.app_id!r} ({lease.state.name})"
+            for lease in sorted(leases, key=lambda lease: lease.app.app_id)
+            if not lease.gpus.isdisjoint(self._gpus)
+        ]
+        more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
+        return f" (held by {', '.join(holders[:_NAMED])}{more})" if holders else ""

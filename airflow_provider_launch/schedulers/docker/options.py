@@ -50,6 +50,14 @@ class DockerConnection(StructuredOpts):
     timeout_s: Annotated[float, Ge(1), Le(86400)] = 30.0
     """Seconds after which a request without an answer is given up; pulls are not meant."""
 
+    def __post_init__(self) -> None:
+        """Refuse GPUs that cannot be told apart; which an app has is kept as one text with commas."""
+        gpus = self.gpus or []
+        if any(not gpu or gpu != gpu.strip() or "," in gpu for gpu in gpus):
+            raise ValueError(f"option 'gpus' names one GPU in each entry, by UUID or index; {gpus!r} is not accepted")
+        if len(set(gpus)) < len(gpus):
+            raise ValueError(f"option 'gpus' names a GPU twice: {gpus!r}")
+
 
 @dataclass(frozen=True)
 class DockerOpts(StructuredOpts):
