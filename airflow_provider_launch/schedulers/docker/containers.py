@@ -27,6 +27,12 @@ __all__ = [
     "void_name",
 ]
 
+# Podman has states of its own, and its list shows them; its inspection maps them as we do:
+# https://github.com/containers/podman/blob/main/libpod/define/containerstate.go
+_STATES = {
+    "stopped": "exited",  # not cleaned up yet, and its exit code is known
+    "stopping": "running",  # TERM was sent, and its processes may write logs
+}
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
 _TAKEN, _VOID = ".by-", ".void-"
 _NO_MARKS: Mapping[str, Container] = MappingProxyType({})
@@ -227,8 +233,9 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
     name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
     code = _EXIT_CODE.match(row.get("Status") or "")
     exit_code = int(code.group(1)) if code else None
+    state = _STATES.get(row["State"], row["State"])
     before = known.get(row["Id"])
-    if before is not None and (before.name, before.state, before.exit_code) == (name, row["State"], exit_code):
+    if before is not None and (before.name, before.state, before.exit_code) == (name, state, exit_code):
         return before  # nothing else of a container ever changes
     labels: Mapping[str, str] = row.get("Labels") or {}
     made = labels.get(Label.NAME, "")
@@ -241,7 +248,7 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         id=row["Id"],
         name=name,
         made=made,
-        state=sys.intern(row["State"]),
+        state=sys.intern(state),
         exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
