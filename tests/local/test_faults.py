@@ -185,6 +185,28 @@ def test_killed_shim_ends_its_tree_and_fails_the_app(apps: Apps, with_supervisor
     until(lambda: not processes_below(apps.root), 5)
 
 
+@pytest.mark.parametrize("policy", [None, RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
+@pytest.mark.parametrize("with_supervisor", [False, True])
+def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, with_supervisor: bool) -> None:
+    """A restart of the worker's service sends it to all; the app must not look alive with nothing left to end it."""
+    retried = {"max_retries": 1, "retry_policy": policy} if policy else {}
+    app_id = apps.start(sh("echo up; test $LAUNCH_ATTEMPT = 1 || sleep 310", **retried), grace_s=0.5)
+    until(lambda: apps.lines(app_id) == ["up\n"])
+    shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
+    supervisor = _holder(apps.dir(app_id) / layout.LOCK)
+    assert supervisor
+    if with_supervisor:
+        os.kill(supervisor, signal.SIGTERM)
+    os.kill(shim, signal.SIGTERM)
+    found = apps.end(app_id)
+
+    if policy:
+        assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    else:
+        assert (found.state, found.msg) == (AppState.FAILED, "main/0 failed: ended from outside (SIGTERM)")
+        assert found.roles_statuses[0].replicas[0].reason == "ended from outside"
+
+
 def test_terminal_state_never_changes(apps: Apps) -> None:
     """Cancel, kill and look from many threads at once: what was terminal once stays."""
     app_id = apps.start(sh("sleep 0.2; exit 4", max_retries=1))

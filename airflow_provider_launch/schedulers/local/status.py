@@ -92,6 +92,8 @@ def _replica(replica: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaSta
 def _reason(replica: Mapping[str, Any]) -> str | None:
     if replica["lost"]:
         return "killed from outside"
+    if replica.get("outside"):  # not in records of earlier versions
+        return "ended from outside"
     if replica["signal"]:
         return signal_name(replica["signal"])
     if replica["phase"] == Phase.STOPPED.value:

@@ -126,8 +126,11 @@ class _Supervisor:
         self._reap()
         for replica in self.replicas:
             self._look_at(replica)
-        decision = decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
+        decision = self._decide()
         final = self._end_reason(decision)
+        if final is None and decision.next is Next.GO_ON and self._fail_foreign_stops():
+            decision = self._decide()
+            final = self._end_reason(decision)
         if final is None and decision.next is Next.GO_ON:
             self._start(decision)
         elif not self._stop_all():
@@ -137,6 +140,20 @@ class _Supervisor:
             return self._step()
         self._publish(final if self._all_ended() else None, decision)
         return final is not None and self._all_ended()
+
+    def _decide(self) -> Decision:
+        return decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
+
+    def _fail_foreign_stops(self) -> bool:
+        """Count as failed what ended by a TERM that was not ours; tell whether there was such a replica.
+
+        To be called where the app goes on: each of our own reasons to stop would be found again, so there is none.
+        """
+        foreign = [r for r in self.replicas if r.phase is Phase.STOPPED]
+        for replica in foreign:
+            replica.exit["outside"] = True
+            replica.phase = Phase.FAILED
+        return bool(foreign)
 
     def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
         """Return (state, message) if the app has to end now, whatever still runs."""
@@ -340,7 +357,7 @@ class _Supervisor:
             "id": replica.k,
             "phase": replica.phase.value,
             "attempt": replica.attempt,
-            **{key: replica.exit.get(key) for key in ("code", "signal", "start", "end", "lost")},
+            **{key: replica.exit.get(key) for key in ("code", "signal", "start", "end", "lost", "outside")},
         }
 
     # ---- the rest --------------------------------------------------------------------------------------------
@@ -361,6 +378,8 @@ def _phase(found: dict[str, Any]) -> Phase:
 def _reason(found: dict[str, Any]) -> str:
     if found.get("lost"):
         return "its processes were killed from outside (SIGKILL)"
+    if found.get("outside"):
+        return "ended from outside (SIGTERM)"
     if found.get("signal"):
         return f"ended by {signal_name(found['signal'])}"
     return f"exit code {found['code']}"
