@@ -95,12 +95,17 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
     """Replace the file in one step: a reader sees the old document or the new one, never half of it."""
     temporary = f"{path}.{os.getpid()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(document, file, separators=(",", ":"))
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(document, file, separators=(",", ":"))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def remove_app(root: str, app_dir: str) -> None:
@@ -112,7 +117,13 @@ def remove_app(root: str, app_dir: str) -> None:
         os.rename(app_dir, trash)
     except FileNotFoundError:
         return
-    append_journal(root, app_id, "DELETED")
+    try:
+        append_journal(root, app_id, "DELETED")
+    except OSError:
+        # A full disk: after the removal there may be room. Observers without that line look again by themselves.
+        shutil.rmtree(trash, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            append_journal(root, app_id, "DELETED")
     shutil.rmtree(trash, ignore_errors=True)
 
 

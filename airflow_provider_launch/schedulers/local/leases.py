@@ -42,11 +42,16 @@ class Leases:
     def __init__(self, root: str, app_dir: str) -> None:
         self._root = root
         self._dir = app_dir
-        self._held: list[int] = []
+        self._held: dict[str, int] = {}
+        self._chosen: dict[str, int] = {}
 
     def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Return variable name to port for every port of every role; 0 in the request means "choose"."""
-        chosen: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
+        """Return variable name to port for every port of every role; 0 in the request means "choose".
+
+        May be called again after an OSError, and chooses the same then.
+        """
+        noted: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
+        chosen = self._chosen = {**self._chosen, **noted}
         for port in chosen.values():
             self._hold(_port_lock(self._root, port))
         found: dict[str, int] = {}
@@ -56,7 +61,9 @@ class Leases:
                 if port == 0 and variable not in chosen:
                     chosen[variable] = self._choose_port()
                 found[variable] = port or chosen[variable]
-        layout.write_json(f"{self._dir}/{layout.PORTS}", chosen)
+        # Only news: a supervisor that follows another must be able to begin on a full disk.
+        if chosen != noted:
+            layout.write_json(f"{self._dir}/{layout.PORTS}", chosen)
         return found
 
     def gpus(self, roles: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> dict[str, list[str]] | None:
@@ -88,10 +95,12 @@ class Leases:
         raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
     def _hold(self, path: str) -> bool:
+        if path in self._held:
+            return True
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd = processes.try_lock(path)
         if fd is not None:
-            self._held.append(fd)
+            self._held[path] = fd
         return fd is not None
 
 

@@ -8,6 +8,7 @@ Runs in the bare interpreter of the supervisor: only modules that need nothing b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -41,9 +42,11 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
         _Shim(directory, command, grace_s).run()
         code = 0
     except BaseException:  # noqa: BLE001 - the fork must never go on as a second supervisor
-        traceback.print_exc()
+        # The log may be on a full disk.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            sys.stderr.flush()
     finally:
-        sys.stderr.flush()
         os._exit(code)
 
 

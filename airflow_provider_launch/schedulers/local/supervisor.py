@@ -8,11 +8,13 @@ Runs in a bare interpreter: only modules that need nothing but the standard libr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, leases, processes, shim
@@ -92,11 +94,13 @@ class _Supervisor:
         self.published: object = None
         self.stop_began: float | None = None
         self.wake = 0
+        self.is_leased = False
+        self.is_behind = False
+        """Something could not be written in the latest step; the next one does it."""
+        self.told_errors: set[int | None] = set()
 
     def run(self) -> None:
         self._listen()
-        self.ports = self.leases.ports(self.request["roles"])
-        self.gpus = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [])
         self._load_attempt(max(layout.numbers_in(f"{self.dir}/run"), default=0))
         while not self._step():
             idle = self._is_idle()
@@ -112,7 +116,9 @@ class _Supervisor:
 
     def _is_idle(self) -> bool:
         """Tell whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
-        return self.stop_began is None and all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
+        if self.is_behind or self.stop_began is not None:
+            return False
+        return all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
 
     def _is_asked_to_end(self) -> bool:
         return os.path.exists(f"{self.dir}/{layout.CANCEL}") or os.path.exists(f"{self.dir}/{layout.DELETE}")
@@ -123,9 +129,12 @@ class _Supervisor:
 
     def _step(self) -> bool:
         """Look, decide, act, publish; tell whether the app has ended."""
+        self.is_behind = False
         self._reap()
         for replica in self.replicas:
             self._look_at(replica)
+        if not self.is_leased:
+            self._lease()
         decision = self._decide()
         final = self._end_reason(decision)
         if final is None and decision.next is Next.GO_ON and self._fail_foreign_stops():
@@ -139,7 +148,31 @@ class _Supervisor:
             self._load_attempt(self.app_attempt + 1)
             return self._step()
         self._publish(final if self._all_ended() else None, decision)
-        return final is not None and self._all_ended()
+        if final is None or not self._all_ended():
+            return False
+        # Who wants the app away does not wait for room to write down how it ended: the removal makes room.
+        return not self.is_behind or os.path.exists(f"{self.dir}/{layout.DELETE}")
+
+    @contextlib.contextmanager
+    def _later(self) -> Iterator[None]:
+        """Leave to the next step what a full disk does not take: marks and time limit must be looked at meanwhile."""
+        try:
+            yield
+        except OSError as error:
+            if not os.path.isdir(self.dir):
+                raise  # removed by hand: there is no next step
+            self.is_behind = True
+            if error.errno not in self.told_errors:
+                self.told_errors.add(error.errno)
+                # The log may be on the same disk.
+                with contextlib.suppress(OSError):
+                    os.write(2, f"will try again: {error}\n".encode("utf-8", "replace"))
+
+    def _lease(self) -> None:
+        with self._later():
+            self.ports = self.leases.ports(self.request["roles"])
+            self.gpus = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [])
+            self.is_leased = True
 
     def _decide(self) -> Decision:
         return decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
@@ -193,7 +226,8 @@ class _Supervisor:
                 known = layout.numbers_in(f"{self.dir}/run/{app_attempt}/{role_dir}/{k}")
                 replica.attempt = max(known, default=0)
                 self.replicas.append(replica)
-        os.makedirs(f"{self.dir}/run/{app_attempt}", mode=0o700, exist_ok=True)
+        with self._later():
+            os.makedirs(f"{self.dir}/run/{app_attempt}", mode=0o700, exist_ok=True)
 
     def _path(self, replica: _Replica) -> str:
         return layout.attempt_dir(self.dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
@@ -224,7 +258,9 @@ class _Supervisor:
         end = time.time()
         found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
                  "stopped": replica.told_to_stop}  # fmt: skip
-        layout.write_json(f"{path}/exit", found, durable=True)
+        # The next supervisor would find out the same.
+        with self._later():
+            layout.write_json(f"{path}/exit", found, durable=True)
         # As a subreaper the supervisor inherits what the shim left.
         shims = {r.child for r in self.replicas}
         for pid in processes.children(os.getpid()):
@@ -249,17 +285,22 @@ class _Supervisor:
     # ---- acting ----------------------------------------------------------------------------------------------
 
     def _start(self, decision: Decision) -> None:
+        if not self.is_leased:
+            return
         wanted = {(role, k): attempt for role, k, attempt in decision.start}
         for replica in self.replicas:
             attempt = wanted.get((replica.role["name"], replica.k))
             if attempt is not None:
                 if attempt != replica.attempt:
                     replica.attempt, replica.exit, replica.told_to_stop, replica.false_starts = attempt, {}, False, 0
-                self._fork_shim(replica)
+                    replica.phase = Phase.WAITING
+                path = self._path(replica)
+                with self._later():
+                    os.makedirs(path, mode=0o700, exist_ok=True)
+                if os.path.isdir(path):
+                    self._fork_shim(replica, path)
 
-    def _fork_shim(self, replica: _Replica) -> None:
-        path = self._path(replica)
-        os.makedirs(path, mode=0o700, exist_ok=True)
+    def _fork_shim(self, replica: _Replica, path: str) -> None:
         # Blocked until the shim can answer: a stop that comes in between must not kill the shim.
         signal.pthread_sigmask(signal.SIG_BLOCK, {shim.STOP})
         pid = os.fork()
@@ -294,7 +335,8 @@ class _Supervisor:
         late = now - self.stop_began > self.request["grace_s"] + LAST_RESORT_S
         for replica in self.replicas:
             if replica.phase is Phase.WAITING:
-                self._give_up(replica)
+                with self._later():
+                    self._give_up(replica)
             if replica.phase is Phase.RUNNING and (late or not replica.told_to_stop):
                 self._signal_shim(replica, signal.SIGKILL if late else shim.STOP)
         return self._all_ended()
@@ -309,8 +351,8 @@ class _Supervisor:
             replica.phase = Phase.RUNNING  # it did start; the next look tells how it stands
             return
         replica.exit = {"start": None, "end": time.time(), "code": None, "stopped": True}
-        layout.write_json(f"{path}/exit", replica.exit)
         replica.phase = Phase.STOPPED
+        layout.write_json(f"{path}/exit", replica.exit)
 
     def _signal_shim(self, replica: _Replica, signum: int) -> None:
         if replica.child:
@@ -343,9 +385,10 @@ class _Supervisor:
         }
         if document == self.published:
             return
-        layout.write_json(f"{self.dir}/{layout.STATE}", document, durable=final is not None)
-        self.published = document
-        layout.append_journal(self.root, self.app_id, state)
+        with self._later():
+            layout.write_json(f"{self.dir}/{layout.STATE}", document, durable=final is not None)
+            layout.append_journal(self.root, self.app_id, state)
+            self.published = document
 
     def _replica_document(self, replica: _Replica) -> dict[str, Any]:
         if replica.phase is Phase.RUNNING and not replica.exit:

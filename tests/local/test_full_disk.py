@@ -1,0 +1,152 @@
+"""A disk that takes no byte more: apps still end when somebody wants them to, and what they did is not lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import AppState
+from tests.support.local import Apps, processes_below, sh, until
+
+
+class Disk:
+    """A small file system that can be filled to the last byte."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.filling = path / "filling"
+
+    def fill(self) -> None:
+        with contextlib.suppress(OSError), self.filling.open("ab", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+
+    def free(self) -> None:
+        self.filling.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"only root can mount a small disk: {error}")
+    yield Disk(path)
+    # Lazily: an observer of another test may look at it just now.
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def apps(disk: Disk) -> Iterator[Apps]:
+    root = disk.path / "root"
+    apps = Apps(create_scheduler("tests", root=str(root)), root)
+    yield apps
+    disk.free()
+    for row in apps.scheduler.list():
+        apps.scheduler.cancel(row.app_id)
+    until(lambda: not processes_below(root), 30)
+
+
+def commands(apps: Apps) -> list[int]:
+    """Return what runs of the apps besides their supervisors and shims."""
+    found = []
+    for pid in processes_below(apps.root):
+        with contextlib.suppress(OSError):
+            if b"bare.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def kill_supervisor(apps: Apps, app_id: str) -> None:
+    shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
+    supervisor = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not processes.is_locked(str(apps.dir(app_id) / layout.LOCK)))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_cancel_ends_the_processes(apps: Apps, disk: Disk, killed: bool) -> None:
+    app_id = apps.start(sh("echo up; sleep 320", port_map={"p": 0}), grace_s=0.3)
+    until(lambda: apps.lines(app_id) == ["up\n"])
+    disk.fill()
+    if killed:
+        kill_supervisor(apps, app_id)
+    apps.scheduler.cancel(app_id)
+    until(lambda: not commands(apps), 10)
+    disk.free()
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_delete_makes_room(apps: Apps, disk: Disk, killed: bool) -> None:
+    """Who deletes apps because the disk is full must get the room."""
+    app_id = apps.start(sh("head -c 200000 /dev/zero; echo; echo up >&2; sleep 321"), grace_s=0.3)
+    until(lambda: any(path.read_bytes() for path in apps.dir(app_id).rglob("stderr")))
+    disk.fill()
+    if killed:
+        kill_supervisor(apps, app_id)
+    apps.scheduler.delete(app_id)
+    until(lambda: apps.scheduler.describe(app_id) is None, 10)
+
+    assert not commands(apps)
+    until(lambda: not list((apps.root / "building").iterdir()))
+    assert disk.filling.exists()
+
+
+def test_time_limit_is_kept(apps: Apps, disk: Disk) -> None:
+    app_id = apps.start(sh("echo up; sleep 322"), grace_s=0.3, time_limit_s=2)
+    until(lambda: apps.lines(app_id) == ["up\n"])
+    disk.fill()
+    kill_supervisor(apps, app_id)
+    apps.scheduler.describe(app_id)
+    until(lambda: not commands(apps), 10)
+    disk.free()
+    found = apps.end(app_id)
+
+    assert (found.state, found.msg) == (AppState.FAILED, "time limit of 2 s reached")
+
+
+def test_app_that_cannot_begin_waits_for_room_or_its_end(apps: Apps, disk: Disk) -> None:
+    """Its ports have to be on record first; to look again and again must not use up ports and descriptors."""
+    known = apps.start(sh("true", port_map={"p": 0}))
+    apps.end(known)
+    app_id, other = "waiting", "unwanted"
+    for name in (app_id, other):
+        (apps.root / "apps" / name).mkdir()
+        document = layout.read_json(str(apps.dir(known) / layout.APP))
+        document["request"]["app_id"] = name
+        layout.write_json(str(apps.dir(name) / layout.APP), document)
+        (apps.dir(name) / "supervisor.log").touch()
+    disk.fill()
+    apps.scheduler.describe(app_id)
+    apps.scheduler.describe(other)
+    apps.scheduler.delete(other)
+    time.sleep(1)
+    assert not list(apps.dir(app_id).rglob("started"))
+    assert len(list((apps.root / "ports").iterdir())) <= 3
+    disk.free()
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    until(lambda: apps.scheduler.describe(other) is None)
+
+
+def test_removed_directory_leaves_no_supervisor(apps: Apps, disk: Disk) -> None:
+    """Who removes the files by hand must not leave a process that waits for room in them."""
+    app_id = apps.start(sh("sleep 1; exit 3"))
+    until(lambda: commands(apps))
+    subprocess.run(["rm", "-rf", str(apps.dir(app_id))], check=True)
+
+    until(lambda: not processes_below(apps.root), 10)
