@@ -143,6 +143,42 @@ def test_app_that_cannot_begin_waits_for_room_or_its_end(apps: Apps, disk: Disk)
     until(lambda: apps.scheduler.describe(other) is None)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_replica_that_succeeds_does_not_run_again(apps: Apps, disk: Disk, tmp_path: Path, killed: bool) -> None:
+    app_id = apps.start(sh(f"sleep 1; echo ran >> {tmp_path}/ran", max_retries=1))
+    until(lambda: commands(apps))
+    disk.fill()
+    if killed:
+        kill_supervisor(apps, app_id)
+    until(lambda: not commands(apps))
+    time.sleep(1)
+    apps.scheduler.describe(app_id)
+    disk.free()
+    found = apps.end(app_id)
+
+    assert (found.state, found.num_restarts, found.roles_statuses[0].replicas[0].exit_code) == (
+        AppState.SUCCEEDED,
+        0,
+        0,
+    )
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Disk) -> None:
+    app_id = apps.start(sh("exec sleep 1"), sh("exec sleep 323", "other"), grace_s=0.3)
+    shim = apps.dir(app_id) / "run/0/0-main/0/0/shim.lock"
+    until(lambda: len(commands(apps)) == 2)
+    disk.fill()
+    until(lambda: len(commands(apps)) == 1)
+    time.sleep(0.5)
+    assert processes.is_locked(str(shim))
+    apps.scheduler.cancel(app_id)
+    until(lambda: not processes.is_locked(str(shim)), 5)
+    disk.free()
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
 def test_removed_directory_leaves_no_supervisor(apps: Apps, disk: Disk) -> None:
     """Who removes the files by hand must not leave a process that waits for room in them."""
     app_id = apps.start(sh("sleep 1; exit 3"))

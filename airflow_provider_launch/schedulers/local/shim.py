@@ -24,6 +24,8 @@ __all__ = ["pipe", "run"]
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 STOP = signal.SIGTERM
 _STEP_S = 0.05
+_ROOM_PAUSE_S = 0.5
+"""Between two tries to write on a full disk."""
 _RESET = (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
@@ -71,7 +73,7 @@ class _Shim:
         if not self.stopped:
             self.pid = self._fork_command()
             self._wait(wake)
-        self._write_exit(started)
+        self._keep_exit(self._exit(started), wake)
 
     def _claim(self) -> bool:
         """Create `started`, or learn that the attempt was begun or given up before."""
@@ -165,7 +167,7 @@ class _Shim:
             if pid == self.pid:
                 self.status = status
 
-    def _write_exit(self, started: float) -> None:
+    def _exit(self, started: float) -> dict[str, Any]:
         document: dict[str, Any] = {
             "start": started,
             "end": time.time(),
@@ -178,7 +180,22 @@ class _Shim:
             document["code"] = 128 + os.WTERMSIG(self.status)
         else:
             document["code"] = os.WEXITSTATUS(self.status)
-        layout.write_json(f"{self.directory}/exit", document, durable=True)
+        return document
+
+    def _keep_exit(self, document: dict[str, Any], wake: int) -> None:
+        """Write `exit`, on a full disk as soon as there is room: without it the command would run once more."""
+        while True:
+            try:
+                layout.write_json(f"{self.directory}/exit", document, durable=True)
+            except OSError:
+                # Who stops the replica, or has removed its files, does not wait for its exit code.
+                if self.stopped or not os.path.isdir(self.directory):
+                    raise
+            else:
+                return
+            ready, _, _ = select.select([wake], [], [], _ROOM_PAUSE_S)
+            if ready:
+                os.read(wake, 4096)
 
 
 def pipe() -> tuple[int, int]:
