@@ -207,6 +207,14 @@ def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, 
         assert found.roles_statuses[0].replicas[0].reason == "ended from outside"
 
 
+def test_retry_does_not_cost_the_supervisor(apps: Apps) -> None:
+    """Without one nobody keeps the time limit until somebody looks."""
+    app_id = apps.start(sh("test $LAUNCH_ATTEMPT = 1", max_retries=1, retry_policy=RetryPolicy.REPLICA))
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert (apps.dir(app_id) / "supervisor.log").read_text() == ""
+
+
 def test_terminal_state_never_changes(apps: Apps) -> None:
     """Cancel, kill and look from many threads at once: what was terminal once stays."""
     app_id = apps.start(sh("sleep 0.2; exit 4", max_retries=1))

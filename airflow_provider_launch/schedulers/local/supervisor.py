@@ -140,6 +140,8 @@ class _Supervisor:
         if final is None and decision.next is Next.GO_ON and self._fail_foreign_stops():
             decision = self._decide()
             final = self._end_reason(decision)
+        # Before a retry is started, which takes the place of what failed.
+        message = self._failure(decision) if decision.cause else ""
         if final is None and decision.next is Next.GO_ON:
             self._start(decision)
         elif not self._stop_all():
@@ -147,7 +149,7 @@ class _Supervisor:
         elif final is None:
             self._load_attempt(self.app_attempt + 1)
             return self._step()
-        self._publish(final if self._all_ended() else None, decision)
+        self._publish(final if self._all_ended() else None, message)
         if final is None or not self._all_ended():
             return False
         # Who wants the app away does not wait for room to write down how it ended: the removal makes room.
@@ -369,10 +371,8 @@ class _Supervisor:
 
     # ---- telling ---------------------------------------------------------------------------------------------
 
-    def _publish(self, final: tuple[str, str] | None, decision: Decision) -> None:
-        state, message = final or ("RUNNING", "")
-        if final is None and decision.cause is not None:
-            message = self._failure(decision)
+    def _publish(self, final: tuple[str, str] | None, message: str) -> None:
+        state, message = final or ("RUNNING", message)
         document = {
             "state": state,
             "final": final is not None,
