@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.schedulers.local import layout, leases, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import (
     AppDef,
@@ -17,10 +21,11 @@ from airflow_provider_launch.specs import (
     InvalidAppError,
     LaunchError,
     Resource,
+    RetryPolicy,
     Role,
     macros,
 )
-from tests.support.local import Apps, sh
+from tests.support.local import Apps, processes_below, sh, until
 
 
 def test_host_and_signal_without_a_name_are_told(apps: Apps) -> None:
@@ -116,6 +121,102 @@ def test_gpus_are_leased_one_app_each(tmp_path) -> None:
             time.sleep(0.05)
     scheduler.cancel(again)
     apps.end(again)
+
+
+GPU = Resource(cpu=1, gpu=1, memMB=1)
+
+
+@pytest.fixture
+def gpu_apps(tmp_path: Path) -> Iterator[Callable[..., Apps]]:
+    made: list[Apps] = []
+
+    def make(*gpus: str) -> Apps:
+        made.append(Apps(create_scheduler("gpus", root=str(tmp_path / "root"), gpus=list(gpus)), tmp_path / "root"))
+        return made[-1]
+
+    yield make
+    for apps in made:
+        for row in apps.scheduler.list():
+            apps.scheduler.cancel(row.app_id)
+        until(lambda apps=apps: not processes_below(apps.root), 30)
+
+
+def shim_of(apps: Apps, app_id: str, k: int = 0) -> int:
+    path = str(apps.dir(app_id) / f"run/0/0-main/{k}/0/pid")
+    until(lambda: layout.read_json(path))
+    return int(layout.read_json(path)["shim"])
+
+
+def supervisor_of(shim: int) -> int:
+    return int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_gpu_that_another_app_got_meanwhile_is_lost(gpu_apps: Callable[..., Apps]) -> None:
+    """The out-of-memory killer ended all of the first app, and the next one was faster than its retry."""
+    apps = gpu_apps("GPU-a", "GPU-b")
+    script = "echo $CUDA_VISIBLE_DEVICES; test $LAUNCH_ATTEMPT = 1 || exec sleep 330"
+    first = apps.start(sh(script, resource=GPU, max_retries=1))
+    until(lambda: apps.lines(first) == ["GPU-a\n"])
+    shim = shim_of(apps, first)
+    os.kill(supervisor_of(shim), signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    until(lambda: not processes_below(apps.dir(first)))
+    second = apps.start(sh(script, resource=GPU))
+    until(lambda: apps.lines(second) == ["GPU-a\n"])
+
+    assert apps.end(first).state is AppState.SUCCEEDED
+    assert apps.lines(first) == ["GPU-a\n", "GPU-b\n"]
+
+
+def test_app_without_a_gpu_left_says_so(gpu_apps: Callable[..., Apps]) -> None:
+    apps = gpu_apps("GPU-a")
+    role = sh("echo up; exec sleep 331", resource=GPU, max_retries=1)
+    first = apps.start(role)
+    shim = shim_of(apps, first)
+    os.kill(supervisor_of(shim), signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    until(lambda: not processes_below(apps.dir(first)))
+    second = apps.start(role)
+    until(lambda: apps.lines(second) == ["up\n"])
+    found = apps.end(first)
+
+    assert found.state is AppState.FAILED
+    assert "another app took the GPUs" in found.msg
+
+
+def test_next_supervisor_takes_the_lease_over_from_shims(gpu_apps: Callable[..., Apps], tmp_path: Path) -> None:
+    """The shim that held the GPUs for all ends, and a replica that was started later still runs on one."""
+    apps = gpu_apps("GPU-a", "GPU-b")
+    script = (
+        f"until test -e {tmp_path}/go$LAUNCH_REPLICA_ID; do sleep 0.05; done; "
+        "case $LAUNCH_REPLICA_ID$LAUNCH_ATTEMPT in 10) exit 1;; 11) exec sleep 332;; esac"
+    )
+    retried = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
+    app_id = apps.start(sh(script, num_replicas=2, resource=GPU, **retried))
+    first, second = (shim_of(apps, app_id, k) for k in range(2))
+    os.kill(supervisor_of(first), signal.SIGKILL)
+    (tmp_path / "go1").touch()
+    until(lambda: processes.start_time(second) == "")
+    apps.scheduler.describe(app_id)
+    again = str(apps.dir(app_id) / "run/0/0-main/1/1/pid")
+    until(lambda: layout.read_json(again))
+    (tmp_path / "go0").touch()
+    until(lambda: processes.start_time(first) == "")
+    time.sleep(1)
+
+    assert leases.free_gpus(str(apps.root), ["GPU-a", "GPU-b"]) == []
+
+
+def test_look_at_a_gpu_does_not_keep_an_app_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks which GPUs are free holds the lock for a moment."""
+    roles = [{"name": "main", "replicas": [{}], "gpu": 1}]
+    (tmp_path / "gpus").mkdir()
+    observer = processes.try_lock(str(tmp_path / "gpus/GPU-a.lock"))
+    assert observer is not None
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(observer))
+    found = leases.Leases(str(tmp_path), str(tmp_path)).gpus(roles, ["GPU-a"], lambda: False)
+
+    assert found == {"main/0": ["GPU-a"]}
 
 
 @pytest.mark.parametrize(

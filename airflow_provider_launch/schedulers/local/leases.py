@@ -11,7 +11,8 @@ import os
 import random
 import re
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch.schedulers.environment import port_variable
@@ -22,6 +23,7 @@ __all__ = ["Leases", "free_gpus", "gpu_env"]
 FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range from which Linux takes the ports of outgoing connections."""
 GPUS = "gpus.json"
+_TRIES, _PAUSE_S = 20, 0.05
 
 
 def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:
@@ -44,6 +46,8 @@ class Leases:
         self._dir = app_dir
         self._held: dict[str, int] = {}
         self._chosen: dict[str, int] = {}
+        self.is_partial = False
+        """Only shims of a former supervisor hold some of the GPUs: ask again, they are free when those have ended."""
 
     def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Return variable name to port for every port of every role; 0 in the request means "choose".
@@ -66,26 +70,46 @@ class Leases:
             layout.write_json(f"{self._dir}/{layout.PORTS}", chosen)
         return found
 
-    def gpus(self, roles: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> dict[str, list[str]] | None:
-        """Return `role/replica` to devices; None if too few are free."""
+    def gpus(
+        self, roles: Sequence[Mapping[str, Any]], devices: Sequence[str], shims_live: Callable[[], bool]
+    ) -> dict[str, list[str]] | None:
+        """Return `role/replica` to devices; None if too few are free.
+
+        Args:
+            roles: of the request.
+            devices: all of the host.
+            shims_live: whether a shim lives that inherited what a former supervisor held.
+        """
         known: dict[str, list[str]] | None = layout.read_json(f"{self._dir}/{GPUS}")
-        if known is not None:
-            for device in (device for group in known.values() for device in group):
-                self._hold(_gpu_lock(self._root, device))
+        if known is not None and self._hold_again(known, shims_live):
             return known
-        free = iter(devices)
+        # Those that are left of a lost lease first: then nothing is held in vain.
+        free = iter(sorted(devices, key=lambda device: _gpu_lock(self._root, device) not in self._held))
         found: dict[str, list[str]] = {}
         for role in roles:
             for k in range(len(role["replicas"]) if role["gpu"] else 0):
                 group: list[str] = []
                 while len(group) < role["gpu"]:
-                    taken = next((device for device in free if self._hold(_gpu_lock(self._root, device))), None)
+                    taken = next((d for d in free if self._hold(_gpu_lock(self._root, d), patiently=True)), None)
                     if taken is None:
                         return None
                     group.append(taken)
                 found[f"{role['name']}/{k}"] = group
         layout.write_json(f"{self._dir}/{GPUS}", found)
         return found
+
+    def _hold_again(self, known: Mapping[str, Sequence[str]], shims_live: Callable[[], bool]) -> bool:
+        """Take what is on record as leased; tell whether it still is, by us or by a shim that lives."""
+        locks = [_gpu_lock(self._root, device) for group in known.values() for device in group]
+        # More than once: a shim may be on its way, which holds the lease already but not its own lock.
+        for _ in range(_TRIES):
+            held = [self._hold(lock) for lock in locks]
+            self.is_partial = not all(held)
+            if not self.is_partial or shims_live():
+                return True
+            time.sleep(_PAUSE_S)
+        self.is_partial = False
+        return False
 
     def _choose_port(self) -> int:
         # Random, so that two hosts' users of one root and two roots of one host seldom meet.
@@ -94,11 +118,11 @@ class Leases:
                 return port
         raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
-    def _hold(self, path: str) -> bool:
+    def _hold(self, path: str, *, patiently: bool = False) -> bool:
         if path in self._held:
             return True
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = processes.try_lock(path)
+        fd = processes.take_lock(path) if patiently else processes.try_lock(path)
         if fd is not None:
             self._held[path] = fd
         return fd is not None

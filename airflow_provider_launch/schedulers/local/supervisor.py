@@ -27,7 +27,6 @@ PAUSE_S = 0.2
 """How often marks and adopted shims are looked at; an own child wakes the supervisor at once."""
 LAST_RESORT_S = 15.0
 """Seconds after the grace time until a shim that does not answer is killed with its command."""
-LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
 FALSE_STARTS = 3
 """How often a shim may end before it has begun, for want of disk or memory, until the attempt counts as failed."""
 LOST_CODE = 128 + signal.SIGKILL
@@ -40,22 +39,12 @@ def main(app_dir: str) -> None:
     if os.fork():
         # The launcher waits for this process only: no zombie stays behind in it.
         os._exit(0)
-    lock = _take_lock(f"{app_dir}/{layout.LOCK}")
+    lock = processes.take_lock(f"{app_dir}/{layout.LOCK}")
     if lock is None:
         return
     state = layout.read_json(f"{app_dir}/{layout.STATE}")
     if state is None or not state.get("final"):
         _Supervisor(app_dir, lock).run()
-
-
-def _take_lock(path: str) -> int | None:
-    # More than once: an observer that looks whether the lock is held holds it for a moment itself.
-    for _ in range(LOCK_TRIES):
-        lock = processes.try_lock(path)
-        if lock is not None:
-            return lock
-        time.sleep(LOCK_PAUSE_S)
-    return None
 
 
 class _Replica:
@@ -133,7 +122,7 @@ class _Supervisor:
         self._reap()
         for replica in self.replicas:
             self._look_at(replica)
-        if not self.is_leased:
+        if not self.is_leased or self.leases.is_partial:
             self._lease()
         decision = self._decide()
         final = self._end_reason(decision)
@@ -171,10 +160,19 @@ class _Supervisor:
                     os.write(2, f"will try again: {error}\n".encode("utf-8", "replace"))
 
     def _lease(self) -> None:
+        """Take ports and GPUs, or take over what only shims of a former supervisor hold."""
+        self.is_leased = False
         with self._later():
             self.ports = self.leases.ports(self.request["roles"])
-            self.gpus = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [])
+            found = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [], self._adopted_live)
+            # Others would do, but not for what already runs on the lost ones.
+            is_used = any(r.phase is Phase.RUNNING for r in self.replicas)
+            self.gpus = None if self.gpus and found != self.gpus and is_used else found
             self.is_leased = True
+
+    def _adopted_live(self) -> bool:
+        """Tell whether a shim of a former supervisor lives: it holds what that one held."""
+        return any(not r.child and processes.is_locked(f"{self._path(r)}/shim.lock") for r in self.replicas)
 
     def _decide(self) -> Decision:
         return decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
@@ -200,7 +198,7 @@ class _Supervisor:
         if self._is_asked_to_end():
             return "CANCELLED", "cancelled by request"
         if self.gpus is None:
-            return "FAILED", "another app took the GPUs of this host between submission and start"
+            return "FAILED", "another app took the GPUs of this host while nothing of this app ran on them"
         if self._is_over_time():
             return "FAILED", f"time limit of {self.request['time_limit_s']:g} s reached"
         return None
