@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,8 +15,10 @@ import pytest
 
 from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
-from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs import AppState, SchedulerUnavailableError
 from tests.support.local import Apps, processes_below, sh, until
+
+FILES = 300
 
 
 class Disk:
@@ -24,21 +27,29 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.filling = path / "filling"
+        self.files = path / "files"
 
     def fill(self) -> None:
         with contextlib.suppress(OSError), self.filling.open("ab", buffering=0) as file:
             while file.write(b"x" * 4096):
                 pass
 
+    def fill_with_files(self) -> None:
+        self.files.mkdir()
+        with contextlib.suppress(OSError):
+            for n in range(FILES):
+                (self.files / str(n)).touch()
+
     def free(self) -> None:
         self.filling.unlink(missing_ok=True)
+        shutil.rmtree(self.files, ignore_errors=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     path = tmp_path / "disk"
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size=1m,nr_inodes={FILES}", "none", str(path)]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -175,6 +186,21 @@ def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Di
     apps.scheduler.cancel(app_id)
     until(lambda: not processes.is_locked(str(shim)), 5)
     disk.free()
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
+def test_wish_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -> None:
+    """The caller can repeat it; a bare OSError would be taken for a mistake of ours."""
+    app_id = apps.start(sh("echo up; sleep 324"), grace_s=0.3)
+    until(lambda: apps.lines(app_id) == ["up\n"])
+    disk.fill_with_files()
+    with pytest.raises(SchedulerUnavailableError, match="No space left"):
+        apps.scheduler.cancel(app_id)
+    with pytest.raises(SchedulerUnavailableError, match="No space left"):
+        apps.scheduler.delete(app_id)
+    disk.free()
+    apps.scheduler.cancel(app_id)
 
     assert apps.end(app_id).state is AppState.CANCELLED
 

@@ -83,11 +83,11 @@ def numbers_in(path: str) -> list[int]:
 
 
 def read_json(path: str) -> Any:
-    """Return the document, or None where there is no such file."""
+    """Return the document, or None where there is none: no such file, or one that a power loss has emptied."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
 
 

@@ -53,7 +53,7 @@ class Observed:
         self._place = (inode, offset + len(data))
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            app_id = line.partition(b" ")[0].decode()
+            app_id = line.partition(b" ")[0].decode("utf-8", "replace")
             self._answers.pop(app_id, None)
             if line.endswith(b" DELETED"):
                 self._roles.pop(app_id, None)

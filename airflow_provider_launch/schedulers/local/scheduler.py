@@ -117,6 +117,8 @@ class LocalScheduler(Scheduler[LocalOpts]):
             self._refuse_taken_gpus(request)
             self._commit(request, dryrun_info.app, app_dir)
             existing = self._app(request.app_id)
+        if existing is None and os.path.isdir(app_dir):
+            raise SchedulerRejectedError(f"{layout.APP} in {app_dir!r} is damaged; remove that directory")
         if existing is None:
             raise SchedulerUnavailableError(
                 f"app {request.app_id!r} was deleted while it was submitted; submit it again"
@@ -238,7 +240,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
-            raise SchedulerUnavailableError(f"cannot read {self.root!r}: {error.strerror}") from error
+            raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
     def _end_rebooted(self, app_dir: str, app: dict[str, Any], document: dict[str, Any] | None) -> dict[str, Any]:
         final = status.rebooted(document, app, time.time())
@@ -290,24 +292,27 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _delete_existing(self, app_id: str) -> None:
         app_dir = self._dir(app_id)
-        if not self._has_ended(app_dir):
-            # The supervisor cancels the app, and removes the directory when all has ended.
-            self._mark(app_id, layout.DELETE)
-        # Also if it ended just now: then the supervisor may not see the mark any more.
-        if self._has_ended(app_dir):
-            layout.remove_app(self.root, app_dir)
+        with self._readable():
+            if not self._has_ended(app_dir):
+                # The supervisor cancels the app, and removes the directory when all has ended.
+                self._mark(app_id, layout.DELETE)
+            # Also if it ended just now: then the supervisor may not see the mark any more.
+            if self._has_ended(app_dir):
+                layout.remove_app(self.root, app_dir)
 
     def _mark(self, app_id: str, name: str) -> None:
         app_dir = self._dir(app_id)
         app = self._app(app_id)
-        if app is None or self._has_ended(app_dir):
-            return
-        if app["host"] != socket.gethostname():
-            raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, socket.gethostname())}")
-        try:
-            os.close(os.open(f"{app_dir}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except FileNotFoundError:
-            return
+        with self._readable():
+            if app is None or self._has_ended(app_dir):
+                return
+            here = socket.gethostname()
+            if app["host"] != here:
+                raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, here)}")
+            try:
+                os.close(os.open(f"{app_dir}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            except FileNotFoundError:
+                return
         self._ensure(app_dir)
 
     def _sweep(self) -> None:
@@ -318,8 +323,12 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return
         stamp.touch()
         for app_dir in Path(self.root, "apps").iterdir():
-            if not self._has_ended(str(app_dir)):
-                continue
+            # One that cannot be read or removed must not keep the others.
+            with contextlib.suppress(OSError):
+                self._sweep_app(app_dir, now)
+
+    def _sweep_app(self, app_dir: Path, now: float) -> None:
+        if self._has_ended(str(app_dir)):
             ended = (app_dir / layout.STATE).stat().st_mtime
             if now - ended > self.connection.keep_days * _DAY_S:
                 layout.remove_app(self.root, str(app_dir))
@@ -338,12 +347,13 @@ class LocalScheduler(Scheduler[LocalOpts]):
             found = app_from_dict(app["app"]).roles
             self._observed.keep_roles(app_id, found)
         role = check_replica(found, role_name, k)
-        over = self._has_ended(app_dir)
-        if not over and not os.path.isdir(app_dir):
-            raise UnknownAppException(app_id)
-        return log_files.read_chunk(
-            app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
-        )
+        with self._readable():
+            over = self._has_ended(app_dir)
+            if not over and not os.path.isdir(app_dir):
+                raise UnknownAppException(app_id)
+            return log_files.read_chunk(
+                app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
+            )
 
     # ---- supervisor ------------------------------------------------------------------------------------------
 
