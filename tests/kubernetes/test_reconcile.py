@@ -41,17 +41,20 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
     return {"failed": 1, "failedIndexes": "0", "startTime": STARTED, "conditions": [condition]}
 
 
-def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: bool) -> Plan:
+def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: Any) -> Plan:
     names = "ab"[: len(policies)]
     roles = (PlannedRole(name, name, 2, RolePolicy(how, retries)) for name, how in zip(names, policies, strict=True))
-    return Plan(tuple(roles), limit, 10, how.get("queue", False), how.get("leader", False))
+    return Plan(tuple(roles), limit, 10, how.get("queue", False), how.get("leader", False), how.get("ttl_s"))
 
 
 ONE, TWO = plan("APPLICATION"), plan("APPLICATION", "APPLICATION")
+KEPT = plan("APPLICATION", "APPLICATION", ttl_s=60)
+"""Of a Job that has ended, its observers say when it may go."""
 
 
 def job(role: str, status: dict[str, Any], attempt: int = 0, **fields: Any) -> Any:
     spec = {"suspend": fields.get("suspend", False), "parallelism": fields.get("parallelism", 2), "completions": 2}
+    spec |= {"ttlSecondsAfterFinished": fields["ttl_s"]} if "ttl_s" in fields else {}
     notes = {"launch.io/ended": fields["ended"]} if "ended" in fields else {}
     return job_of(
         {
@@ -89,6 +92,7 @@ def steps(verdict: Verdict) -> list[Any]:
     found += ["settle"] if verdict.settle_failure else []
     found += ["create"] if verdict.create else []
     found += [("release", *(one.role for one in verdict.release))] if verdict.release is not None else []
+    found += [("expire", *(f"{one.role}{one.attempt}" for one in verdict.expire))] if verdict.expire else []
     return found
 
 
@@ -334,6 +338,54 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
     ),
     "a Job was removed from outside": (TWO, app(anchor(), job("a", RUNS)), AppState.RUNNING, []),
     "a Job was removed, the other has ended": (TWO, app(anchor(), job("a", DONE)), AppState.UNKNOWN, []),
+    "a Job has ended before the app: it stays": (
+        KEPT,
+        app(anchor(), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [],
+    ),
+    "the app has ended: its Jobs may go": (
+        KEPT,
+        app(anchor(), job("a", DONE), job("b", DONE)),
+        AppState.SUCCEEDED,
+        [("expire", "a0", "b0")],
+    ),
+    "somebody else has let one of them go": (
+        KEPT,
+        app(anchor(result="SUCCEEDED"), job("a", DONE, ttl_s=60), job("b", DONE)),
+        AppState.SUCCEEDED,
+        [("expire", "b0")],
+    ),
+    "a Job was removed, the others may go as well": (
+        KEPT,
+        app(anchor(), job("a", DONE)),
+        AppState.UNKNOWN,
+        [("expire", "a0")],
+    ),
+    "the Jobs of all attempts may go": (
+        plan("APPLICATION", retries=1, ttl_s=60),
+        app(anchor(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
+        AppState.FAILED,
+        [("expire", "a0", "a1")],
+    ),
+    "it succeeded, and one Job has gone": (
+        KEPT,
+        app(anchor(result="SUCCEEDED"), job("b", DONE, ttl_s=60)),
+        AppState.SUCCEEDED,
+        [],
+    ),
+    "it was cancelled, and all Jobs have gone": (
+        KEPT,
+        app(anchor(result="CANCELLED", cancelled="true")),
+        AppState.CANCELLED,
+        [],
+    ),
+    "it failed, and the Job that failed has gone": (
+        KEPT,
+        app(anchor(result="FAILED"), job("b", failed(), ended=PEER, ttl_s=60)),
+        AppState.FAILED,
+        [],
+    ),
 }
 
 
@@ -343,6 +395,22 @@ def test_state_and_next_step(name):
     verdict = judge(given, known, NOW)
 
     assert (verdict.state, steps(verdict)) == (state, todo)
+
+
+def test_the_success_of_an_app_lets_its_jobs_go_without_the_anchor():
+    """One list of Jobs is enough to see that nothing is left to do."""
+    first = judge(app(None, job("a", DONE), job("b", DONE)), KEPT, NOW)
+    again = judge(app(None, job("a", DONE, ttl_s=60), job("b", DONE, ttl_s=60)), KEPT, NOW)
+
+    assert (first.state, steps(first)) == (AppState.SUCCEEDED, [("expire", "a0", "b0")])
+    assert (again.state, steps(again)) == (AppState.SUCCEEDED, [])
+
+
+def test_the_cause_of_a_failure_outlives_the_job_that_failed():
+    noted = anchor(result="FAILED", **{"why-0": "a/0 failed: exit code 3"})
+    given = app(noted, job("b", failed(), ended=PEER, ttl_s=60))
+
+    assert judge(given, KEPT, NOW).msg == "a/0 failed: exit code 3"
 
 
 def test_only_a_submitter_begins():

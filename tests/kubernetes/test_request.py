@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import anchor_body, format_request, job_body, pod_body
+from airflow_provider_launch.schedulers.kubernetes.bodies import (
+    anchor_body,
+    format_request,
+    job_body,
+    plan_text,
+    pod_body,
+)
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, packed, unpacked
@@ -23,6 +29,8 @@ from airflow_provider_launch.specs import (
     VolumeMount,
     macros,
 )
+
+TTL = {"job": {"ttlSecondsAfterFinished": 5}}
 
 
 def role(name: str = "main", **fields: Any) -> Role:
@@ -281,6 +289,17 @@ def test_an_option_of_the_job(option, value, field, sent):
     assert job(role(), **{option: value})["spec"].get(field) == sent
 
 
+@pytest.mark.parametrize("how", [{"max_retries": 1}, {}])
+@pytest.mark.parametrize(("opts", "ttl_s"), [({"ttl_s": 60}, 60), ({"ttl_s": None}, None), ({"overlay": TTL}, 5)])
+def test_a_job_that_ends_before_its_app_says_no_ttl_of_its_own(how, opts, ttl_s):
+    """It would begin at the end of the Job, and remove what the app still needs."""
+    made = request(*([role(**how)] if how else [role(), role("b")]), **opts)
+    found = job_body(made, made.roles[0], 0)
+
+    assert "ttlSecondsAfterFinished" not in found["spec"]
+    assert json.loads(plan_text(made))["ttl_s"] == ttl_s
+
+
 def test_run_as_user_stays_restricted():
     assert pod(role(), run_as_user=1000)["securityContext"] == {
         "runAsNonRoot": True,
@@ -339,6 +358,7 @@ def test_an_overlay_reaches_every_other_field():
         ({"job": {"suspend": False}}, "suspend"),
         ({"container": {"command": ["x"]}}, "command"),
         ({"pod": {"securityContext": ["x"]}}, "securityContext"),
+        ({"job": {"ttlSecondsAfterFinished": "1h"}}, "whole number"),
     ],
 )
 def test_an_overlay_that_cannot_be_is_refused(overlay, word):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_provider_launch.specs import AppState, Resource, RetryPolicy
+from airflow_provider_launch.specs import AppState, Resource, RetryPolicy, is_terminal
 from tests.faults import Fault, error
 
 pytestmark = pytest.mark.engine("kubernetes")
@@ -147,6 +147,39 @@ def test_nothing_stays_after_the_ttl(kubernetes_apps):
         time.sleep(0.5)
 
     assert apps.scheduler.describe(app_id) is None
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes_proxy, code):
+    """A role that is done early keeps its Job; then all go, and in no process the end is taken back."""
+    apps = kubernetes_apps
+    train = apps.sh(f"sleep 8; exit {code}", "train")
+    app_id = apps.start(apps.sh("true", "prep"), train, overlay={"job": {"ttlSecondsAfterFinished": 3}})
+    seen = []
+    before = kubernetes_proxy.count("PATCH")
+    deadline = time.monotonic() + 90
+    while (found := apps.scheduler.describe(app_id)) is not None:
+        assert time.monotonic() < deadline, found
+        seen.append(found)
+        if is_terminal(found.state) and (other := apps.another().describe(app_id)):
+            seen.append(other)
+        time.sleep(0.3)
+
+    states = list(dict.fromkeys(one.state for one in seen if one.state is not AppState.PENDING))
+    assert states == [AppState.RUNNING, AppState.FAILED if code else AppState.SUCCEEDED]
+    assert {one.msg for one in seen if one.state is AppState.FAILED} <= {"train/0 failed: exit code 3"}
+    # The result, and the two Jobs; of a failure the end too.
+    assert kubernetes_proxy.count("PATCH") - before <= (4 if code else 3)
+
+
+def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_apps):
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("true"), overlay={"job": {"ttlSecondsAfterFinished": 1}})
+    seen = []
+    while (found := apps.scheduler.describe(app_id)) is not None:
+        seen.append(found.state)
+
+    assert AppState.UNKNOWN not in seen
 
 
 def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps):

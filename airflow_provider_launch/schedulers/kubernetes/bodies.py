@@ -27,6 +27,7 @@ CONTAINER = "main"
 BACKSTOP_S = 60
 """Seconds after which Kubernetes ends what no observer has ended."""
 _REPLICA = "LAUNCH_REPLICA_ID"
+_TTL = "ttlSecondsAfterFinished"
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
 
 
@@ -82,10 +83,13 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
     if request.success_policy == "leader" and role is request.roles[0]:
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     if request.ttl_s is not None:
-        spec["ttlSecondsAfterFinished"] = request.ttl_s
+        spec[_TTL] = request.ttl_s
     if request.time_limit_s is not None:
         spec["activeDeadlineSeconds"] = math.ceil(request.time_limit_s) + request.grace_s + BACKSTOP_S
     queue = {Tag.QUEUE: request.queue} if request.queue else {}
+    spec = merged(spec, request.job)
+    if _has_later_jobs(request):
+        spec.pop(_TTL, None)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -99,7 +103,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 Note.PLAN: plan_text(request),
             },
         },
-        "spec": merged(spec, request.job),
+        "spec": spec,
     }
 
 
@@ -159,8 +163,14 @@ def plan_text(request: KubernetesRequest) -> str:
         "grace_s": request.grace_s,
         "queue": request.queue is not None,
         "leader": request.success_policy == "leader",
+        **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
     }
     return json.dumps(plan, separators=(",", ":"))
+
+
+def _has_later_jobs(request: KubernetesRequest) -> bool:
+    """Tell whether a Job may end long before its app; its TTL can begin only when the app has ended."""
+    return len(request.roles) > 1 or request.restarts
 
 
 def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:

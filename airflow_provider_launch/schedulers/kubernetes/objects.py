@@ -12,6 +12,8 @@ from typing import Any
 from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
 from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
 
 __all__ = [
     "Anchor",
@@ -49,6 +51,8 @@ class Plan:
     queue: bool
     leader: bool = False
     """Whether the end of replica 0 of the first role is that of the app."""
+    ttl_s: int | None = None
+    """How long the Jobs stay once the app has ended. None: for ever, or as they say themselves."""
 
     def decides(self, job: Job) -> bool:
         """Tell whether the job is the one whose replica 0 decides."""
@@ -102,9 +106,15 @@ class Anchor:
         return Note.CANCELLED in self.annotations
 
     @property
-    def failed(self) -> bool:
-        """Whether it is settled that the app has failed."""
-        return self.annotations.get(Note.RESULT) == "FAILED"
+    def result(self) -> AppState | None:
+        """How the app has ended, if that is settled."""
+        text = self.annotations.get(Note.RESULT)
+        return None if text is None else AppState[text]
+
+    @property
+    def why(self) -> str:
+        """Why the present attempt failed, if that is noted."""
+        return self.annotations.get(f"{Note.CAUSE}{self.attempt}", NONE)
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,8 @@ class Job:
     completions: int
     notes: Mapping[str, str]
     deleting: bool
+    expires: bool
+    """Whether Kubernetes removes it some time after its end."""
 
     @property
     def complete(self) -> bool:
@@ -152,6 +164,12 @@ class Job:
     def finished(self) -> bool:
         """Whether nothing of it runs, or will ever run."""
         return self.complete or "Failed" in self.conditions or (self.suspended and self.voided)
+
+    @property
+    def finished_at(self) -> float | None:
+        """When it ended, by the server's clock; None: it has not."""
+        ends = (self.conditions.get(name) for name in ("Complete", "Failed"))
+        return next((end.time for end in ends if end is not None), None)
 
     @property
     def voided(self) -> bool:
@@ -251,7 +269,14 @@ def plan_in(text: str) -> Plan:
         PlannedRole(name, slug, count, RolePolicy(policy, retries))
         for name, slug, count, policy, retries in document["roles"]
     )
-    return Plan(roles, document["time_limit_s"], document["grace_s"], document["queue"], document.get("leader", False))
+    return Plan(
+        roles,
+        document["time_limit_s"],
+        document["grace_s"],
+        document["queue"],
+        document.get("leader", False),
+        document.get("ttl_s"),
+    )
 
 
 def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
@@ -299,6 +324,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         completions=spec.get("completions", 1),
         notes=notes,
         deleting="deletionTimestamp" in metadata,
+        expires=spec.get("ttlSecondsAfterFinished") is not None,
     )
 
 

@@ -59,7 +59,7 @@ class Observer:
             verdict = judge(app, plan, now, submitted=submitted)
             found = app, plan, verdict
             try:
-                if verdict.settled or not self._act(app, plan, verdict, request):
+                if verdict.settled or not self._act(app, plan, verdict, request, now):
                     break
             except (ConflictError, NotFoundError):
                 continue  # somebody else was faster: look again
@@ -93,19 +93,21 @@ class Observer:
         plan = self._catalog.plan(app_id)
         return app, plan, judge(app, plan, now)
 
-    def _act(self, app: App, plan: Plan, verdict: Verdict, request: KubernetesRequest | None) -> bool:
+    def _act(self, app: App, plan: Plan, verdict: Verdict, request: KubernetesRequest | None, now: float) -> bool:
         """Do one step; True: look again at once."""
         anchor = app.anchor
         assert anchor is not None
         if verdict.end:
             self._end(app, verdict.end, plan)
             return False
+        if verdict.expire:
+            self._expire(app, plan, verdict, now)
+            return False
         if verdict.restart is not None:
-            cause = response_from(app, plan, Verdict(AppState.FAILED), self._catalog.of(app.app_id).pods, None).msg
-            notes = {Note.ATTEMPT: str(anchor.attempt + 1), f"{Note.CAUSE}{anchor.attempt}": cause[:500]}
-            self._note(anchor, notes)
+            cause = self._cause(app, plan, Verdict(AppState.FAILED))
+            self._note(anchor, {Note.ATTEMPT: str(anchor.attempt + 1), **cause})
         elif verdict.settle_failure:
-            self._note(anchor, {Note.RESULT: "FAILED"})
+            self._note_result(app, plan, Verdict(AppState.FAILED, verdict.msg, verdict.phases))
         elif verdict.create:
             self._create(app, request or self._catalog.of(app.app_id).request)
         elif verdict.release is not None:
@@ -114,6 +116,33 @@ class Observer:
                 self._cluster.patch("jobs", job.name, change)
             self._note(anchor, {Note.RELEASED: str(anchor.attempt)})
         return True
+
+    def _cause(self, app: App, plan: Plan, verdict: Verdict) -> dict[str, str]:
+        """Return why an attempt failed, for the anchor."""
+        cause = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).msg
+        return {f"{Note.CAUSE}{app.attempt}": cause[:500]}
+
+    def _note_result(self, app: App, plan: Plan, verdict: Verdict) -> None:
+        """Write down how the app has ended: soon its Jobs may not tell any more."""
+        assert app.anchor is not None
+        notes = {Note.RESULT: verdict.state.name}
+        if verdict.state is AppState.FAILED:
+            # The answer that follows needs the same pods.
+            self._catalog.read_pods([(app, verdict)])
+            notes |= self._cause(app, plan, verdict)
+        self._note(app.anchor, notes)
+
+    def _expire(self, app: App, plan: Plan, verdict: Verdict, now: float) -> None:
+        """Let the TTL of all Jobs of an app that has ended begin, so that none goes long before the others."""
+        assert app.anchor is not None
+        if app.anchor.result is None and is_terminal(verdict.state):
+            self._note_result(app, plan, verdict)
+        for job in verdict.expire:
+            # Kubernetes counts from the end of the Job.
+            ttl_s = (plan.ttl_s or 0) + max(0, int(now - (job.finished_at or now)))
+            with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
+                change = {"metadata": {"uid": job.uid}, "spec": {"ttlSecondsAfterFinished": ttl_s}}
+                self._cluster.patch("jobs", job.name, change)
 
     def _note(self, anchor: Anchor, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
         """Write into the anchor, if it is still what it was.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
 from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
 from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Verdict", "judge"]
 
@@ -44,11 +44,14 @@ class Verdict:
     """Create the Jobs of the present attempt, and commit to them."""
     release: list[Job] | None = None
     """Jobs to let go; then the attempt is released, also if there are none."""
+    expire: list[Job] = field(default_factory=list)
+    """Jobs of an app that has ended, which Kubernetes may remove from now on."""
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.end or self.restart or self.settle_failure or self.create or self.release is not None)
+        steps = self.end or self.restart or self.settle_failure or self.create or self.expire
+        return not steps and self.release is None
 
 
 def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdict:
@@ -60,7 +63,13 @@ def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdi
         now: epoch seconds by the server's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    return _Judge(app, plan, now, submitted=submitted).verdict()
+    judged = _Judge(app, plan, now, submitted=submitted)
+    verdict = judged.verdict()
+    # Of an app that lost a Job nothing more is to come either.
+    over = is_terminal(verdict.state) or (verdict.state is AppState.UNKNOWN and not verdict.unclear)
+    if plan.ttl_s is not None and over and verdict.settled and not (app.anchor and app.anchor.deleting):
+        verdict.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
+    return verdict
 
 
 class _Judge:
@@ -81,13 +90,16 @@ class _Judge:
         self.strays = [job for slug, job in current.items() if job is not None and slug not in self.members]
         self.older = [job for (_, attempt), job in app.jobs.items() if attempt < self.number]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Verdict:  # noqa: PLR0911 - a table
         if self.anchor is None:
             return self._without_anchor()
         phases = {slug: self._phase(job) for slug, job in self.members.items()}
         decision = self._decision(phases)
         live = [job for job in self.app.jobs.values() if not job.finished]
-        if self.anchor.failed or decision.next is Next.FAIL:
+        if self.anchor.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
+            msg = "cancelled" if self.anchor.result is AppState.CANCELLED else NONE
+            return Verdict(self.anchor.result, msg, phases)
+        if self.anchor.result is AppState.FAILED or decision.next is Next.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is Next.SUCCEED:
             end = [(job, LEADER) for job in live if self.plan.leader]
@@ -159,14 +171,16 @@ class _Judge:
     def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Verdict:
         limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         timed = decision.next is Next.FAIL and decision.cause is None
-        msg = limit if timed or self._beyond_backstop() else NONE
+        assert self.anchor is not None
+        # Of Jobs that Kubernetes has removed since, only the anchor can tell.
+        known = NONE if len(self.members) == len(self.plan.roles) else self.anchor.why
+        msg = limit if timed or self._beyond_backstop() else known
         if live:
             why = TIME if timed else PEER
             failed = [job for slug, job in self.members.items() if phases[slug] is Phase.FAILED]
             end = [(job, OWN if job in failed else why) for job in live]
             return Verdict(AppState.RUNNING, msg, phases, end=end)
-        assert self.anchor is not None
-        if self.plan.restarts and not self.anchor.failed:
+        if self.plan.restarts and self.anchor.result is None:
             return Verdict(AppState.RUNNING, msg, phases, settle_failure=True)
         return Verdict(AppState.FAILED, msg, phases)
 

@@ -161,6 +161,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         app=app_to_dict(app),
     )
     _refuse_queued(request)
+    _refuse_ttl(request.job.get("ttlSecondsAfterFinished"))
     if (size := len(packed(request))) > _RECORD_BYTES:
         raise InvalidAppError(
             f"app {app_id!r} takes {size} bytes, and 'kubernetes' keeps {_RECORD_BYTES} for each; "
@@ -288,3 +289,9 @@ def _refuse_queued(request: KubernetesRequest) -> None:
             f"role {request.roles[-1].name!r}: option queue of 'kubernetes' takes apps of one role without APPLICATION "
             f"retries, since its queue would admit each Job alone; use REPLICA retries and one role, or no queue"
         )
+
+
+def _refuse_ttl(ttl_s: object) -> None:
+    """Refuse what the dry run does not see, where the TTL is set at the end of the app."""
+    if ttl_s is not None and (type(ttl_s) is not int or ttl_s < 0):
+        raise InvalidAppError("option overlay: job.ttlSecondsAfterFinished must be a whole number of seconds from 0 on")

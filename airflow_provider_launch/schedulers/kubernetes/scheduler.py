@@ -157,6 +157,8 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             return self._final(app) if app else None
         app, plan, verdict = looked
         known = self._catalog.of(app.app_id)
+        if known.final is not None and app.anchor is not None and not app.anchor.deleting:
+            return known.final  # an end is not taken back while the TTL removes the Jobs that told it
         response = response_from(app, plan, verdict, known.pods, known.request)
         if response.state is AppState.PENDING:
             if known.began:
