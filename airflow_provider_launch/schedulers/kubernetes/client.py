@@ -13,20 +13,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from airflow_provider_launch.schedulers.kubernetes.access import Access
 from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
     LaunchError,
-    MissingDependencyError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse, PoolManager
+    from urllib3 import BaseHTTPResponse
 
     from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 
@@ -42,7 +40,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
 _CANNOT = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"')
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 
 
@@ -72,7 +69,7 @@ class Cluster:
     def __init__(self, connection: KubernetesConnection) -> None:
         self._connection = connection
         self._mutex = threading.Lock()
-        self._access: _Access | None = None
+        self._access: Access | None = None
         self.ahead_s = 0.0
         """By how much the server's clock is ahead of ours, in seconds, as its answers told."""
 
@@ -288,10 +285,10 @@ class Cluster:
                 raise self._unreachable(error) from error
         raise AssertionError
 
-    def _accessed(self) -> _Access:
+    def _accessed(self) -> Access:
         with self._mutex:
             if self._access is None:
-                self._access = _Access(self._connection)
+                self._access = Access(self._connection)
             return self._access
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
@@ -336,66 +333,6 @@ class _InvalidError(SchedulerRejectedError):
 
 class _BadRequestError(SchedulerRejectedError):
     """Not understood, or not to be had now."""
-
-
-class _Access:
-    """Address, credentials and connections."""
-
-    def __init__(self, connection: KubernetesConnection) -> None:
-        try:
-            from kubernetes import client, config
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the scheduler 'kubernetes' needs the package kubernetes; install airflow-provider-launch[kubernetes]"
-            ) from error
-        self._configuration = client.Configuration()
-        try:
-            namespace = _load(connection, config, self._configuration)
-        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-            raise InvalidAppError(
-                f"the kubeconfig of the connection cannot be used: {' '.join(str(error).split())[:300]}; "
-                f"whoever made the connection must give a valid one, or set in_cluster"
-            ) from error
-        self._configuration.connection_pool_maxsize = 16
-        self.namespace: str = connection.namespace or namespace or "default"
-        self.url: str = str(self._configuration.host).rstrip("/")
-        self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
-
-    def headers(self) -> dict[str, str]:
-        """Return the credentials, renewed if it is time."""
-        settings: list[Any] = [*self._configuration.auth_settings().values()]
-        return {found["key"]: found["value"] for found in settings if found["in"] == "header" and found["value"]}
-
-
-def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
-    """Fill in the configuration and return the namespace that belongs to it."""
-    given = connection.kubeconfig_path or connection.kubeconfig_secret
-    inside = connection.in_cluster
-    if inside is None:
-        inside = not given and (_SERVICE_ACCOUNT / "token").exists()
-    if inside:
-        config.load_incluster_config(client_configuration=configuration)
-        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-    how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
-    if connection.kubeconfig_secret:
-        import yaml
-
-        try:
-            document = yaml.safe_load(connection.kubeconfig_secret)
-        except yaml.YAMLError:
-            # Its text would quote the secret.
-            raise ValueError("kubeconfig_secret is neither YAML nor JSON") from None
-        if not isinstance(document, dict):
-            raise ValueError("kubeconfig_secret is no kubeconfig")
-        config.load_kube_config_from_dict(document, **how)
-        contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
-        namespace = contexts[connection.context or document["current-context"]].get("namespace")
-    else:
-        config.load_kube_config(config_file=connection.kubeconfig_path, **how)
-        every, current = config.list_kube_config_contexts(connection.kubeconfig_path)
-        named = next((item for item in every if item["name"] == connection.context), current)
-        namespace = named["context"].get("namespace")
-    return None if namespace is None else str(namespace)
 
 
 def _message(response: BaseHTTPResponse) -> str:

@@ -1,0 +1,138 @@
+"""How a cluster is reached: address, credentials and connections, as a kubeconfig or a service account tells them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
+
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
+
+    from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
+
+__all__ = ["Access", "stamps"]
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CURE = "whoever made the connection must give a valid one, or set in_cluster"
+
+
+class Access:
+    """Address, credentials and connections.
+
+    Raises:
+        InvalidAppError: the kubeconfig cannot be used.
+        MissingDependencyError: the package `kubernetes` is not installed.
+    """
+
+    def __init__(self, connection: KubernetesConnection) -> None:
+        try:
+            from kubernetes import client, config
+            from urllib3.exceptions import HTTPError
+            from urllib3.util import parse_url
+        except ImportError as error:
+            raise MissingDependencyError(
+                "the scheduler 'kubernetes' needs the package kubernetes; install airflow-provider-launch[kubernetes]"
+            ) from error
+        self.stamps = stamps(connection)
+        self._unreadable = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError)
+        self._configuration = client.Configuration()
+        self._configuration.connection_pool_maxsize = 16
+        try:
+            namespace = _load(connection, config, self._configuration)
+            self.namespace: str = connection.namespace or namespace or "default"
+            self.url: str = self._configuration.host.rstrip("/")
+            if parse_url(self.url).scheme not in {"http", "https"}:
+                raise ValueError(f"the server {self.url!r} of the cluster is no address that begins with https://")
+            self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
+        except UnicodeEncodeError:
+            # Its text, and its cause, would quote the secret.
+            raise InvalidAppError(
+                f"the kubeconfig of the connection cannot be used: user name or password have characters that no "
+                f"header can hold; {_CURE}"
+            ) from None
+        except (HTTPError, *self._unreadable) as error:
+            text = " ".join(str(error).split())[:300]
+            raise InvalidAppError(f"the kubeconfig of the connection cannot be used: {text}; {_CURE}") from error
+
+    def headers(self) -> dict[str, str]:
+        """Return the credentials, renewed if it is time.
+
+        Raises:
+            InvalidAppError: no header can hold them.
+            SchedulerRejectedError: they cannot be renewed.
+        """
+        try:
+            settings: list[Any] = [*self._configuration.auth_settings().values()]
+        except self._unreadable as error:
+            raise SchedulerRejectedError(
+                f"the credentials for the Kubernetes API at {self.url} cannot be renewed ({type(error).__name__}); "
+                f"whoever made the connection must see that their file or program is there"
+            ) from error
+        return {
+            found["key"]: _header(found["key"], found["value"])
+            for found in settings
+            if found["in"] == "header" and found["value"]
+        }
+
+
+def stamps(connection: KubernetesConnection) -> tuple[object, ...]:
+    """Return what changes whenever a file is written that tells how the cluster is reached."""
+    files = [str(_SERVICE_ACCOUNT / "ca.crt")]
+    if not connection.kubeconfig_secret:
+        given = connection.kubeconfig_path or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        files += given.split(os.pathsep)
+    return tuple(map(_stamp, files))
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = Path(path).expanduser().stat()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _header(name: str, value: str) -> str:
+    """Return the value without the line feed at the end of many a file."""
+    text = value.strip()
+    if any(character < " " or "\x7f" <= character < "\xa0" or character > "\xff" for character in text):
+        raise InvalidAppError(
+            f"the credentials of the connection cannot be sent: those for the header {name!r} have control characters, "
+            f"or some beyond latin-1; whoever made the connection must give the token as the cluster issued it"
+        )
+    return text
+
+
+def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
+    """Fill in the configuration and return the namespace that belongs to it."""
+    import yaml
+
+    given = connection.kubeconfig_path or connection.kubeconfig_secret
+    inside = connection.in_cluster
+    if inside is None:
+        inside = not given and (_SERVICE_ACCOUNT / "token").exists()
+    if inside:
+        config.load_incluster_config(client_configuration=configuration)
+        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
+    try:
+        if connection.kubeconfig_secret:
+            document = yaml.safe_load(connection.kubeconfig_secret)
+            if not isinstance(document, dict):
+                raise ValueError("kubeconfig_secret is no kubeconfig")
+            config.load_kube_config_from_dict(document, **how)
+            contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
+            namespace = contexts[connection.context or document["current-context"]].get("namespace")
+        else:
+            config.load_kube_config(config_file=connection.kubeconfig_path, **how)
+            every, current = config.list_kube_config_contexts(connection.kubeconfig_path)
+            named = next((item for item in every if item["name"] == connection.context), current)
+            namespace = named["context"].get("namespace")
+    except yaml.YAMLError:
+        # Its text would quote the secret.
+        name = "kubeconfig_secret" if connection.kubeconfig_secret else connection.kubeconfig_path or "the file"
+        raise ValueError(f"{name} is neither YAML nor JSON") from None
+    return None if namespace is None else str(namespace)

@@ -1,0 +1,70 @@
+"""Kubeconfigs that cannot be used, and credentials that no header can hold: told, and never shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
+
+
+def kubeconfig(user: dict[str, Any] | None = None, **cluster: Any) -> str:
+    return json.dumps(
+        {
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", **cluster}}],
+            "users": [{"name": "u", "user": user or {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+    )
+
+
+def ask(**connection: Any) -> None:
+    with contextlib.closing(create_scheduler("tests", timeout_s=5, **connection)) as scheduler:
+        scheduler.describe("any")
+
+
+def test_a_line_feed_after_a_token_is_no_part_of_it(tmp_path):
+    """Shells write one into each file of a token."""
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+
+    for user in ({"tokenFile": str(token)}, {"token": "s3cret\r\n"}):
+        with pytest.raises(SchedulerUnavailableError, match="does not answer"):
+            ask(kubeconfig_secret=kubeconfig(user))
+
+
+@pytest.mark.parametrize("token", ["s3c\nret", "s3c\0ret", "s3c€ret", "s3c\x85ret"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token):
+    with pytest.raises(InvalidAppError, match="header 'authorization'") as caught:
+        ask(kubeconfig_secret=kubeconfig({"token": token}))
+
+    assert "s3c" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a: [b\n c: s3cret }", "neither YAML nor JSON"),
+        ("- s3cret", "cannot be used"),
+        (kubeconfig(server=5), "cannot be used"),
+        (kubeconfig(server="ftp://x"), "https://"),
+        (kubeconfig(server=""), "https://"),
+        (kubeconfig(server="https://127.0.0.1:99999"), "99999"),
+        (kubeconfig(**{"proxy-url": "nonsense"}), "[Pp]roxy"),
+        (kubeconfig({"username": "me", "password": "s3€ret"}), "password"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, text, word):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text, encoding="utf-8")
+
+    for connection in ({"kubeconfig_path": str(path)}, {"kubeconfig_secret": text}):
+        with pytest.raises(InvalidAppError, match=rf"kubeconfig of the connection.*{word}.*must give") as caught:
+            ask(**connection)
+        assert "s3" not in str(caught.value)
