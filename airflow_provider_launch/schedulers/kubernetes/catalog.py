@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
@@ -13,10 +16,10 @@ from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, T
 from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, Pod, apps_in, plan_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
-from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["Catalog", "Known", "selector"]
+__all__ = ["Catalog", "DamagedError", "Known", "readable", "selector"]
 
 _NAMED_APPS = 40
 """Apps that are asked for by name; of more of them everything is listed."""
@@ -24,6 +27,22 @@ _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """How often the pods of an app are looked at that waits, if there are many such apps."""
 _KEPT_APPS = 5000
+
+
+class DamagedError(SchedulerRejectedError):
+    """The record of an app cannot be read."""
+
+
+@contextlib.contextmanager
+def readable(anchor: Anchor) -> Iterator[None]:
+    """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise DamagedError(
+            f"the annotations of Service {anchor.name!r}, which are the record of the app, are damaged "
+            f"({type(error).__name__}); restore them, or delete the app"
+        ) from error
 
 
 def selector(ids: list[str]) -> str:
@@ -50,6 +69,9 @@ class Known:
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
     """Uids of the Jobs of the answer."""
+    refusal: str = ""
+    """What the cluster said to the step that is due."""
+    refused_at: float = float("-inf")
 
 
 class Catalog:
@@ -74,16 +96,32 @@ class Catalog:
         return apps_in(items), now
 
     def anchor(self, app_id: str) -> Anchor | None:
-        """Read the anchor of an app; None: there is no such app."""
+        """Read the anchor of an app; None: there is no such app.
+
+        Raises:
+            DamagedError: what it says cannot be read.
+        """
+        return self.met(self.found(app_id))
+
+    def found(self, app_id: str) -> Anchor | None:
+        """Read the anchor of an app whatever it says; None: there is no such app."""
         document = self._cluster.get("services", app_id)
-        return self.met(Anchor.of(document) if document else None)
+        return Anchor.of(document) if document else None
 
     def met(self, anchor: Anchor | None) -> Anchor | None:
-        """Remember what an anchor says."""
-        if anchor is not None and self.of(anchor.name).anchor_uid != anchor.uid:
-            # New here, or another app that was given the id of a deleted one.
-            request = unpacked(anchor.annotations[Note.REQUEST])
-            self._known[anchor.name] = Known(anchor.uid, request, plan_in(plan_text(request)))
+        """Remember what an anchor says.
+
+        Raises:
+            DamagedError: that cannot be read.
+        """
+        if anchor is None:
+            return None
+        with readable(anchor):
+            anchor.check()
+            if self.of(anchor.name).anchor_uid != anchor.uid:
+                # New here, or another app that was given the id of a deleted one.
+                request = unpacked(anchor.annotations[Note.REQUEST])
+                self._known[anchor.name] = Known(anchor.uid, request, plan_in(plan_text(request)))
         return anchor
 
     def plan(self, app_id: str) -> Plan:

@@ -84,6 +84,10 @@ class Anchor:
         owners = tuple(metadata.get("ownerReferences") or ())
         return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata)
 
+    def check(self) -> None:
+        """Raise `ValueError`, `KeyError` or `TypeError` if its annotations are not what we write."""
+        _ = self.attempt, self.released, self.result, dict(self.committed or {})
+
     @property
     def attempt(self) -> int:
         """The present attempt of the app, from 0."""

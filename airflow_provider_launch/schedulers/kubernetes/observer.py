@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_launch.schedulers.kubernetes.bodies import BACKSTOP_S, job_body, owner
@@ -18,7 +20,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, J
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
-from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.threads import each
 
@@ -26,6 +28,8 @@ __all__ = ["Observer"]
 
 _ROUNDS = 8
 """Steps of one look at an app; what is left is for the next look."""
+_REFUSED_S = 5.0
+"""How long a step that was refused is not tried again."""
 _STOPPED_PODS = 100
 """Replicas that are ended one by one, so that their logs stay; more of them are ended by their Job."""
 
@@ -38,7 +42,7 @@ class Observer:
         self._catalog = catalog
 
     def work(
-        self, app_id: str, *, submitted: bool = False, request: KubernetesRequest | None = None
+        self, app_id: str, *, submitted: bool = False, request: KubernetesRequest | None = None, bears: bool = False
     ) -> tuple[App, Plan, Verdict] | None:
         """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
 
@@ -46,6 +50,7 @@ class Observer:
             app_id: the app.
             submitted: the caller is at work on the submission.
             request: of the submission.
+            bears: a step that is refused is told by the verdict, and tried again some other time.
         """
         found: tuple[App, Plan, Verdict] | None = None
         for _ in range(_ROUNDS):
@@ -63,7 +68,21 @@ class Observer:
                     break
             except (ConflictError, NotFoundError):
                 continue  # somebody else was faster: look again
+            except (SchedulerRejectedError, AppConflictError) as error:
+                if not bears:
+                    raise
+                known = self._catalog.of(app_id)
+                known.refusal, known.refused_at = str(error), time.monotonic()
+                return self.borne(found)
         return found
+
+    def borne(self, found: tuple[App, Plan, Verdict]) -> tuple[App, Plan, Verdict] | None:
+        """Return the verdict with what the cluster said a moment ago to the step that is due; None: nothing."""
+        app, plan, verdict = found
+        known = self._catalog.of(app.app_id)
+        if time.monotonic() - known.refused_at > _REFUSED_S:
+            return None
+        return app, plan, verdict if is_terminal(verdict.state) else replace(verdict, msg=known.refusal)
 
     def cancel(self, app_id: str) -> None:
         """End an app by the wish of its user; no-op for one that has ended."""

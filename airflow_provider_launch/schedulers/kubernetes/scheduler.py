@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.kubernetes.bodies import format_request, plan_text
-from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, DamagedError, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag, app_slug
@@ -63,6 +63,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "events": ("list",),
 }
 """What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
+_NO_PLAN = Plan((), None, 0, queue=False)
 _FEW_ANCHORS = 2
 _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
@@ -191,9 +192,14 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         plan = app.plan()
         verdict = judge(app, plan, now) if plan is not None else None
         if verdict is None or verdict.unclear or (alone and known.request is None):
-            app.anchor = (
-                self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
-            )
+            try:
+                app.anchor = (
+                    self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
+                )
+            except DamagedError as error:
+                # One bad record must not cost the answers on the others.
+                verdict = verdict or Verdict(AppState.UNKNOWN)
+                return app, plan or _NO_PLAN, dataclasses.replace(verdict, msg=str(error))
             if app.anchor is None:
                 # Its Jobs, if there are any left, go with it.
                 self._catalog.forget(app.app_id)
@@ -206,7 +212,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             return app, plan, Verdict(state, "being deleted", verdict.phases)
         if verdict.settled:
             return app, plan, verdict
-        return self._observer.work(app.app_id)
+        return self._observer.borne((app, plan, verdict)) or self._observer.work(app.app_id, bears=True)
 
     def _silence(self, app: App) -> str:
         """Return why a Job has no pods, which only the events tell."""
@@ -232,11 +238,11 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether the scheduler knows the app; its state is not looked at, since cancel and delete do that."""
-        return bool(APP_ID.fullmatch(app_id)) and self._catalog.anchor(app_id) is not None
+        return bool(APP_ID.fullmatch(app_id)) and self._catalog.found(app_id) is not None
 
     def _delete_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
-            anchor = self._catalog.anchor(app_id)
+            anchor = self._catalog.found(app_id)
             if anchor is None:
                 return
             if anchor.owners and not anchor.deleting:
@@ -271,13 +277,9 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         judged: builtins.list[tuple[App, Plan, Verdict, str]] = []
         with self._catalog.mutex:
             for document in anchors:
-                anchor = Anchor.of(document)
-                if anchor is None:
-                    continue
-                app = apps.get(anchor.name) or App(anchor.name)
-                app.anchor = anchor
-                plan = app.plan() or self._plan_of(anchor)
-                judged.append((app, plan, judge(app, plan, now), anchor.annotations.get(Note.APP_NAME, "")))
+                if (anchor := Anchor.of(document)) is not None:
+                    listed = self._listed(apps.get(anchor.name) or App(anchor.name), anchor, now)
+                    judged.append((*listed, anchor.annotations.get(Note.APP_NAME, "")))
             waiting = [(app, verdict) for app, _, verdict, _ in judged if verdict.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
@@ -286,8 +288,15 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
                 found.append(ListAppResponse(app.app_id, state, name=name))
         return sorted(found, key=lambda row: row.app_id)
 
-    def _plan_of(self, anchor: Anchor) -> Plan:
-        return plan_in(plan_text(unpacked(anchor.annotations[Note.REQUEST])))
+    def _listed(self, app: App, anchor: Anchor, now: float) -> tuple[App, Plan, Verdict]:
+        try:
+            with readable(anchor):
+                anchor.check()
+                plan = app.plan() or plan_in(plan_text(unpacked(anchor.annotations[Note.REQUEST])))
+        except DamagedError as error:
+            return app, app.plan() or _NO_PLAN, Verdict(AppState.UNKNOWN, str(error))
+        app.anchor = anchor
+        return app, plan, judge(app, plan, now)
 
     def result(self, app_id: str) -> JsonValue:
         with self._catalog.mutex:
