@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.kubernetes.client import ConflictError
 from airflow_provider_launch.schedulers.kubernetes.naming import Note
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
+from tests.faults import Fault, error
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -75,3 +81,86 @@ def test_a_damaged_record_costs_the_others_nothing(kubernetes_apps, notes):
     assert {row.app_id for row in fresh.list()} >= {good, bad}
     for app_id in (good, bad):
         fresh.delete(app_id)
+
+
+# ---- what cannot be written ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def policy(kubernetes_apps):
+    """Deny all changes of Services in this namespace, as a policy of the cluster does, until the end of the block."""
+
+    @contextlib.contextmanager
+    def denied() -> Iterator[None]:
+        group = "/apis/admissionregistration.k8s.io/v1"
+        name = make_unique("launch-tests")
+        space = {"matchLabels": {"kubernetes.io/metadata.name": kubernetes_apps.namespace}}
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["services"]}
+        spec = {
+            "matchConstraints": {"namespaceSelector": space, "resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": "services stay as they are"}],
+        }
+        binding = {"policyName": name, "validationActions": ["Deny"]}
+        kinds = {"validatingadmissionpolicies": spec, "validatingadmissionpolicybindings": binding}
+        for kind, body in kinds.items():
+            kubernetes_apps.call("POST", f"{group}/{kind}", {"metadata": {"name": name}, "spec": body})
+        try:
+            wait_until_denied(kubernetes_apps)
+            yield
+        finally:
+            for kind in kinds:
+                kubernetes_apps.call("DELETE", f"{group}/{kind}/{name}")
+
+    return denied
+
+
+def wait_until_denied(apps):
+    name = make_unique("probe")
+    body = {"metadata": {"name": name, "annotations": {"a": "b"}}, "spec": {"clusterIP": "None"}}
+    apps.call("POST", "/api/v1/{ns}/services", body)
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(ConflictError):
+        while time.monotonic() < deadline:
+            change = {"op": "add", "path": "/metadata/annotations/a", "value": str(time.monotonic())}
+            apps.cluster.patch("services", name, [change])
+            time.sleep(0.2)
+    apps.call("DELETE", f"/api/v1/{{ns}}/services/{name}")
+
+
+def test_a_policy_against_our_notes_is_told_by_who_needs_them(kubernetes_apps, policy):
+    """A submission without a commitment, and a cancel without its mark, have done nothing."""
+    apps = kubernetes_apps
+    running = apps.start(apps.sh("exec sleep 300"))
+    apps.running(running)
+    info = apps.info(apps.sh("true"))
+
+    with policy():
+        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*must allow"):
+            apps.scheduler.cancel(running)
+        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*must allow"):
+            apps.scheduler.schedule(info)
+    assert apps.another().describe(running).state is AppState.RUNNING
+    deadline = time.monotonic() + 60
+    while apps.objects(info.request.app_id):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    apps.scheduler.delete(running)
+
+
+@pytest.mark.parametrize("submits", [True, False])
+def test_who_is_always_too_late_says_so(kubernetes_apps, kubernetes_proxy, submits):
+    apps = kubernetes_apps
+    changed = "the server rejected our request due to an error in our request"
+    info = apps.info(apps.sh("exec sleep 300"))
+    app_id = info.request.app_id
+    if not submits:
+        apps.scheduler.schedule(info)
+    fault = kubernetes_proxy.add(Fault(error(422, changed), "PATCH", "/services/", times=None))
+    began = time.monotonic()
+
+    with pytest.raises(SchedulerUnavailableError, match=r"could not be written.*may succeed later"):
+        apps.scheduler.schedule(info) if submits else apps.scheduler.cancel(app_id)
+    assert fault.hits == 8
+    assert time.monotonic() - began > 2, "eight rounds at once give nobody time to finish"
+    kubernetes_proxy.clear()
+    apps.scheduler.delete(app_id)

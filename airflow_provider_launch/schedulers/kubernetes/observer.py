@@ -20,7 +20,12 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, J
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
-from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.threads import each
 
@@ -28,6 +33,9 @@ __all__ = ["Observer"]
 
 _ROUNDS = 8
 """Steps of one look at an app; what is left is for the next look."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+_CHANGED = "the server rejected our request due to an error in our request"
+"""All that the server says when a test of a JSON Patch has failed."""
 _REFUSED_S = 5.0
 """How long a step that was refused is not tried again."""
 _STOPPED_PODS = 100
@@ -51,9 +59,16 @@ class Observer:
             submitted: the caller is at work on the submission.
             request: of the submission.
             bears: a step that is refused is told by the verdict, and tried again some other time.
+
+        Raises:
+            SchedulerRejectedError: the step is refused each time.
+            SchedulerUnavailableError: somebody else was faster each time, and the app has not begun.
         """
         found: tuple[App, Plan, Verdict] | None = None
-        for _ in range(_ROUNDS):
+        late: LaunchError | None = None
+        for turn in range(_ROUNDS):
+            _pause(turn if late else 0)
+            late = None
             apps, now = self._catalog.jobs([app_id])
             app = apps.get(app_id) or App(app_id)
             # After the Jobs: what it says of them is then not older than they are.
@@ -66,15 +81,35 @@ class Observer:
             try:
                 if verdict.settled or not self._act(app, plan, verdict, request, now):
                     break
-            except (ConflictError, NotFoundError):
-                continue  # somebody else was faster: look again
+            except (ConflictError, NotFoundError) as error:
+                late = error  # somebody else was faster: look again
             except (SchedulerRejectedError, AppConflictError) as error:
                 if not bears:
                     raise
-                known = self._catalog.of(app_id)
-                known.refusal, known.refused_at = str(error), time.monotonic()
-                return self.borne(found)
-        return found
+                return self._refused(found, error)
+        if late is None or found is None or is_terminal(found[2].state):
+            return found
+        unwritten = self._unwritten(app_id, late)
+        if bears:
+            return self._refused(found, unwritten)
+        begun = found[0].anchor is not None and found[0].anchor.released
+        if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
+            raise unwritten from late
+        return found  # whoever follows the app goes on with it
+
+    def _unwritten(self, app_id: str, error: LaunchError) -> LaunchError:
+        """Return what to raise when all rounds were in vain."""
+        text = f"the next step of app {app_id!r} could not be written in namespace {self._cluster.namespace!r}: {error}"
+        # A changed state is told in the words of the server alone; a policy, or a webhook, has its own.
+        if isinstance(error.__cause__, SchedulerRejectedError) and _CHANGED not in str(error):
+            return SchedulerRejectedError(f"{text}; whoever runs the cluster must allow it")
+        return SchedulerUnavailableError(f"{text}; the same call may succeed later")
+
+    def _refused(self, found: tuple[App, Plan, Verdict], error: LaunchError) -> tuple[App, Plan, Verdict]:
+        """Remember what the cluster said to the step that is due, and return the verdict with it."""
+        known = self._catalog.of(found[0].app_id)
+        known.refusal, known.refused_at = str(error), time.monotonic()
+        return self.borne(found) or found
 
     def borne(self, found: tuple[App, Plan, Verdict]) -> tuple[App, Plan, Verdict] | None:
         """Return the verdict with what the cluster said a moment ago to the step that is due; None: nothing."""
@@ -85,8 +120,15 @@ class Observer:
         return app, plan, verdict if is_terminal(verdict.state) else replace(verdict, msg=known.refusal)
 
     def cancel(self, app_id: str) -> None:
-        """End an app by the wish of its user; no-op for one that has ended."""
-        for _ in range(_ROUNDS):
+        """End an app by the wish of its user; no-op for one that has ended.
+
+        Raises:
+            SchedulerRejectedError: the cluster does not let us write the wish, or end a Job.
+            SchedulerUnavailableError: the wish could not be written.
+        """
+        late: ConflictError | None = None
+        for turn in range(_ROUNDS):
+            _pause(turn)
             found = self._looked_alone(app_id)
             if found is None or is_terminal(found[2].state):
                 return
@@ -98,8 +140,11 @@ class Observer:
             try:
                 self._note(anchor, {Note.CANCELLED: "true"})
                 break
-            except ConflictError:
-                continue
+            except ConflictError as error:
+                late = error
+        else:
+            assert late is not None
+            raise self._unwritten(app_id, late) from late
         self.work(app_id)
 
     def _looked_alone(self, app_id: str) -> tuple[App, Plan, Verdict] | None:
@@ -257,6 +302,12 @@ class Observer:
         """Let the node end a pod: TERM, and KILL after its grace."""
         with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
             self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _pause(turn: int) -> None:
+    """Let whoever was faster finish; not before the first turn."""
+    if turn:
+        time.sleep(min(_FIRST_PAUSE_S * 2 ** (turn - 1), _LONGEST_PAUSE_S))
 
 
 def _note_path(name: str) -> str:
