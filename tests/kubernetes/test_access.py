@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -68,3 +71,40 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, text, word):
         with pytest.raises(InvalidAppError, match=rf"kubeconfig of the connection.*{word}.*must give") as caught:
             ask(**connection)
         assert "s3" not in str(caught.value)
+
+
+class Empty(BaseHTTPRequestHandler):
+    """Answers as a cluster without any object does."""
+
+    def do_GET(self) -> None:
+        data = json.dumps({"items": [], "metadata": {}}).encode()
+        self.send_response(200 if self.path.partition("?")[0].endswith("s") else 404)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_cluster_that_has_moved_is_found_again(tmp_path, address):
+    """The file is written anew while a triggerer runs for months."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig())
+    with contextlib.closing(create_scheduler("tests", timeout_s=5, kubeconfig_path=str(path))) as scheduler:
+        # While it is written nothing can be read, and that is no mistake of the author.
+        for text in (kubeconfig(), "{", kubeconfig(server=address)):
+            path.write_text(text)
+            with pytest.raises(SchedulerUnavailableError):
+                scheduler.describe("any")
+
+        assert scheduler.describe("any") is None

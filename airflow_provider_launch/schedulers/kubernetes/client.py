@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from airflow_provider_launch.schedulers.kubernetes.access import Access
+from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
     LaunchError,
     SchedulerRejectedError,
@@ -280,9 +280,9 @@ class Cluster:
             except ProtocolError as error:
                 # The server has closed a connection that we had kept.
                 if last:
-                    raise self._unreachable(error) from error
+                    raise self._cut_off(access, error) from error
             except (HTTPError, OSError) as error:
-                raise self._unreachable(error) from error
+                raise self._cut_off(access, error) from error
         raise AssertionError
 
     def _accessed(self) -> Access:
@@ -290,6 +290,25 @@ class Cluster:
             if self._access is None:
                 self._access = Access(self._connection)
             return self._access
+
+    def _cut_off(self, access: Access, error: Exception) -> SchedulerUnavailableError:
+        """Return what to raise; if the kubeconfig was written since it was read, the next request goes by the new one.
+
+        A triggerer lives for months, and the cluster may get another address or certificate meanwhile. Requests that
+        are under way in other threads end as they began.
+        """
+        unreachable = self._unreachable(error)
+        if stamps(self._connection) == access.stamps:
+            return unreachable
+        try:
+            fresh = Access(self._connection)
+        except LaunchError:
+            return unreachable  # perhaps it is being written
+        with self._mutex:
+            if self._access is access:
+                self._access = fresh
+        access.pool.clear()
+        return unreachable
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
         text = " ".join(str(error).split())[:300] or type(error).__name__
