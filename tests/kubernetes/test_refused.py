@@ -164,3 +164,29 @@ def test_who_is_always_too_late_says_so(kubernetes_apps, kubernetes_proxy, submi
     assert time.monotonic() - began > 2, "eight rounds at once give nobody time to finish"
     kubernetes_proxy.clear()
     apps.scheduler.delete(app_id)
+
+
+def test_a_cancel_that_was_cut_off_is_ended_by_who_follows(kubernetes_apps, kubernetes_proxy):
+    """Its mark is in the record, which the follower of many quiet apps reads once a minute only."""
+    apps = kubernetes_apps
+    ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(2)]
+    follower = apps.another()
+    for app_id in ids:
+        apps.running(app_id)
+    follower.describe_many(ids)
+    kubernetes_proxy.add(Fault(error(403, "injected"), "PATCH", "/jobs/", times=None))
+    with pytest.raises(SchedulerRejectedError, match="injected"):
+        apps.scheduler.cancel(ids[0])
+    kubernetes_proxy.clear()
+    follower.describe_many(ids)
+
+    requests = Requests(follower)
+    follower._anchors_at -= 61
+    deadline = time.monotonic() + 60
+    while (found := follower.describe_many(ids))[ids[0]].state is AppState.RUNNING:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    assert [found[app_id].state for app_id in ids] == [AppState.CANCELLED, AppState.RUNNING]
+    assert sum(one.endswith("/services") for one in requests.made) == 1
+    for app_id in ids:
+        follower.delete(app_id)

@@ -65,6 +65,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 """What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
 _NO_PLAN = Plan((), None, 0, queue=False)
 _FEW_ANCHORS = 2
+_MARKS_S = 60.0
+"""How often the anchors of apps are read whose Jobs tell enough."""
 _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
 
@@ -96,6 +98,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         self._claims = Claims(self.cluster, self._catalog)
         self._observer = Observer(self.cluster, self._catalog)
         self._logs = AttemptsLog(self.cluster)
+        self._anchors_at = time.monotonic()
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -174,13 +177,17 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, Anchor] | None:
         """Return the anchors, by one list, if many apps cannot be judged without; None: they are asked for one by one.
 
+        Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
         The list is read after the Jobs, so it is not older than they are.
         """
         plans = [(app, app.plan()) for app in apps]
-        unclear = [app.app_id for app, plan in plans if plan is None or judge(app, plan, now).unclear]
-        if len(unclear) <= _FEW_ANCHORS:
+        wanted = [app.app_id for app, plan in plans if plan is None or judge(app, plan, now).unclear]
+        if apps and time.monotonic() - self._anchors_at > _MARKS_S:
+            self._anchors_at = time.monotonic()
+            wanted = [app.app_id for app in apps]
+        elif len(wanted) <= _FEW_ANCHORS:
             return None
-        found, _ = self.cluster.list("services", selector(unclear))
+        found, _ = self.cluster.list("services", selector(wanted))
         anchors = filter(None, map(Anchor.of, found))
         return {anchor.name: anchor for anchor in anchors}
 
@@ -191,7 +198,8 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         known = self._catalog.of(app.app_id)
         plan = app.plan()
         verdict = judge(app, plan, now) if plan is not None else None
-        if verdict is None or verdict.unclear or (alone and known.request is None):
+        told = anchors is not None and app.app_id in anchors
+        if verdict is None or verdict.unclear or told or (alone and known.request is None):
             try:
                 app.anchor = (
                     self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
