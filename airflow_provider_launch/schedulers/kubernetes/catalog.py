@@ -27,6 +27,9 @@ _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
 """How often the pods of an app are looked at that waits, if there are many such apps."""
 _KEPT_APPS = 5000
+_ASKED_S = 600.0
+"""An app that was asked for since is not forgotten, however many there are."""
+_TIDY_S = 60.0
 
 
 class DamagedError(SchedulerRejectedError):
@@ -57,6 +60,7 @@ class Known:
     """What is remembered of an app, all of it can be read again."""
 
     anchor_uid: str | None = None
+    asked_at: float = float("-inf")
     request: KubernetesRequest | None = None
     plan: Plan | None = None
     pods: list[Pod] = field(default_factory=list)
@@ -82,17 +86,18 @@ class Catalog:
         """Held by who looks and acts on it: two threads need not do the same work."""
         self._cluster = cluster
         self._known: dict[str, Known] = {}
+        self._tidied_at = time.monotonic()
 
     def of(self, app_id: str) -> Known:
         """Return what is remembered of an app."""
-        return self._known.setdefault(app_id, Known())
+        known = self._known.setdefault(app_id, Known())
+        known.asked_at = time.monotonic()
+        return known
 
     def jobs(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the Jobs of these apps."""
         items, now = self._cluster.list("jobs", selector(ids))
-        if len(self._known) > _KEPT_APPS:
-            # A triggerer lives for months, and all of this can be read again.
-            self._known.clear()
+        self._tidy()
         return apps_in(items), now
 
     def anchor(self, app_id: str) -> Anchor | None:
@@ -121,7 +126,8 @@ class Catalog:
             if self.of(anchor.name).anchor_uid != anchor.uid:
                 # New here, or another app that was given the id of a deleted one.
                 request = unpacked(anchor.annotations[Note.REQUEST])
-                self._known[anchor.name] = Known(anchor.uid, request, plan_in(plan_text(request)))
+                plan = plan_in(plan_text(request))
+                self._known[anchor.name] = Known(anchor.uid, time.monotonic(), request, plan)
         return anchor
 
     def plan(self, app_id: str) -> Plan:
@@ -180,3 +186,17 @@ class Catalog:
     def forget(self, app_id: str) -> None:
         """Forget an app that is gone."""
         self._known.pop(app_id, None)
+
+    def _tidy(self) -> None:
+        """Forget what is not asked for any more: a triggerer lives for months, and all of this can be read again."""
+        moment = time.monotonic()
+        if moment - self._tidied_at < _TIDY_S:
+            return
+        self._tidied_at = moment
+        oldest = sorted(self._known.items(), key=lambda item: item[1].asked_at)
+        for number, (app_id, known) in enumerate(oldest):
+            if moment - known.asked_at > _ASKED_S and len(oldest) - number > _KEPT_APPS:
+                self._known.pop(app_id, None)
+            elif known.final is not None and moment - known.asked_at > _TIDY_S:
+                # Its answer is all that may be asked for again; its logs are read with a look at its pods.
+                known.pods, known.pods_of, known.request = [], None, None

@@ -273,10 +273,10 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[KubernetesRequest] | None:
-        if not APP_ID.fullmatch(app_id) or self._catalog.anchor(app_id) is None:
+        if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
             return None
-        request = self._catalog.of(app_id).request
-        return AppDryRunInfo(request, format_request) if request else None
+        request = self._catalog.of(app_id).request or unpacked(anchor.annotations[Note.REQUEST])
+        return AppDryRunInfo(request, format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one namespace
         items, now = self.cluster.list("jobs", selector([]))
