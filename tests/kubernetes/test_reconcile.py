@@ -92,6 +92,7 @@ def steps(verdict: Verdict) -> list[Any]:
     found += ["settle"] if verdict.settle_failure else []
     found += ["create"] if verdict.create else []
     found += [("release", *(one.role for one in verdict.release))] if verdict.release is not None else []
+    found += ["settle end"] if verdict.settle_end else []
     found += [("expire", *(f"{one.role}{one.attempt}" for one in verdict.expire))] if verdict.expire else []
     return found
 
@@ -126,6 +127,8 @@ def test_what_is_clear_from_the_jobs_alone(jobs, state):
         [job("a", RUNS), job("b", FAILS)],
         [job("a", RUNS), job("b", failed())],
         [job("a", RUNS), job("b", RUNS, ended=CANCEL)],
+        # It was cancelled too late, which is not the end that its anchor would tell a week later.
+        [job("a", DONE), job("b", DONE, ended=CANCEL)],
         [job("a", RUNS, 1), job("b", RUNS, 1), job("a", RUNS, 0)],
     ],
 )
@@ -348,7 +351,19 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
         KEPT,
         app(anchor(), job("a", DONE), job("b", DONE)),
         AppState.SUCCEEDED,
-        [("expire", "a0", "b0")],
+        ["settle end", ("expire", "a0", "b0")],
+    ),
+    "a cancel lets what had ended go at once": (
+        KEPT,
+        app(anchor(cancelled="true"), job("a", DONE), job("b", RUNS)),
+        AppState.RUNNING,
+        [("b", 0, CANCEL), ("expire", "a0")],
+    ),
+    "the cancel has let all go": (
+        KEPT,
+        app(anchor(cancelled="true"), job("a", DONE, ttl_s=60), job("b", failed(), ended=CANCEL, ttl_s=60)),
+        AppState.CANCELLED,
+        ["settle end"],
     ),
     "somebody else has let one of them go": (
         KEPT,

@@ -172,6 +172,22 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
     assert kubernetes_proxy.count("PATCH") - before <= (4 if code else 3)
 
 
+def test_a_cancelled_app_goes_though_nobody_looks_at_it_again(kubernetes_apps):
+    """So does a task that was killed: it cancels, and that is its last word."""
+    apps = kubernetes_apps
+    late = apps.sh("exec sleep 300", "late")
+    app_id = apps.start(apps.sh("true", "early"), late, overlay={"job": {"ttlSecondsAfterFinished": 1}})
+    apps.until(app_id, lambda _: [pod for pod in apps.pods(app_id) if pod.over])
+    apps.until(app_id, lambda _: [pod for pod in apps.pods(app_id) if pod.running])
+    time.sleep(3)
+    apps.scheduler.cancel(app_id)
+
+    deadline = time.monotonic() + 120
+    while apps.objects(app_id):
+        assert time.monotonic() < deadline, apps.objects(app_id)
+        time.sleep(0.5)
+
+
 def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true"), overlay={"job": {"ttlSecondsAfterFinished": 1}})

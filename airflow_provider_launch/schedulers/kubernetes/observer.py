@@ -17,7 +17,7 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selec
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
 from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Job, Plan, Pod, pod_of
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
+from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Verdict, judge
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.specs.errors import (
@@ -163,9 +163,14 @@ class Observer:
         assert anchor is not None
         if verdict.end:
             self._end(app, verdict.end, plan)
+            self._expire(plan, verdict.expire, now)
             return False
-        if verdict.expire:
-            self._expire(app, plan, verdict, now)
+        if verdict.settle_end or verdict.expire:
+            # The app has ended, whatever the cluster says to this.
+            with contextlib.suppress(SchedulerRejectedError):
+                if verdict.settle_end:
+                    self._note_result(app, plan, verdict)
+                self._expire(plan, verdict.expire, now)
             return False
         if verdict.restart is not None:
             cause = self._cause(app, plan, Verdict(AppState.FAILED))
@@ -196,12 +201,9 @@ class Observer:
             notes |= self._cause(app, plan, verdict)
         self._note(app.anchor, notes)
 
-    def _expire(self, app: App, plan: Plan, verdict: Verdict, now: float) -> None:
-        """Let the TTL of all Jobs of an app that has ended begin, so that none goes long before the others."""
-        assert app.anchor is not None
-        if app.anchor.result is None and is_terminal(verdict.state):
-            self._note_result(app, plan, verdict)
-        for job in verdict.expire:
+    def _expire(self, plan: Plan, jobs: list[Job], now: float) -> None:
+        """Let the TTL of Jobs that have ended begin, so that none goes long before the others."""
+        for job in jobs:
             # Kubernetes counts from the end of the Job.
             ttl_s = (plan.ttl_s or 0) + max(0, int(now - (job.finished_at or now)))
             with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
@@ -290,10 +292,7 @@ class Observer:
             else:
                 change = {}
             if change or job.ended is None:
-                document: dict[str, Any] = {"metadata": {"resourceVersion": job.version}, "spec": change}
-                if job.ended is None:
-                    document["metadata"]["annotations"] = {Note.ENDED: why}
-                self._cluster.patch("jobs", job.name, document)
+                self._cluster.patch("jobs", job.name, _ending(job, why, change, plan))
             if 0 < len(live) <= _STOPPED_PODS:
                 # What has just ended by itself keeps its own end.
                 each(self._stop, [pod for pod in live if pod.running and pod.deadline != 1])
@@ -302,6 +301,15 @@ class Observer:
         """Let the node end a pod: TERM, and KILL after its grace."""
         with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
             self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the patch that ends a Job in the version that was seen."""
+    if job.ended is not None:
+        return {"metadata": {"resourceVersion": job.version}, "spec": change}
+    if why == CANCEL and plan.ttl_s is not None:
+        change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # nobody may look again
+    return {"metadata": {"resourceVersion": job.version, "annotations": {Note.ENDED: why}}, "spec": change}
 
 
 def _pause(turn: int) -> None:

@@ -45,12 +45,14 @@ class Verdict:
     release: list[Job] | None = None
     """Jobs to let go; then the attempt is released, also if there are none."""
     expire: list[Job] = field(default_factory=list)
-    """Jobs of an app that has ended, which Kubernetes may remove from now on."""
+    """Jobs that have ended, of an app that has or is being cancelled: their TTL begins."""
+    settle_end: bool = False
+    """Write down how the app has ended."""
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to do."""
-        steps = self.end or self.restart or self.settle_failure or self.create or self.expire
+        steps = self.end or self.restart or self.settle_failure or self.create or self.expire or self.settle_end
         return not steps and self.release is None
 
 
@@ -63,12 +65,14 @@ def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdi
         now: epoch seconds by the server's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    judged = _Judge(app, plan, now, submitted=submitted)
-    verdict = judged.verdict()
-    # Of an app that lost a Job nothing more is to come either.
+    verdict = _Judge(app, plan, now, submitted=submitted).verdict()
+    if plan.ttl_s is None or (app.anchor and app.anchor.deleting):
+        return verdict
+    # Of an app that lost a Job nothing more is to come either; and after a cancel nobody may look again.
     over = is_terminal(verdict.state) or (verdict.state is AppState.UNKNOWN and not verdict.unclear)
-    if plan.ttl_s is not None and over and verdict.settled and not (app.anchor and app.anchor.deleting):
+    if (over and verdict.settled) or any(why == CANCEL for _, why in verdict.end):
         verdict.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
+    verdict.settle_end = app.anchor is not None and app.anchor.result is None and is_terminal(verdict.state)
     return verdict
 
 
@@ -115,7 +119,7 @@ class _Judge:
         """Judge what goes on undisturbed, or has ended well: that is most apps, most of the time."""
         jobs = list(self.members.values())
         if len(jobs) == len(self.plan.roles):
-            if all(job.complete for job in jobs):
+            if all(job.complete and job.ended is None for job in jobs):
                 return Verdict(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
             quiet = not any(
                 self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs
