@@ -33,7 +33,7 @@ class Requests:
         return self._sent(method, path, *args)
 
 
-def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kubernetes_make_namespace):
+def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kubernetes_make_namespace, caplog):
     """The cluster may have room for it later; nobody but this app waits for that."""
     apps = apps_in(kubernetes_make_namespace())
     others = [apps.start(apps.sh("exec sleep 300")) for _ in range(4)]
@@ -54,6 +54,7 @@ def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kub
         looks += 1
         time.sleep(0.1)
     assert sum(one.startswith("POST") for one in requests.made) <= 1
+    assert len([record for record in caplog.records if "exceeded quota" in record.getMessage()]) == 1
     # The Jobs of all, the anchor of this one; and once a few more for the step.
     assert len(requests.made) <= 2 * looks + 8
     apps.call("DELETE", "/api/v1/{ns}/resourcequotas/q")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,6 +31,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["Observer"]
+
+log = logging.getLogger(__name__)
 
 _ROUNDS = 8
 """Steps of one look at an app; what is left is for the next look."""
@@ -108,6 +111,9 @@ class Observer:
     def _refused(self, found: tuple[App, Plan, Verdict], error: LaunchError) -> tuple[App, Plan, Verdict]:
         """Remember what the cluster said to the step that is due, and return the verdict with it."""
         known = self._catalog.of(found[0].app_id)
+        if known.refusal != str(error):
+            # Who follows a running app is shown its states, and this is none.
+            log.warning("app %s: its next step is tried again and again: %s", found[0].app_id, error)
         known.refusal, known.refused_at = str(error), time.monotonic()
         return self.borne(found) or found
 
