@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from airflow_provider_launch.schedulers.docker import engine as module
+from airflow_provider_launch.schedulers.docker import access as module
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import secrets
-import sys
 import tarfile
 import threading
 import time
@@ -18,12 +16,12 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers.docker.access import connect, is_dead, no_address, transport_errors
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
     LaunchError,
-    MissingDependencyError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
@@ -93,7 +91,7 @@ class Engine:
             self.hostname = urlsplit(self.url).hostname
             """Name of the engine's host; None: it is this one."""
         except ValueError as error:
-            raise _no_address(self.url, error) from error
+            raise no_address(self.url, error) from error
         self._client: APIClient | None = None
         self._mutex = threading.Lock()
 
@@ -352,7 +350,7 @@ class Engine:
         response = self._open(method, path, query, body, **how)
         try:
             yield response
-        except _transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
+        except transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
             # The answer was cut off: what it said is not known.
             raise self._unreachable(error) from error
         finally:
@@ -383,7 +381,7 @@ class Engine:
                 timeout=(self._connection.timeout_s, read_s),
                 stream=True,
             )
-        except _transport_errors() as error:
+        except transport_errors() as error:
             # All requests share one connection by ssh, and nobody else replaces it.
             if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
                 self._drop(client)
@@ -397,7 +395,7 @@ class Engine:
 
     def _connected(self) -> APIClient:
         with self._mutex:
-            if self._client is None or _is_dead(self._client):
+            if self._client is None or is_dead(self._client):
                 self._client = self._connect()
             return self._client
 
@@ -408,41 +406,16 @@ class Engine:
                 return  # another thread was faster
             self._client = None
         # A connection that works ends with the last of the threads that may be at work with it.
-        if _is_dead(client):
+        if is_dead(client):
             with suppress(Exception):
                 client.close()
 
     def _connect(self) -> APIClient:
         try:
-            from docker import tls
-            from docker.errors import DockerException, TLSParameterError
-            from docker.utils import parse_host
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the scheduler 'docker' needs the package docker; install airflow-provider-launch[docker]"
-            ) from error
-        known = self._connection
-        if self.url.startswith("ssh://"):
-            _require_ssh()
-        if bool(known.tls_cert) != bool(known.tls_key):
-            raise InvalidAppError("tls_cert and tls_key of the connection belong together; give both or none")
-        if bool(known.registry_username) != bool(known.registry_password):
-            raise InvalidAppError(
-                "registry_username and registry_password of the connection belong together; give both or none"
-            )
-        try:
-            parse_host(self.url)
-        except (DockerException, ValueError) as error:
-            raise _no_address(self.url, error) from error
-        try:
-            config: Any = False
-            if known.tls_ca or known.tls_cert:
-                pair = (known.tls_cert, known.tls_key) if known.tls_cert and known.tls_key else None
-                config = tls.TLSConfig(client_cert=pair, ca_cert=known.tls_ca, verify=known.tls_verify)
-            return _client(self.url, config, math.ceil(known.timeout_s))
-        except TLSParameterError as error:
-            raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
-        except _transport_errors() as error:
+            return connect(self.url, self._connection)
+        except LaunchError:
+            raise  # first: without docker-py there are no names for what follows
+        except transport_errors() as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
@@ -521,7 +494,7 @@ class Engine:
         """Make an image of nothing, and return its id."""
         try:
             answer = self._connected().import_image_from_data(bytes(tarfile.BLOCKSIZE * 2))
-        except _transport_errors() as error:
+        except transport_errors() as error:
             raise self._unreachable(error) from error
         image: str = json.loads(answer.splitlines()[-1])["status"]
         return image
@@ -551,30 +524,6 @@ class _Stream(io.RawIOBase):
         return data[:cut]
 
 
-def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
-    from docker import APIClient
-    from docker.errors import DockerException
-
-    class Client(APIClient):
-        """Takes the connection's word on TLS; requests would let `REQUESTS_CA_BUNDLE` overrule it."""
-
-        def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-            chosen = self.verify if verify is None else verify
-            return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
-
-        def _retrieve_server_version(self) -> Any:
-            # Before this, requests would look for a `.netrc` at each request; no engine asks for a password.
-            self.auth = lambda request: request
-            # `/version`, where docker-py looks, starts programs of the engine, which takes ten times as long.
-            try:
-                answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
-            except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own
-                raise DockerException(str(error)) from error
-            return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
-
-    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
-
-
 def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
     # Read as it comes, so that a large file is not loaded.
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -583,40 +532,6 @@ def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
             return None
         file = archive.extractfile(member)
         return (file.read(limit) if file else b""), member.size
-
-
-def _require_ssh() -> None:
-    try:
-        import paramiko  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingDependencyError(
-            "a Docker engine behind ssh:// needs the package paramiko; install docker[ssh]"
-        ) from error
-
-
-def _no_address(url: str, error: Exception) -> InvalidAppError:
-    return InvalidAppError(
-        f"host {url!r} of the connection is no address of a Docker engine ({error}); "
-        f"write unix:///path, tcp://host:port or ssh://user@host"
-    )
-
-
-def _transport_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what is raised when a request or its answer does not come through, and `others`."""
-    from docker.errors import DockerException
-    from requests import RequestException
-
-    known = (RequestException, DockerException, OSError, *others)
-    # docker-py lets those of ssh out as they are; they are no errors of the operating system.
-    paramiko = sys.modules.get("paramiko")
-    return (*known, paramiko.SSHException, EOFError) if paramiko else known
-
-
-def _is_dead(client: APIClient) -> bool:
-    """Tell whether the connection by ssh under a client has ended; docker-py would go on with it."""
-    ssh = getattr(getattr(client, "_custom_adapter", None), "ssh_client", None)
-    transport = ssh.get_transport() if ssh else None
-    return transport is not None and not transport.is_active()
 
 
 def _is_outdated(response: Response) -> bool:
