@@ -49,9 +49,8 @@ class Follower:
         logs_from: "start", or "now": without what was written before; replicas with a cursor go on from there.
         log_drain_s: how long the rest of the log is waited for after the end, without a new line.
         roles: the roles, if known; otherwise they are learnt from the scheduler.
-        scheduled: the caller has launched the app: all that it writes is new, and if it is unknown it has vanished.
-        taken_up: an earlier try of the caller has, so the app may have written before.
-        known: the caller has seen the app before, so if it is unknown it has vanished.
+        scheduled: the caller has just launched the app, so nothing that it writes is old, and it is known.
+        known: the app has been there, so if the scheduler does not know it, it has vanished.
         poller: shared by followers of the same scheduler. None: an own one.
     """
 
@@ -71,21 +70,20 @@ class Follower:
         log_drain_s: float = 30.0,
         roles: Sequence[Role] | None = None,
         scheduled: bool = False,
-        taken_up: bool = False,
         known: bool = False,
         poller: Poller | None = None,
     ) -> None:
         if logs_from not in ("start", "now"):
             raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
         self._app_id = app_id
-        self._known = known or scheduled or taken_up
+        self._known = known or scheduled
         self._watch = StateWatch(app_handle or app_id, unavailable_for_s=unavailable_for_s, known=self._known)
         self._log_roles = None if log_roles is None else frozenset(log_roles)
         self._logs = logs
         self._cursors: dict[str, JsonValue] = dict(cursors or {})
         self._log_drain_s = log_drain_s
         self._roles = roles
-        self._may_have_written = taken_up or not scheduled
+        self._scheduled = scheduled
         # Re-entrant (the default), because a signal handler may raise in the consumer's thread while it holds it.
         self._changed = threading.Condition()
         self._answers: deque[Answer] = deque()
@@ -173,7 +171,7 @@ class Follower:
             self._poller.subscribe(self._app_id, self._hear)
             if self._hears_ends:
                 self._end_watch.start()
-            self._want(self._roles or (), existing=self._may_have_written)
+            self._want(self._roles or (), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:
                 # The status path comes first: a flood of lines never hides the end.
@@ -203,7 +201,7 @@ class Follower:
         first = self._watch.response is None
         learned = self._watch.learn(answer)
         if (response := self._watch.response) is not None:
-            self._want_of(response, existing=first and self._may_have_written)
+            self._want_of(response, existing=first and not self._scheduled)
             # Who knows the app has compared, or been told.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)

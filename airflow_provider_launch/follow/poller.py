@@ -49,12 +49,13 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
 
 def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
     """Return the answer; a plug-in may leave out what all that follows reads, which must not end the polling."""
-    lists: tuple[object, ...] = (answer.roles, answer.roles_statuses) if answer is not None else ()
-    if answer is not None and None in lists:
-        raise TypeError(
-            f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
-            f"states; its plug-in must give a list, which may be empty"
-        )
+    if answer is not None:
+        lists: tuple[object, ...] = answer.roles, answer.roles_statuses
+        if None in lists:
+            raise TypeError(
+                f"the scheduler {scheduler.backend!r} describes app {answer.app_id!r} with None for its roles or their "
+                f"states; its plug-in must give a list, which may be empty"
+            )
     return answer
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.sensors.launch import AppStatusSensor
+    from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["check_exit_codes", "check_following", "check_seconds", "check_streams"]
+__all__ = ["check_exit_codes", "check_following", "check_log_roles", "check_seconds", "check_streams"]
 
 _STREAMS = ("stdout", "stderr", "combined")
 
@@ -64,6 +65,20 @@ def check_exit_codes(name: str, value: object) -> None:
     codes = value if _is_list(value) else [] if value is None else [value]
     if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
         raise InvalidAppError(f"{name}={value!r} must be a whole number, or a list of whole numbers")
+
+
+def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:
+    """Refuse names which no role of the app has: its log would look like that of an app that says nothing.
+
+    Raises:
+        InvalidAppError: names the first of them.
+    """
+    known = [role.name for role in app.roles]
+    if unknown := [name for name in log_roles or () if name not in known]:
+        raise InvalidAppError(
+            f"log_roles names {unknown[0]!r}, which is no role of app {app.name!r}; "
+            f"it has {', '.join(map(repr, known))}"
+        )
 
 
 def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:

@@ -165,9 +165,16 @@ class LaunchHook(BaseHook):
         A template gives text, whatever the type of its option.
 
         Raises:
+            InvalidAppError: `cfg` is no mapping.
             InvalidRunConfigException: `cfg` has an option that the scheduler does not know, or text that is no value
                 of its option.
         """
+        given: object = cfg
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidAppError(
+                f"cfg must be a mapping of options, not {type(given).__name__}; "
+                f"a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
+            )
         schema = self.scheduler.run_opts()
         own = dict(cfg or {})
         if len(schema) == 0:

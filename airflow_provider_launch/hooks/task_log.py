@@ -15,6 +15,7 @@ from airflow_provider_launch.specs.states import AppState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_launch.hooks.handover import Handover
     from airflow_provider_launch.hooks.log_limit import LogLimit
 
 __all__ = ["TaskLog", "pieces"]
@@ -41,10 +42,7 @@ class TaskLog:
     Args:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
-        last_state: the state that was told before, which is not told again.
-        tails: last lines of replicas, told before.
-        attempts: by `role/replica`, the attempt that was told of last, where that is not the first.
-        url: the page that was named before.
+        told: what an earlier part of the task has told, which is not told again.
         on_url: takes the page of the app in its scheduler's user interface, each time another is named.
         limit: how much of a long log is shown. None: all.
     """
@@ -55,11 +53,8 @@ class TaskLog:
         self,
         log: Any,
         name: str,
+        told: Handover,
         *,
-        last_state: str = "",
-        tails: Mapping[str, Sequence[str]] | None = None,
-        attempts: Mapping[str, int] | None = None,
-        url: str | None = None,
         on_url: Callable[[str], object] | None = None,
         limit: LogLimit | None = None,
     ) -> None:
@@ -67,12 +62,12 @@ class TaskLog:
         self._line_log: Any = None
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
-        self.url = url
+        self.url = told.url
         self._on_url = on_url
-        self._replicas = {key: _Replica([*tail]) for key, tail in (tails or {}).items()}
-        for key, attempt in (attempts or {}).items():
+        self._replicas = {key: _Replica([*tail]) for key, tail in told.tails.items()}
+        for key, attempt in told.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
-        self.last_state = last_state
+        self.last_state = told.state
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:

@@ -12,7 +12,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_launch.follow import Follower
-from airflow_provider_launch.hooks.arguments import check_streams
+from airflow_provider_launch.hooks.arguments import check_log_roles, check_streams
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
@@ -129,11 +129,12 @@ class Launching:
         began = time.time()
         self._check()
         check_streams(self._scheduler, self._op.streams)
-        self._check_log_roles()
+        check_log_roles(self._app, self._op.log_roles)
         self._ti = context["ti"]
         self._app = with_parent_run(self._app, self._ti, self._log.warning)
         handle, response = self._obtain(context, cfg)
-        taken_up = response is not None
+        # What is taken up may have written before.
+        is_new = response is None
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
         self._check()
@@ -143,8 +144,8 @@ class Launching:
             from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
 
             begin_checkpoint(self._ti)
-            self._op.defer(trigger=self._trigger(handle, began, taken_up=taken_up), method_name="resume")
-        return self._conclude(handle, Handover(), taken_up=taken_up)
+            self._op.defer(trigger=self._trigger(handle, began, is_new=is_new), method_name="resume")
+        return self._conclude(handle, Handover(), is_new=is_new)
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
@@ -175,20 +176,19 @@ class Launching:
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
         return self._conclude(handle, handover if lasts else Handover())
 
-    def _conclude(self, handle: str, handover: Handover, *, taken_up: bool = False) -> dict[str, Any]:
+    def _conclude(self, handle: str, handover: Handover, *, is_new: bool = True) -> dict[str, Any]:
         try:
-            value = self._follow(handle, handover, taken_up=taken_up)
-        except (AppStatusError, AirflowSkipException, UnknownOutcomeError, InvalidAppError) as error:
+            value = self._follow(handle, handover, is_new=is_new)
+        except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result not be readable: the next try looks.
-            if self._succeeded or not isinstance(error, InvalidAppError):
-                self._close_record(error)
+            self._close_record(error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
         # result; a clear is told by its number.
         self._check()
         return value
 
-    def _trigger(self, handle: str, began: float, *, taken_up: bool) -> AppStatusTrigger:
+    def _trigger(self, handle: str, began: float, *, is_new: bool) -> AppStatusTrigger:
         # Only deferrable tasks need it, and only when they defer.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -206,8 +206,8 @@ class Launching:
             deadline=None if limit is None else began + limit.total_seconds(),
             cancels_at_deadline=op.kill_policy == "cancel",
             kill_policy=op.kill_policy,
-            scheduled=True,
-            taken_up=taken_up,
+            scheduled=is_new,
+            known=not is_new,
         )
 
     # ---- launch or take up -----------------------------------------------------------------------------------
@@ -365,16 +365,13 @@ class Launching:
 
     # ---- follow ----------------------------------------------------------------------------------------------
 
-    def _follow(self, handle: str, handover: Handover, *, taken_up: bool) -> dict[str, Any]:
+    def _follow(self, handle: str, handover: Handover, *, is_new: bool) -> dict[str, Any]:
         op = self._op
         app_id = parse_app_handle(handle).app_id
         task_log = TaskLog(
             self._log,
             app_id,
-            last_state=handover.state,
-            tails=handover.tails,
-            attempts=handover.attempts,
-            url=handover.url,
+            handover,
             on_url=lambda url: show_ui(op, self._ti, url),
             limit=LogLimit(op.max_log_bytes, handover.told),
         )
@@ -390,8 +387,8 @@ class Launching:
             cursors=handover.places,
             logs_from=op.logs_from,
             log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
-            scheduled=True,
-            taken_up=taken_up,
+            scheduled=is_new,
+            known=True,
         ) as follower:
             try:
                 response = watch(follower, task_log, self._check)
@@ -487,12 +484,6 @@ class Launching:
 
     def _cfg(self) -> dict[str, Any]:
         """Return the options of this launch, connection first, and the time limit where it belongs."""
-        given_cfg: object = self._op.cfg
-        if given_cfg is not None and not isinstance(given_cfg, Mapping):
-            raise InvalidAppError(
-                f"cfg must be a mapping of options, not {type(given_cfg).__name__}; "
-                f"a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
-            )
         cfg = self._hook.merged_cfg(self._op.cfg)
         limit = self._op.time_limit_s
         if limit is None:
@@ -507,14 +498,6 @@ class Launching:
         if given is not None and given != limit:
             raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
         return {**cfg, name: limit}
-
-    def _check_log_roles(self) -> None:
-        known = [role.name for role in self._app.roles]
-        if unknown := [name for name in self._op.log_roles or () if name not in known]:
-            raise InvalidAppError(
-                f"log_roles names {unknown[0]!r}, which is no role of app {self._app.name!r}; "
-                f"it has {', '.join(map(repr, known))}"
-            )
 
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = str(info)

@@ -134,7 +134,8 @@ class Look:
         # Else the link would be empty when this worker is done.
         self._sensor.ui_url = handover.url
         if why == "deadline":
-            self._cancel_at_deadline()
+            if self._sensor.kill_policy == "cancel":
+                self.cancel()  # again, in case that of the trigger failed
             limit = self._sensor.execution_timeout
             is_of_task = limit is not None and limit.total_seconds() <= self._sensor.timeout
             raise (AirflowTaskTimeout if is_of_task else AirflowSensorTimeout)(text)
@@ -144,16 +145,7 @@ class Look:
             self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
         handover = handover if lasts else Handover()
-        log = TaskLog(
-            self._sensor.log,
-            self._app_id,
-            last_state=handover.state,
-            tails=handover.tails,
-            attempts=handover.attempts,
-            url=handover.url,
-            on_url=lambda url: show_ui(self._sensor, context["ti"], url),
-            limit=LogLimit(self._sensor.max_log_bytes, handover.told),
-        )
+        log = self._task_log(context, handover, LogLimit(self._sensor.max_log_bytes, handover.told))
 
         def follow() -> dict[str, Any]:
             places = dict(handover.places)
@@ -175,11 +167,6 @@ class Look:
         finally:
             self.close()
 
-    def _cancel_at_deadline(self) -> None:
-        # Repeated, in case that of the trigger failed.
-        if self._sensor.kill_policy == "cancel":
-            self.cancel()
-
     def close(self) -> None:
         """Free the client."""
         self._hook.close()
@@ -200,7 +187,7 @@ class Look:
         told = Handover.from_json(memory)
         self._sensor.ui_url = told.url
         log = self._task_log(context, told)
-        limit = LogLimit(self._sensor.max_log_bytes, memory.get("told"))
+        limit = LogLimit(self._sensor.max_log_bytes, told.told)
         response: DescribeAppResponse | None = None
         known = bool(log.last_state)
         with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1, known=known) as follower:
@@ -263,9 +250,7 @@ class Look:
         return TaskLog(
             sensor.log,
             self._app_id,
-            last_state=told.state,
-            attempts=told.attempts,
-            url=told.url,
+            told,
             on_url=lambda url: show_ui(sensor, context["ti"], url),
             limit=limit,
         )

@@ -44,8 +44,8 @@ class AppStatusTrigger(BaseTrigger):
         timeout_s: the same, counted from the start of the trigger.
         cancels_at_deadline: whether that happens, or the app is left alone.
         kill_policy: "cancel", or "leave": what happens to the app when a user ends the task.
-        scheduled: the task has launched the app, so an unknown app is one that vanished.
-        taken_up: an earlier try of the task has, so the app may have written before.
+        scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
+        known: the app has been there, so if the scheduler does not know it, it has vanished.
         handover: what an earlier follower of the task leaves.
     """
 
@@ -65,7 +65,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: bool = True,
         kill_policy: str = "cancel",
         scheduled: bool = False,
-        taken_up: bool = False,
+        known: bool = False,
         handover: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -82,7 +82,7 @@ class AppStatusTrigger(BaseTrigger):
         self.cancels_at_deadline = cancels_at_deadline
         self.kill_policy = kill_policy
         self.scheduled = scheduled
-        self.taken_up = taken_up
+        self.known = known
         self.handover = handover
         self._fired = False
         self._resolved = ""
@@ -96,11 +96,6 @@ class AppStatusTrigger(BaseTrigger):
         kwargs = {each.name: getattr(self, each.name) for each in parameters}
         changed = {each.name: kwargs[each.name] for each in parameters if kwargs[each.name] != each.default}
         return f"{type(self).__module__}.{type(self).__qualname__}", changed
-
-    @property
-    def may_have_written(self) -> bool:
-        """Whether there may be lines from before the task followed the app."""
-        return self.taken_up or not self.scheduled
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.feed import Feed
 
 __all__ = ["LogPump"]
-
-log = logging.getLogger(__name__)
 
 _READERS, _MOST_READERS = 4, 32
 _STALLED_S = 2.0
@@ -196,9 +193,6 @@ class LogPump:
         while (feed := self._next_to_read()) is not None:
             try:
                 feed.reader.step()
-            except Exception:
-                # The other apps still want to be read.
-                log.exception("a log could not be read")
             finally:
                 with self._lock:
                     self._reading_since.pop(threading.current_thread(), None)

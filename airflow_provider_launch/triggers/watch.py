@@ -71,7 +71,9 @@ class Watch:
         self._app_id = app_id
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
-        self._watch = StateWatch(handle, unavailable_for_s=trigger.unavailable_for_s, known=trigger.scheduled)
+        self._watch = StateWatch(
+            handle, unavailable_for_s=trigger.unavailable_for_s, known=trigger.known or trigger.scheduled
+        )
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
         self._limit = NO_LIMIT
@@ -93,7 +95,7 @@ class Watch:
             self._limit = LogLimit(trigger.max_log_bytes, told)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
-        self._task_log = TaskLog(log, self._app_id, last_state=state, tails=given.tails, on_url=self._show_url)
+        self._task_log = TaskLog(log, self._app_id, Handover(state=state, tails=given.tails), on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -245,9 +247,9 @@ class Watch:
             response = self._watch.response
             # A scheduler may give the same answer again, and mostly there is nothing new.
             if response is not None and response is not before:
-                self._want(response, existing=before is None and self._trigger.may_have_written)
-                # What the task has launched was compared before the launch.
-                if before is None and not self._trigger.scheduled:
+                self._want(response, existing=before is None and not self._trigger.scheduled)
+                # Who knows the app has compared.
+                if before is None and not (self._trigger.known or self._trigger.scheduled):
                     gap = gap_of_unknown_roles(self._trigger.log_roles, response)
                     learned.events += [gap] if gap else []
             if learned.events:
