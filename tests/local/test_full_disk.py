@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, SchedulerUnavailableError
-from tests.support.local import Apps, processes_below, sh, until
+from tests.support.local import Apps, command_lines_below, processes_below, sh, until
 
 FILES = 300
 
@@ -72,12 +72,8 @@ def apps(disk: Disk) -> Iterator[Apps]:
 
 def commands(apps: Apps) -> list[int]:
     """Return what runs of the apps besides their supervisors and shims."""
-    found = []
-    for pid in processes_below(apps.root):
-        with contextlib.suppress(OSError):
-            if b"bare.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+    # Not to be read again here: a supervisor that ends meanwhile has no command line any more.
+    return [pid for pid, command_line in command_lines_below(apps.root).items() if b"bare.py" not in command_line]
 
 
 def kill_supervisor(apps: Apps, app_id: str) -> None:

@@ -12,20 +12,26 @@ from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, c
 from airflow_provider_launch.specs import AppDef, Role, is_terminal
 
 
-def processes_below(root: Path) -> list[int]:
-    """Return every process whose command line or environment names the root: supervisors, shims, commands."""
-    found = []
+def command_lines_below(root: Path) -> dict[int, bytes]:
+    """Return pid and command line of each process that names the root there or in its environment."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            command_line = (entry / "cmdline").read_bytes()
+            environment = (entry / "environ").read_bytes()
         except OSError:
             continue
-        if state not in "ZX" and str(root).encode() in text:
-            found.append(int(entry.name))
+        if state not in "ZX" and str(root).encode() in command_line + environment:
+            found[int(entry.name)] = command_line
     return found
+
+
+def processes_below(root: Path) -> list[int]:
+    """Return every process of the apps of the root: supervisors, shims, commands."""
+    return [*command_lines_below(root)]
 
 
 def until(condition: Callable[[], object], timeout_s: float = 20.0, pause_s: float = 0.02) -> None:
