@@ -26,16 +26,19 @@ _PAUSE_S = 0.03
 _DIES = 0.2
 
 # Writes in bursts, whose lines have almost the same time. Ends with the loop that is under way, so that the number of
-# lines is known exactly. `sleep` hears nothing of it, for some shells print a word when it is ended. The last one: a
-# log of both streams may join a line without end with what the other stream has at the same time.
+# lines is known exactly. Its own stderr is another one, for shells print a word there when a signal ends what they
+# started. The last one: a log of both streams may join a line without end with what the other stream has at the same
+# time.
 _WRITER = """
+exec 3>&2 2>/dev/null
 trap stop=1 TERM
 n=0
 while [ -z "$stop" ]; do
-  n=$((n + 1)); echo "out $n"; echo "err $n" >&2
-  if [ $((n % 20)) = 0 ]; then (trap '' TERM; exec sleep 0.05); fi
+  n=$((n + 1)); echo "out $n"; echo "err $n" >&3
+  if [ $((n % 20)) = 0 ]; then sleep 0.05; fi
 done
-(trap '' TERM; exec sleep 0.5)
+trap '' TERM
+sleep 0.5
 printf "end $n"
 """
 
