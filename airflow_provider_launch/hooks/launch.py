@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields, split_extras
 from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ class LaunchHook(BaseHook):
 
     def _make_runner(self) -> Runner:
         options = self.options
-        return Runner(self.launch_conn_id, scheduler_params={options.backend: dict(options.params)})
+        # A type of ours means our scheduler, whatever is installed: it is the one that has declared the extras.
+        factories = get_builtin_scheduler_factories() if self.backend else None
+        return Runner(self.launch_conn_id, factories, scheduler_params={options.backend: dict(options.params)})
 
     @property
     def scheduler(self) -> Scheduler[Any]:

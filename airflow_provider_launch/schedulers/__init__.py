@@ -17,6 +17,7 @@ __all__ = [
     "SCHEDULER_ALIASES",
     "Scheduler",
     "SchedulerFactory",
+    "get_builtin_scheduler_factories",
     "get_default_scheduler_name",
     "get_scheduler_factories",
     "resolve_scheduler_name",
@@ -58,12 +59,16 @@ def get_scheduler_factories(
         group: the entry points that plug-ins register; what a decorator registers belongs to the default.
         skip_defaults: leave the builtin ones out.
     """
-    builtin = {} if skip_defaults else DEFAULT_SCHEDULER_MODULES
-    factories: dict[str, SchedulerFactory] = {name: _deferred(module) for name, module in builtin.items()}
+    factories = {} if skip_defaults else get_builtin_scheduler_factories()
     factories.update(load_group(group))
     if group == SCHEDULERS_GROUP:
         factories.update(registry.get(PluginType.SCHEDULER))
     return factories
+
+
+def get_builtin_scheduler_factories() -> dict[str, SchedulerFactory]:
+    """Return backend name to factory of the builtin schedulers, without a search for plug-ins."""
+    return {name: _deferred(module) for name, module in DEFAULT_SCHEDULER_MODULES.items()}
 
 
 def get_default_scheduler_name() -> str:

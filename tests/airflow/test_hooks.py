@@ -16,8 +16,10 @@ from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
+from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from tests.engines.docker.private import PrivateDocker
+from tests.support.fake_scheduler import FakeScheduler
 
 
 @pytest.fixture
@@ -97,6 +99,20 @@ def test_the_connections_in_the_docs_are_accepted(define, checkout, page) -> Non
     assert found
     for conn_type, extra in found:
         assert define(conn_type, extra=extra).options.backend
+
+
+def test_a_type_of_ours_means_our_scheduler(define, engine, tmp_path, monkeypatch) -> None:
+    """What else is installed cannot get the credentials of a connection that was not made for it."""
+    info = tmp_path / "other_local-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-local\nVersion: 1.0\n")
+    group = "airflow_provider_launch.schedulers"
+    (info / "entry_points.txt").write_text(f"[{group}]\nlocal = tests.airflow.plugin:create_scheduler\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extra = {"scheduler": "local", "params": {"engine": engine.name}}
+
+    assert isinstance(define("launch", extra=extra).scheduler, FakeScheduler)
+    assert isinstance(define(extra={"root": str(tmp_path)}).scheduler, LocalScheduler)
 
 
 def test_cfg_wins_over_the_connection(define) -> None:
