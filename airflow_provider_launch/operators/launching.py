@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
-from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.hooks.arguments import check_log_roles, check_streams
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.lineage import with_parent_run
-from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
-from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.hooks.watching import patiently, watch
-from airflow_provider_launch.links.launch import show_request, show_ui
+from airflow_provider_launch.hooks.patience import patiently
+from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators.attempt import KILLED, Memory, Next, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, Stream, spec_hash
 from airflow_provider_launch.specs.errors import (
@@ -366,50 +363,33 @@ class Launching:
     # ---- follow ----------------------------------------------------------------------------------------------
 
     def _follow(self, handle: str, handover: Handover, *, is_new: bool) -> dict[str, Any]:
-        op = self._op
-        app_id = parse_app_handle(handle).app_id
-        task_log = TaskLog(
-            self._log,
-            app_id,
-            handover,
-            on_url=lambda url: show_ui(op, self._ti, url),
-            limit=LogLimit(op.max_log_bytes, handover.told),
-        )
-        with Follower(
-            self._scheduler,
-            app_id,
-            app_handle=handle,
-            poll_interval_s=op.poll_interval_s,
-            unavailable_for_s=op.unavailable_for_s,
-            log_roles=op.log_roles,
-            logs=op.log_roles is None or len(op.log_roles) > 0,
-            streams=None if op.streams is None else Stream(op.streams),
-            cursors=handover.places,
-            logs_from=op.logs_from,
-            log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
-            scheduled=is_new,
-            known=True,
-        ) as follower:
-            try:
-                response = watch(follower, task_log, self._check)
-            finally:
+        # Not above: the app starts while this is imported.
+        from airflow_provider_launch.operators.following import follow
+
+        op, app_id = self._op, parse_app_handle(handle).app_id
+        results: list[Any] = []
+
+        def read_result(ended: DescribeAppResponse) -> None:
+            if ended.state == AppState.SUCCEEDED:
+                # What fails here is asked for again below, and borne or told there.
                 with contextlib.suppress(Exception):
-                    task_log.finish()
-        if response is None:
-            raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
+                    results.append(self._result(app_id))
+
+        response, tails = follow(
+            op, self._ti, self._scheduler, handle, handover, is_new=is_new, check=self._check, on_end=read_result
+        )
         if response.state == AppState.SUCCEEDED:
             self._succeeded = True
-            return as_xcom(handle, response, self._result(app_id), roles=self._app.roles)
+            result = results[0] if results else self._patiently(lambda: self._result(app_id))
+            return as_xcom(handle, response, result, roles=self._app.roles)
         replica = first_failed(response)
-        error = failure(handle, response, task_log.tails)
+        error = failure(handle, response, tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):
             raise AirflowSkipException(str(error)) from error
         raise error
 
     def _result(self, app_id: str) -> Any:
-        if Capability.RESULT not in self._scheduler.capabilities:
-            return None
-        return self._patiently(lambda: self._scheduler.result(app_id))
+        return self._scheduler.result(app_id) if Capability.RESULT in self._scheduler.capabilities else None
 
     # ---- kill ------------------------------------------------------------------------------------------------
 

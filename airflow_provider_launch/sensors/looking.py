@@ -26,8 +26,9 @@ from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
+from airflow_provider_launch.hooks.patience import patiently
 from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.hooks.watching import patiently, watch
+from airflow_provider_launch.hooks.watching import watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.errors import (

@@ -265,6 +265,47 @@ def test_a_wrong_result_of_an_app_that_succeeded_is_final(engine, make_api, play
     assert engine.started == 1
 
 
+def test_the_result_is_read_while_the_rest_of_the_log_is(engine, api, play, monkeypatch) -> None:
+    read, asked = threading.Event(), []
+
+    def result(_scheduler, app_id):
+        asked.append(app_id)
+        read.set()
+        return len(asked)
+
+    def last_lines(*_: object) -> None:
+        app = next(iter(engine.apps.values()))
+        if is_terminal(app.state):
+            assert read.wait(10)
+
+    monkeypatch.setattr(FakeScheduler, "result", result)
+    engine.on_read = last_lines
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert api.xcoms["t", "return_value"]["result"] == 1
+    assert not ran.told("log is not readable")
+
+
+def test_an_outage_while_the_result_is_read_is_borne(engine, api, play, monkeypatch) -> None:
+    answers = [SchedulerUnavailableError("away"), SchedulerUnavailableError("still away"), {"x": 1}]
+
+    def result(_scheduler, _app_id):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(FakeScheduler, "result", result)
+    play(AppState.SUCCEEDED)
+    ran = run_task(on_cluster(), api)
+
+    assert ran.state == "success"
+    assert api.xcoms["t", "return_value"]["result"] == {"x": 1}
+    assert ran.told("the scheduler does not answer")
+
+
 def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
     api = make_api()
     play(AppState.SUCCEEDED, AppState.SUCCEEDED)

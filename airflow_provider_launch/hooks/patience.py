@@ -1,0 +1,58 @@
+"""Asking a scheduler that may be out of reach for a while, with an eye on the kill flag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+__all__ = ["patiently"]
+
+T = TypeVar("T")
+
+_STEP_S = 0.1
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 30.0
+
+
+def patiently(
+    call: Callable[[], T],
+    check: Callable[[], None],
+    *,
+    unavailable_for_s: float,
+    tell: Callable[[str], object] = lambda _text: None,
+) -> T:
+    """Return what `call` gives, and call again while the scheduler is out of reach.
+
+    Args:
+        call: asks the scheduler; must be harmless to repeat.
+        check: called in short steps; raises to leave.
+        unavailable_for_s: how long an outage is borne before its error is raised.
+        tell: takes one line when an outage begins.
+    """
+    deadline = time.monotonic() + unavailable_for_s
+    pause = _FIRST_PAUSE_S
+    told = False
+    while True:
+        check()
+        try:
+            return call()
+        except SchedulerUnavailableError as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            if not told:
+                told = True
+                tell(f"the scheduler does not answer, asking again for up to {unavailable_for_s:.0f} s: {error}")
+            _sleep(min(pause, left), check)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+
+def _sleep(seconds: float, check: Callable[[], None]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        # A signal does not cut a sleep short.
+        time.sleep(min(left, _STEP_S))
+        check()
