@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.schedulers.docker import observer
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler, create_scheduler
 from airflow_provider_launch.specs import (
     AppDef,
@@ -176,6 +177,8 @@ def test_that_memory_ran_out_is_known_even_if_the_engine_tells_it_late(docker_ap
         return document
 
     monkeypatch.setattr(engine, "inspect", late)
+    # A test machine may need longer from the list to the inspection than the engine ever does.
+    monkeypatch.setattr(observer, "_LIMITED_CAUSE_S", 5.0)
     grow = "dd if=/dev/zero of=/dev/null bs=200M count=1"
     found = docker_apps.run(docker_apps.sh(grow, resource=Resource(cpu=0, gpu=0, memMB=16)))
     assert len(seen) == 2

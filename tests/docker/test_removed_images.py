@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from docker.errors import ImageNotFound
 
 from airflow_provider_launch.specs import AppState, SchedulerRejectedError
 from tests.faults import Fault, error
@@ -24,7 +26,7 @@ def image(docker_apps) -> Iterator[str]:
     container.commit(repository, tag, changes=f"ENV OWN={tag}")
     container.remove()
     yield name
-    if docker_apps.client.images.list(repository, filters={"reference": name}):
+    with contextlib.suppress(ImageNotFound):
         docker_apps.client.images.remove(name, force=True)
 
 
