@@ -234,10 +234,14 @@ class IdentityTests(ContractBase):
         for process, delay_s in zip(processes, MOMENTS_S, strict=True):
             app_id = apps.new_id()
             self._schedule_and_die(process, role, apps, app_id, delay_s)
+            was_there = apps.scheduler.describe(app_id) is not None
             apps.scheduler.cancel(app_id)
 
             # Not begun at all, or ended by the cancel.
             if apps.scheduler.describe(app_id) is not None:
+                if not was_there:
+                    # The engine has served the dead one's last request after the cancel had found nothing.
+                    apps.scheduler.cancel(app_id)
                 assert apps.end(app_id).state is AppState.CANCELLED
             apps.until_nothing_is_alive(app_id)
 
