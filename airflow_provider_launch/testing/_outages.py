@@ -1,4 +1,4 @@
-"""Outages: not to be reached is neither a state nor an end."""
+"""Outages and losses: what is not known is neither a state nor an end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_launch.follow import Ended, Follower, Reached, Unreachable
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, within
+from airflow_provider_launch.testing._base import Apps, ContractBase, until, within
 from airflow_provider_launch.testing._following import lines_of
 
 __all__ = ["OutageTests"]
@@ -39,7 +39,7 @@ _CALLS: dict[str, Call] = {
 
 
 class OutageTests(ContractBase):
-    """An engine that does not answer is an error, and after it everything goes on."""
+    """An engine that does not answer is an error, and after it everything goes on; what it has lost is UNKNOWN."""
 
     @pytest.fixture
     def cut_off(self, apps: Apps) -> CutOff:
@@ -96,6 +96,34 @@ class OutageTests(ContractBase):
         assert found is not None
         assert found.state is AppState.FAILED
         assert apps.lines(app_id) == ["1\n", "2\n"]
+
+    def test_an_app_that_was_lost_is_unknown(self, apps: Apps) -> None:
+        """How it ended nobody knows: an end that is made up may be wrong, and "no such app" launches it twice."""
+        app_id = apps.new_id()
+        request = apps.dryrun(apps.sh("sleep 5"), apps.sh("sleep 120", "other"), app_id=app_id)
+        apps.scheduler.schedule(request)
+        apps.until_running(app_id, ("other", 0))
+        if not apps.engine.lose(app_id, "other"):
+            pytest.skip("the engine cannot lose an app")
+
+        for scheduler in (apps.scheduler, apps.another()):
+            states: list[AppState | None] = []
+
+            def is_unknown(observer: Scheduler[Any] = scheduler, seen: list[AppState | None] = states) -> bool:
+                found = observer.describe(app_id)
+                seen.append(found.state if found else None)
+                return seen[-1] is AppState.UNKNOWN
+
+            until(is_unknown, apps.timeout_s, f"{app_id} is UNKNOWN")
+            # While another role runs the app does.
+            assert {*states} <= {AppState.RUNNING, AppState.UNKNOWN}
+        starts = apps.engine.starts(app_id)
+        apps.scheduler.schedule(request)
+        apps.until_nothing_is_alive(app_id)
+        found = apps.scheduler.describe(app_id)
+        assert found is not None
+        assert found.state is AppState.UNKNOWN
+        assert apps.engine.starts(app_id) == starts
 
     def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
         """The task says that it waits, and then goes on where it was."""

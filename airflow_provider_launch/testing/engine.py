@@ -27,6 +27,13 @@ class Engine:
         """Return how many requests the schedulers of `make_scheduler` have sent so far, counted at the wire."""
         return None
 
+    def lose(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
+        """Remove what runs a role, with all that the engine knows of it, as somebody does who clears up; return True.
+
+        What says that there is such an app stays.
+        """
+        return None
+
     def cut_off(self) -> AbstractContextManager[None] | None:
         """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
         return None

@@ -31,9 +31,19 @@ class ProxiedEngine(Engine):
         # Each attempt is a container of its own, and none is removed before the app is deleted.
         return sum(state != "created" for state in self._states(app_id))
 
+    def lose(self, app_id: str, role: str) -> bool:
+        for row in self._rows(app_id):
+            if row["Labels"][Label.ROLE] == role:
+                self._client.api.remove_container(row["Id"], force=True)
+        return True
+
     def _states(self, app_id: str) -> list[str]:
+        return [row["State"] for row in self._rows(app_id)]
+
+    def _rows(self, app_id: str) -> list[dict[str, Any]]:
         labels = [f"{Label.APP_ID}={app_id}", f"{Label.KIND}={Kind.REPLICA}"]
-        return [row["State"] for row in self._client.api.containers(all=True, filters={"label": labels})]
+        rows: list[dict[str, Any]] = self._client.api.containers(all=True, filters={"label": labels})
+        return rows
 
     def requests(self) -> int:
         return self._proxy.count()

@@ -40,6 +40,12 @@ class ProxiedEngine(Engine):
         # Each attempt is a pod of its own, and none that has run is removed before the app is deleted.
         return sum(pod.began for pod in self._pods(app_id))
 
+    def lose(self, app_id: str, role: str) -> bool:
+        jobs, _ = self._cluster.list("jobs", f"{Tag.APP_ID}={app_id},{Tag.ROLE}={role}")
+        for job in jobs:
+            self._cluster.delete("jobs", job["metadata"]["name"], job["metadata"]["uid"])
+        return True
+
     def _pods(self, app_id: str) -> list[Pod]:
         return [pod_of(item) for item in self._cluster.list("pods", f"{Tag.APP_ID}={app_id}")[0]]
 

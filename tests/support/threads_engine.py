@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,16 +23,27 @@ class ThreadsEngine(Engine):
         self.root.symlink_to(self._real)
 
     def alive(self, app_id: str) -> int:
+        return len(self._processes(app_id))
+
+    def _processes(self, app_id: str) -> list[int]:
         mark = f"LAUNCH_APP_ID={app_id}".encode()
-        found = 0
+        found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                found += entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0")
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
         return found
 
     def starts(self, app_id: str) -> int | None:
         record = self._real / app_id / "started"
         return len(record.read_text().splitlines()) if record.exists() else None
+
+    def lose(self, app_id: str, role: str) -> bool:
+        """Lose all of the app: one file says how its roles stand."""
+        (self._real / app_id / "state.json").unlink()
+        for pid in self._processes(app_id):
+            os.kill(pid, signal.SIGKILL)
+        return True
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:

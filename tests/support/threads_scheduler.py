@@ -148,6 +148,8 @@ class AppThread:
 
     def _publish(self, state: str, msg: str) -> None:
         replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in self.replicas]
+        if not (self.dir / "state.json").exists():
+            return  # somebody has cleared up, and does not expect it to come back
         _write_json(self.dir / "state.json", {"state": state, "msg": msg, "replicas": replicas})
 
 
@@ -263,10 +265,14 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
 
     def _load(self, app_dir: Path) -> DescribeAppResponse | None:
         alive = _is_locked(app_dir / "lock")
-        request, state = _read_json(app_dir / "request.json"), _read_json(app_dir / "state.json")
-        if request is None or state is None:
+        # In this order: of an app that is removed meanwhile there is no request any more.
+        state, request = _read_json(app_dir / "state.json"), _read_json(app_dir / "request.json")
+        if request is None:
             return None
-        if not alive and not is_terminal(AppState[state["state"]]):
+        if state is None:
+            lost = [{"state": "UNKNOWN"} for _ in request["replicas"]]
+            state = {"state": "UNKNOWN", "msg": "lost: somebody has removed its state", "replicas": lost}
+        elif not alive and not is_terminal(AppState[state["state"]]):
             state |= {"state": "FAILED", "msg": "the process that ran the app was killed"}
         roles = app_from_dict(request["app"]).roles
         statuses: dict[str, RoleStatus] = {role.name: RoleStatus(role.name, []) for role in roles}

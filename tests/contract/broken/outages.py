@@ -1,7 +1,8 @@
-"""Defects that show when the engine is not reached, and costs that grow with the number of apps."""
+"""Defects that show when the engine is not reached or has lost an app, and costs that grow with the number of apps."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -113,6 +114,65 @@ class NeverConnectsAgain(Threads):
         except SchedulerUnavailableError:
             self.lost = True
             raise
+
+
+# ---- losses --------------------------------------------------------------------------------------------------
+
+LOST = "test_an_app_that_was_lost_is_unknown"
+
+
+class _TellsOfTheLost(Threads):
+    """Base of schedulers that make up how a lost app stands."""
+
+    timeout_s = 5
+
+    def told(self, app_id: str) -> DescribeAppResponse | None:
+        raise NotImplementedError
+
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        lost = [app_id for app_id, response in found.items() if response and response.state is AppState.UNKNOWN]
+        return found | {app_id: self.told(app_id) for app_id in lost}
+
+
+@caught_by(LOST)
+class SaysFailedWhenLost(_TellsOfTheLost):
+    def told(self, app_id: str) -> DescribeAppResponse:
+        return DescribeAppResponse(app_id, AppState.FAILED)
+
+
+@caught_by(LOST)
+class SaysRunningWhenLost(_TellsOfTheLost):
+    def told(self, app_id: str) -> DescribeAppResponse:
+        return DescribeAppResponse(app_id, AppState.RUNNING)
+
+
+@caught_by(LOST)
+class SaysNoSuchAppWhenLost(_TellsOfTheLost):
+    def told(self, app_id: str) -> None:
+        return None
+
+
+@caught_by(LOST)
+class SaysFailedFirstWhenLost(_TellsOfTheLost):
+    """As one that takes a program that is gone for one that has failed, until it looks closer."""
+
+    looks = 0
+
+    def told(self, app_id: str) -> DescribeAppResponse:
+        self.looks += 1
+        return DescribeAppResponse(app_id, AppState.FAILED if self.looks == 1 else AppState.UNKNOWN)
+
+
+@caught_by(LOST)
+class LaunchesTheLostAgain(Threads):
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = str(dryrun_info.request["app_id"])
+        if not (self.root / app_id / "state.json").exists():
+            self._delete_existing(app_id)
+            while self.exists(app_id):
+                time.sleep(0.02)
+        return super().schedule(dryrun_info)
 
 
 # ---- costs ---------------------------------------------------------------------------------------------------
