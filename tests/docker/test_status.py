@@ -165,6 +165,30 @@ def test_a_removed_container_is_lost_and_never_run_again() -> None:
     assert "lost" in engine.judge().msg
 
 
+def test_a_container_that_was_seen_to_run_is_lost_though_it_was_the_only_one() -> None:
+    """As if it were still to be begun, its follower would wait for it for ever, and a submission run it again."""
+    engine = one(retries=3)
+    engine.replica("main", 0, "running")
+    engine.judge()
+    engine.rows.pop()
+
+    assert engine.judge().state is AppState.UNKNOWN
+    assert engine.judge().msg == "lost: the container of main/0 was removed from outside"
+    assert engine.judge(submitted=True).create == []
+    assert one(retries=3).judge().state is AppState.SUBMITTED
+
+
+def test_an_id_that_is_used_again_is_not_lost() -> None:
+    engine = one()
+    engine.replica("main", 0, "exited", 0, finished=200)
+    engine.judge()
+    del engine.rows[1:]
+    engine.rows[0]["Id"] = "another"
+
+    assert engine.judge().state is AppState.SUBMITTED
+    assert engine.judge(submitted=True).create == [("main", 0, 0, 0)]
+
+
 def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_void() -> None:
     """What was made void need not be run; that of another attempt of the app says nothing about this one."""
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))

@@ -171,6 +171,8 @@ class App:
     """Role, replica, attempt of the app: those of which a container was made void."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
+    begun: int = -1
+    """The latest attempt of the app of which a replica was seen to run, or to have run, in this list or one before."""
 
     @property
     def bearer(self) -> Container:
@@ -200,11 +202,11 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
     apps = {}
     for app_id, listed in lists.items():
         before = known(app_id)
-        apps[app_id] = before if before is not None and before.all == listed else _app(app_id, listed)
+        apps[app_id] = before if before is not None and before.all == listed else _app(app_id, listed, before)
     return apps
 
 
-def _app(app_id: str, listed: list[Container]) -> App:
+def _app(app_id: str, listed: list[Container], before: App | None) -> App:
     app = App(app_id, all=listed)
     for container in listed:
         if container.kind == Kind.APP:
@@ -221,7 +223,14 @@ def _app(app_id: str, listed: list[Container]) -> App:
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
         attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, c.removing, not c.taken, c.created))
         app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
+    # Once its containers are removed the engine does not tell it from an app that is only being submitted.
+    seen = before.begun if before is not None and _record_id(before) == _record_id(app) else -1
+    app.begun = max([seen, *(c.app_attempt for c in app.replicas() if c.live or c.exit_code is not None)])
     return app
+
+
+def _record_id(app: App) -> str:
+    return app.record.id if app.record else ""
 
 
 def _same_attempt(one: Container, other: Container) -> bool:

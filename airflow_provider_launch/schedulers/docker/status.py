@@ -140,7 +140,7 @@ class _Judge:
             for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
         }
         flat = [c for attempts in self.current.values() for c in attempts]
-        self.began = any(not c.unstarted or self._failed_start(c) for c in flat)
+        self.began = app.begun >= self.number or any(not c.unstarted or self._failed_start(c) for c in flat)
         self.live = [c for c in app.replicas() if c.live]
         self.marked_at = min((self._created(m) for m in (self.cancel, self.refused, ended) if m), default=None)
 

@@ -1,4 +1,4 @@
-"""Images that were removed by force while an app needed them: its end is written down all the same."""
+"""What was removed by force while an app needed it: its containers, and the images of which its marks are made."""
 
 from __future__ import annotations
 
@@ -15,6 +15,26 @@ from airflow_provider_launch.specs import AppState, SchedulerRejectedError
 from tests.faults import Fault, error
 
 pytestmark = pytest.mark.engine("docker")
+
+
+# ---- containers ------------------------------------------------------------------------------------------------------
+
+
+def test_an_app_whose_only_container_is_gone_is_unknown(docker_apps):
+    """What is left of it looks like a submission that is under way; its follower would wait for ever."""
+    role = docker_apps.sh("echo up; sleep 60", max_retries=2)
+    app_id = docker_apps.start(role)
+    assert docker_apps.scheduler.describe(app_id).state is AppState.RUNNING
+    docker_apps.client.api.remove_container(docker_apps.container(app_id)["Id"], force=True)
+
+    found = docker_apps.scheduler.describe(app_id)
+    assert (found.state, found.msg) == (AppState.UNKNOWN, "lost: the container of main/0 was removed from outside")
+    docker_apps.start(role, app_id=app_id)
+    assert docker_apps.containers(app_id) == []
+    assert docker_apps.scheduler.describe(app_id).state is AppState.UNKNOWN
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
