@@ -42,4 +42,4 @@ class DockerLaunchHook(LaunchHook):
             return False, str(error)
         finally:
             self.close()
-        return True, f"extras are valid; the Docker engine at {engine.url} let us create and remove a container"
+        return True, f"extras are valid; the Docker engine at {engine.wire.url} let us create and remove a container"

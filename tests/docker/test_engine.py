@@ -70,7 +70,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 @pytest.fixture
 def by_ssh(clients: list[Client]) -> Engine:
     engine = Engine(DockerConnection(host="ssh://anna@engine.test"))
-    assert engine.image_ids() == []
+    assert engine.images.ids() == []
     return engine
 
 
@@ -81,8 +81,8 @@ def test_after_a_failure_by_ssh_the_next_request_connects_anew(by_ssh, clients, 
     clients[0].transport.is_active = iter([True, False]).__next__  # it breaks in this moment
 
     with pytest.raises(SchedulerUnavailableError, match="does not answer"):
-        by_ssh.image_ids()
-    assert by_ssh.image_ids() == []
+        by_ssh.images.ids()
+    assert by_ssh.images.ids() == []
 
     assert [client.closed for client in clients] == [1, 0]
 
@@ -90,7 +90,7 @@ def test_after_a_failure_by_ssh_the_next_request_connects_anew(by_ssh, clients, 
 def test_a_connection_by_ssh_that_ended_between_two_requests_is_replaced(by_ssh, clients):
     clients[0].transport.active = False
 
-    assert by_ssh.image_ids() == []
+    assert by_ssh.images.ids() == []
     assert len(clients) == 2
 
 
@@ -103,9 +103,9 @@ def test_a_connection_by_ssh_that_others_may_use_is_not_closed(by_ssh, clients, 
     """A slow answer says nothing about the connection, which the logs of other apps may come by."""
     clients[0].fails = error
     with pytest.raises(SchedulerUnavailableError):
-        by_ssh.image_ids()
+        by_ssh.images.ids()
     clients[0].fails = None
-    by_ssh.image_ids()
+    by_ssh.images.ids()
 
     assert len(clients) == made
     assert clients[0].closed == 0
@@ -117,13 +117,13 @@ def test_a_host_by_ssh_that_refuses_us_is_unreachable(clients, monkeypatch):
 
     monkeypatch.setattr(module, "_client", refuse)
     with pytest.raises(SchedulerUnavailableError, match=r"ssh://.* does not answer: Authentication failed\."):
-        Engine(DockerConnection(host="ssh://anna@engine.test")).image_ids()
+        Engine(DockerConnection(host="ssh://anna@engine.test")).images.ids()
 
 
 @pytest.mark.parametrize("host", ["tcp://h:99999", "tcp://h:abc", "tcp://[::1", "ftp://h", "ssh://h:99999"])
 def test_a_host_that_is_no_address(clients, host):
     with pytest.raises(InvalidAppError, match=r"is no address of a Docker engine .*; write unix:///path, tcp://host"):
-        Engine(DockerConnection(host=host)).image_ids()
+        Engine(DockerConnection(host=host)).images.ids()
     assert clients == []
 
 
@@ -158,14 +158,14 @@ def test_a_registry_is_known_by_its_host(registry, image):
     """As `docker login` writes it, and as people do."""
     login = {"registry": registry, "registry_username": "anna", "registry_password": "geheim"}
 
-    assert Engine(DockerConnection(**login))._registry_auth(image)
-    assert not Engine(DockerConnection(**login))._registry_auth("other.example.com/x")
+    assert Engine(DockerConnection(**login)).images.auth_headers(image)
+    assert not Engine(DockerConnection(**login)).images.auth_headers("other.example.com/x")
 
 
 @pytest.mark.parametrize("name", ["registry_username", "registry_password"])
 def test_half_a_login_is_refused(name):
     with pytest.raises(InvalidAppError, match="registry_username and registry_password of the connection belong") as e:
-        Engine(DockerConnection(host="tcp://127.0.0.1:1", **{name: "geheim"})).image_ids()
+        Engine(DockerConnection(host="tcp://127.0.0.1:1", **{name: "geheim"})).images.ids()
     assert "geheim" not in str(e.value)
 
 

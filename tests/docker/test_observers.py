@@ -31,8 +31,8 @@ class Chaos:
 
     def __init__(self, scheduler: DockerScheduler, dice: random.Random) -> None:
         self._dice = dice
-        self._open = scheduler.engine._open
-        scheduler.engine._open = self._request  # type: ignore[method-assign]
+        self._open = scheduler.engine.wire.open
+        scheduler.engine.wire.open = self._request  # type: ignore[method-assign]
         self.tired = False
 
     def _request(self, method: str, path: str, *args: Any, **how: Any) -> Any:

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
-from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError
+from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, request_in
+from airflow_provider_launch.schedulers.docker.wire import NotFoundError
 from airflow_provider_launch.specs.errors import UnknownAppException
 
 __all__ = ["Catalog"]

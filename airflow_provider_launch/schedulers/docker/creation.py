@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Label, container_name
 from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
 from airflow_provider_launch.schedulers.docker.status import Attempt
+from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 from airflow_provider_launch.util.threads import each
 
@@ -30,15 +31,15 @@ class Creation:
         """See that images and the network are there."""
         if request.pull == "always":
             for image in {role.body["Image"] for role in request.roles}:
-                self._engine.pull(image, request.platform)
+                self._engine.images.pull(image, request.platform)
         if request.network in NAMELESS:
             return
         if request.own_network:
             labels = {Label.MANAGED: "true"}
             if request.network == request.app_id:
                 labels[Label.APP_ID] = request.app_id
-            self._engine.ensure_network(request.network, labels)
-        elif not self._engine.has_network(request.network):
+            self._engine.networks.ensure(request.network, labels)
+        elif not self._engine.networks.has(request.network):
             raise SchedulerRejectedError(
                 f"the Docker engine has no network {request.network!r}; create it, or use 'launch' or 'app'"
             )
@@ -85,7 +86,7 @@ class Creation:
                     f"the Docker engine has no image {image!r}, and option pull is 'never' ({error}); "
                     f"bring it there, or use pull='missing'"
                 ) from error
-        self._engine.pull(image, request.platform)
+        self._engine.images.pull(image, request.platform)
         try:
             return self._engine.create(name, body, request.platform)
         except NotFoundError as error:
@@ -96,6 +97,6 @@ class Creation:
         try:
             each(lambda container: self._engine.remove(container, force=False), mine)
             self._engine.remove(request.app_id)
-            self._engine.remove_network(request.network, request.app_id)
+            self._engine.networks.remove(request.network, request.app_id)
         except LaunchError:
             pass

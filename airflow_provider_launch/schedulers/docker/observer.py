@@ -23,7 +23,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
     void_name,
 )
 from airflow_provider_launch.schedulers.docker.creation import Creation
-from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
 from airflow_provider_launch.schedulers.docker.status import (
@@ -35,6 +35,7 @@ from airflow_provider_launch.schedulers.docker.status import (
     judge,
     to_inspect,
 )
+from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.threads import each
@@ -306,7 +307,7 @@ class Observer:
         own = dict.fromkeys(c.image_id for c in sorted(app.all, key=lambda c: not c.live))
         yield from own
         # A mark is never started, so any image will do.
-        yield from [image for image in self._engine.image_ids() if image not in own][:_FOREIGN_IMAGES]
+        yield from [image for image in self._engine.images.ids() if image not in own][:_FOREIGN_IMAGES]
 
 
 def _hides_a_cause(document: Mapping[str, Any]) -> bool:

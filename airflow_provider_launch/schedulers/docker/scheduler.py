@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in
 from airflow_provider_launch.schedulers.docker.creation import Creation, first_attempts
-from airflow_provider_launch.schedulers.docker.engine import Engine, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label, slug
 from airflow_provider_launch.schedulers.docker.observer import Observer
@@ -42,6 +42,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     record_body,
 )
 from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, response_from, to_inspect
+from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
@@ -206,7 +207,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         return response
 
     def _host(self) -> str:
-        return self.engine.hostname or socket.gethostname()
+        return self.engine.wire.hostname or socket.gethostname()
 
     def _add_replies(self, app: App, response: DescribeAppResponse) -> None:
         """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
@@ -306,7 +307,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             # Void and second containers too; the record last, so that an interrupted deletion can be repeated.
             record = left.record.id if left.record else None
             each(self.engine.remove, [c.id for c in left.all if c.id != record])
-            self.engine.remove_network(app_id, app_id)
+            self.engine.networks.remove(app_id, app_id)
             if record:
                 self.engine.remove(record)
         with self._catalog.mutex:

@@ -1,0 +1,111 @@
+"""Images on a Docker engine: pulled with the credentials of the connection, or made of nothing."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.docker.options import DockerConnection
+
+__all__ = ["Images"]
+
+_PULL_SILENCE_S = 600.0
+_DOCKER_HUB = "https://index.docker.io/v1/"
+
+
+class Images:
+    """The images of one engine; errors as of `Wire`."""
+
+    def __init__(self, wire: Wire, connection: DockerConnection) -> None:
+        self._wire = wire
+        self._connection = connection
+
+    def pull(self, image: str, platform: str | None) -> None:
+        """Pull an image.
+
+        Raises:
+            SchedulerRejectedError: the registry refused, has no such image, or is not reached by the engine.
+            InvalidAppError: there can be no image of that name.
+        """
+        from docker.utils import parse_repository_tag
+
+        repository, tag = parse_repository_tag(image)
+        query = {"fromImage": repository, "tag": tag or "latest", **({"platform": platform} if platform else {})}
+        headers = self.auth_headers(repository)
+        how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": PULL}
+        try:
+            with self._wire.request("POST", "/images/create", query, **how) as response:
+                # The engine answers 200 at once, and tells what went wrong in the stream.
+                for line in response.iter_lines():
+                    document = _loads(line)
+                    # Newer engines tell only the detail.
+                    if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
+                        raise self._pull_refused(image, text)
+        except RegistryError as error:
+            raise self._pull_refused(image, str(error)) from error
+
+    def ids(self) -> list[str]:
+        """Return the ids of all images."""
+        with self._wire.request("GET", "/images/json") as response:
+            return [image["Id"] for image in response.json()]
+
+    def import_empty(self) -> str:
+        """Make an image of nothing, and return its id."""
+        nothing = bytes(tarfile.BLOCKSIZE * 2)
+        how = {"headers": {"Content-Type": "application/x-tar"}, "data": nothing}
+        with self._wire.request("POST", "/images/create", {"fromSrc": "-"}, **how) as response:
+            image: str = json.loads(response.text.splitlines()[-1])["status"]
+            return image
+
+    def remove(self, image: str) -> None:
+        """Remove an image."""
+        with self._wire.request("DELETE", f"/images/{image}"):
+            pass
+
+    def _pull_refused(self, image: str, text: str) -> SchedulerRejectedError:
+        from docker.utils import parse_repository_tag
+
+        login = self.auth_headers(parse_repository_tag(image)[0])
+        who = f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
+        return SchedulerRejectedError(
+            f"image {image!r} cannot be pulled: {text} ({who}); "
+            f"check its name, the connection's registry options, and that the engine's host reaches the registry"
+        )
+
+    def auth_headers(self, repository: str) -> dict[str, str]:
+        """Return the header that logs in at the registry of a repository; empty where the credentials are not for it.
+
+        Raises:
+            InvalidAppError: there can be no repository of that name.
+        """
+        from docker.auth import encode_header, resolve_index_name, resolve_repository_name
+        from docker.errors import InvalidRepository
+
+        known = self._connection
+        if not known.registry_username:
+            return {}
+        try:
+            server, _ = resolve_repository_name(repository)
+        except InvalidRepository as error:
+            raise InvalidAppError(
+                f"image {repository!r} is no name of an image ({error}); write name:tag or registry/name:tag"
+            ) from error
+        # The password of one registry is not shown to another.
+        if server.lower() != resolve_index_name((known.registry or "docker.io").strip().lower()):
+            return {}
+        login = {
+            "username": known.registry_username,
+            "password": known.registry_password,
+            "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
+        }
+        return {"X-Registry-Auth": encode_header(login).decode()}
+
+
+def _loads(line: bytes) -> dict[str, Any]:
+    document = json.loads(line) if line.strip() else {}
+    return document if isinstance(document, dict) else {}

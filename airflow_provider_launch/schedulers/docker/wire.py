@@ -1,0 +1,236 @@
+"""Requests to a Docker engine, and what the answers that are none mean for us."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_launch.schedulers.docker.access import connect, is_dead, no_address, transport_errors
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from docker import APIClient
+    from requests import Response
+
+    from airflow_provider_launch.schedulers.docker.options import DockerConnection
+
+__all__ = ["LIST_NEWER", "PULL", "NotFoundError", "RegistryError", "TakenError", "Wire"]
+
+PULL = "the pull"
+LIST_NEWER = "the list of newer containers"
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429
+_GATEWAY = {502, 503, 504}
+_UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
+_SERVER_ERROR = 500
+_LIMITED = "the registry limits the rate of pulls, which a login may raise"
+# The engine answers 404 or 500 to these, and they do not pass by themselves.
+_LASTING = (
+    ("address pool", "remove unused networks, or use the network 'launch'"),
+    ("port is already allocated", "choose another port"),
+    ("could not select device driver", "install the GPU runtime on the engine's host"),
+)
+
+
+class NotFoundError(LaunchError):
+    """The engine has no such container, image or network."""
+
+
+class TakenError(LaunchError):
+    """The name of the container belongs to another one.
+
+    Args:
+        text: what the engine says.
+        labels: of the other container, where it was looked at.
+    """
+
+    def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.labels = labels or {}
+
+
+class RegistryError(LaunchError):
+    """The registry refuses a pull, or the engine does not get on with it."""
+
+
+class Wire:
+    """The connection to one engine. May be used from several threads at once.
+
+    Every method raises `SchedulerUnavailableError` when the engine is not reached or does not answer, and
+    `SchedulerRejectedError` when it refuses.
+    """
+
+    def __init__(self, connection: DockerConnection) -> None:
+        self._connection = connection
+        self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        try:
+            self.hostname = urlsplit(self.url).hostname
+            """Name of the engine's host; None: it is this one."""
+        except ValueError as error:
+            raise no_address(self.url, error) from error
+        self._client: APIClient | None = None
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        with self._mutex:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        **how: Any,
+    ) -> Iterator[Response]:
+        """Send a request and hand out its answer, for as long as it is read; arguments as of `open`."""
+        from urllib3.exceptions import HTTPError
+
+        response = self.open(method, path, query, body, **how)
+        try:
+            yield response
+        except transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
+            # The answer was cut off: what it said is not known.
+            raise self._unreachable(error) from error
+        finally:
+            response.close()
+
+    def open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        what: str = "",
+    ) -> Response:
+        """Send a request and return its answer with the body unread; whoever has it closes it.
+
+        Args:
+            method: of HTTP.
+            path: without the version of the API.
+            query: its parameters.
+            body: sent as JSON.
+            data: sent as it is.
+            headers: beside those of every request.
+            timeout_s: how long the engine may be silent. None: as the connection says.
+            what: names the request where its refusals have another meaning (`PULL`, `LIST_NEWER`).
+
+        Raises:
+            NotFoundError: there is nothing of that name.
+            TakenError: the name is taken, or what it means is being changed by somebody else.
+            RegistryError: a registry refuses a pull.
+        """
+        from requests import ReadTimeout
+
+        client = self._connected()
+        read_s = timeout_s or self._connection.timeout_s
+        try:
+            response = client.request(
+                method,
+                f"{client.base_url}/v{client.api_version}{path}",
+                params=query,
+                json=body,
+                data=data,
+                headers=headers,
+                timeout=(self._connection.timeout_s, read_s),
+                stream=True,
+            )
+        except transport_errors() as error:
+            # All requests share one connection by ssh, and nobody else replaces it.
+            if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
+                self._drop(client)
+            raise self._unreachable(error) from error
+        if response.status_code < _BAD_REQUEST:
+            return response
+        with response:
+            if _is_outdated(response):
+                self._drop(client)
+            raise self._refused(response, what or f"{method} {path}")
+
+    def _connected(self) -> APIClient:
+        with self._mutex:
+            if self._client is None or is_dead(self._client):
+                self._client = self._connect()
+            return self._client
+
+    def _drop(self, client: APIClient) -> None:
+        """See that the next request connects anew."""
+        with self._mutex:
+            if self._client is not client:
+                return  # another thread was faster
+            self._client = None
+        # A connection that works ends with the last of the threads that may be at work with it.
+        if is_dead(client):
+            with suppress(Exception):
+                client.close()
+
+    def _connect(self) -> APIClient:
+        try:
+            return connect(self.url, self._connection)
+        except LaunchError:
+            raise  # first: without docker-py there are no names for what follows
+        except transport_errors() as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
+        return SchedulerUnavailableError(
+            f"the Docker engine at {self.url} does not answer: {_root(error)}; "
+            f"whoever runs it must see that it is up and that this host may use it"
+        )
+
+    def _refused(self, response: Response, what: str) -> LaunchError:
+        text = _message(response)
+        code = response.status_code
+        for words, cure in _LASTING:
+            if words in text:
+                return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
+        if what == PULL and code not in _GATEWAY:
+            # Newer engines hand on what the registry says; 429 is its limit and not a busy engine.
+            return RegistryError(f"{text}; {_LIMITED}" if code == _TOO_MANY else text)
+        if code == _NOT_FOUND or (what == LIST_NEWER and "no such container" in text.lower()):
+            # While the older one is being removed, the engine answers 500 instead of 404.
+            return NotFoundError(text)
+        if code == _CONFLICT:
+            return TakenError(text)
+        passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
+        if passes or _is_outdated(response):
+            return SchedulerUnavailableError(
+                f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}"
+            )
+        return SchedulerRejectedError(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
+
+
+def _is_outdated(response: Response) -> bool:
+    """Tell whether an engine that was exchanged refuses the version of the API that was negotiated with the old one."""
+    return response.status_code == _BAD_REQUEST and "client version" in _message(response)
+
+
+def _message(response: Response) -> str:
+    try:
+        text = response.json()["message"]
+    except (ValueError, KeyError, TypeError):
+        text = response.text
+    return " ".join(str(text).split())[:1000]
+
+
+def _root(error: BaseException) -> str:
+    """Return what is at the bottom of an error: the layers above repeat it with names of their own."""
+    lowest = error
+    # What the engine itself has said stands above the error of its HTTP status.
+    while not getattr(lowest, "explanation", None) and (below := lowest.__cause__ or lowest.__context__) is not None:
+        lowest = below
+    said = getattr(lowest, "explanation", None) or getattr(lowest, "strerror", None)
+    text = said or str(lowest) or type(lowest).__name__
+    return str(text).splitlines()[0][:300]
