@@ -1,0 +1,124 @@
+"""The app that a task has in hand: kept in mind for the next try, and ended when the task is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_launch.hooks.killing import AppKilledError
+from airflow_provider_launch.hooks.patience import patiently
+from airflow_provider_launch.operators.attempt import KILLED, Memory, Record, StateStore
+from airflow_provider_launch.specs.states import AppState
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.hooks.launch import LaunchHook
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+
+__all__ = ["HeldApp"]
+
+T = TypeVar("T")
+
+_KILLED_CANCEL_S = 3.0
+
+
+class HeldApp:
+    """What one try knows of its app.
+
+    Args:
+        operator: says what a kill does to the app.
+        hook: reaches the scheduler.
+    """
+
+    def __init__(self, operator: LaunchAppOperator, hook: LaunchHook) -> None:
+        self._op = operator
+        self._log = operator.log
+        self._hook = hook
+        self._memory = Memory(None)
+        self.succeeded = False
+        """The app has ended well: a kill from here on ends nothing."""
+        self._record: Record | None = None
+
+    def hold(self, record: Record) -> None:
+        """Take an app in hand: a kill from here on concerns this one."""
+        self._record = record
+        if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `Launching`
+            killer.app_id = record.app_id
+
+    def recall(self, store: StateStore | None) -> Record | None:
+        """Return what the last try has kept in this store, where `keep` writes from now on."""
+        self._memory = Memory(store)
+        return self._memory.load()
+
+    @property
+    def lasts(self) -> bool:
+        """True if another try will see what is kept."""
+        return self._memory.lasts
+
+    def keep(self, record: Record) -> None:
+        """Let the next try know."""
+        self._memory.save(record)
+
+    def close(self, error: Exception) -> None:
+        """Let the next try know that the app has ended, and as what."""
+        record = self._record
+        if record is None:
+            return
+        status = getattr(error, "status", None)
+        outcome = str(status.state) if status is not None else type(error).__name__
+        # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
+        with contextlib.suppress(Exception):
+            self.keep(dataclasses.replace(record, state="closed", outcome=outcome))
+
+    def check(self) -> None:
+        """Leave as soon as the task was killed."""
+        if self._op._killed:  # noqa: SLF001 - set by its `on_kill`
+            raise AppKilledError("the task was killed")
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Return what a call of the scheduler does, which is repeated as long as an outage may be borne."""
+        return patiently(call, self.check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning)
+
+    def cancel_killed(self) -> None:
+        """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""
+        record, killer = self._record, self._op._killer  # noqa: SLF001 - see `Launching`
+        if record is None or self.succeeded:
+            return
+        if self._op.kill_policy == "leave":
+            self._log.warning("the task was killed; app %s is left as it is", record.app_id)
+            self._note_kill(record)
+            return
+        error = killer.error if killer is not None else None
+        deadline = time.monotonic() + _KILLED_CANCEL_S
+        while True:
+            try:
+                self._hook.scheduler.cancel(record.app_id)
+            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is told
+                error = problem
+            else:
+                if self._had_succeeded(record):
+                    # The record stays open: a retry takes the result.
+                    self._log.warning("the task was killed; app %s had succeeded before", record.app_id)
+                    self._note_kill(record)
+                    return
+                self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                self.close(AppKilledError("killed"))
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._note_kill(record)
+        self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
+
+    def _note_kill(self, record: Record) -> None:
+        """Keep the record open, and say that a clear may have been the reason of the kill."""
+        with contextlib.suppress(Exception):
+            self.keep(dataclasses.replace(record, outcome=KILLED))
+
+    def _had_succeeded(self, record: Record) -> bool:
+        with contextlib.suppress(Exception):
+            found = self._hook.scheduler.describe(record.app_id)
+            return found is not None and found.state == AppState.SUCCEEDED
+        return False

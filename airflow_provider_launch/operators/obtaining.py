@@ -1,0 +1,229 @@
+"""The app of one try: launched, or taken up from an earlier try."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import conf
+
+from airflow_provider_launch.hooks.killing import AppKilledError
+from airflow_provider_launch.links.launch import show_request
+from airflow_provider_launch.operators.attempt import Next, Record, app_id_for, next_step
+from airflow_provider_launch.schedulers.api import Capability, spec_hash
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
+from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.hooks.launch import LaunchHook
+    from airflow_provider_launch.operators.held_app import HeldApp
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["Obtaining"]
+
+# Airflow cuts what it stores of a rendered field far earlier; a log line must stay below 64 KB.
+_SHOWN_CHARS = 16_000
+
+
+class Obtaining:
+    """Decides, by what earlier tries have left, which app a try follows.
+
+    Args:
+        operator: what the DAG says, rendered.
+        app: the checked app.
+        hook: reaches the scheduler.
+        held: gets the app in hand.
+    """
+
+    def __init__(self, operator: LaunchAppOperator, app: AppDef, hook: LaunchHook, held: HeldApp) -> None:
+        self._op = operator
+        self._app = app
+        self._hook = hook
+        self._held = held
+        self._log = operator.log
+        self._ti: Any = None
+
+    @property
+    def _backend(self) -> str:
+        return self._hook.options.backend
+
+    @property
+    def _scheduler(self) -> Scheduler[Any]:
+        return self._hook.scheduler
+
+    def obtain(self, context: Context, cfg: dict[str, Any]) -> tuple[str, DescribeAppResponse | None]:
+        """Return the handle of the app of this try; with it what is known, if the app was there before.
+
+        Args:
+            context: of the task.
+            cfg: the options of a launch.
+        """
+        self._ti = context["ti"]
+        record = self._held.recall(context.get("task_state_store"))
+        if not self._held.lasts:
+            self._log.info("this Airflow has no task state store: a retry cannot take up the app of an earlier try")
+        clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
+        first = max(0, int(context["ti"].try_number) - 1)
+        max_tries = int(getattr(context["ti"], "max_tries", -1))
+        step = next_step(record, clear_number, max_tries)
+        digest = spec_hash(self._app, cfg)
+        if record is not None and step is Next.REPLACE and self._is_here(record, step):
+            self._retire(record)
+        if record is not None and step is Next.RESUME and self._is_here(record, step):
+            # What was cleared meanwhile was another task of the run.
+            record = dataclasses.replace(record, clear_number=clear_number, max_tries=max_tries, outcome="")
+            found = self._resume(record, digest)
+            if isinstance(found, Record):
+                return self._launch(cfg, found, was_intended=True), None
+            if found is not None:
+                return found
+        attempt = first if record is None else record.attempt + 1
+        app_id = self._new_app_id(context, attempt)
+        identity = self._hook.options.identity
+        fresh = Record(attempt, app_id, digest, identity, clear_number, "intent", max_tries=max_tries)
+        return self._launch(cfg, fresh), None
+
+    def _new_app_id(self, context: Context, attempt: int) -> str:
+        ti, run = context["ti"], context["dag_run"]
+        return app_id_for(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            run_start=str(run.start_date or ""),
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            attempt=attempt,
+        )
+
+    def _is_here(self, record: Record, step: Next) -> bool:
+        """Tell whether the connection still means the scheduler that has the app of the record."""
+        identity = self._hook.options.identity
+        if record.identity == identity:
+            return True
+        if not record.is_open:
+            return False
+        text = (
+            f"app {record.app_id} was launched on {record.identity!r}, "
+            f"but connection {self._op.launch_conn_id!r} now means {identity!r}"
+        )
+        if step is Next.REPLACE:
+            self._log.warning("%s; it cannot be cancelled from here and may be running", text)
+            return False
+        raise LaunchError(f"{text}; restore the connection, or clear the task to launch anew")
+
+    def _resume(self, record: Record, digest: str) -> tuple[str, DescribeAppResponse] | Record | None:
+        """Return the app of the last try, or the record under which it is still to be launched.
+
+        None: the app is done with, and a new attempt is due.
+        """
+        # A kill from here on concerns this app.
+        self._held.hold(record)
+        response = self._held.patiently(lambda: self._scheduler.describe(record.app_id))
+        if response is None:
+            if record.state == "intent":
+                if Capability.ADOPT not in self._scheduler.capabilities:
+                    self._warn_no_adopt("the last try may have launched an app which is not known")
+                # Nothing came of the intent: the same attempt under the same id.
+                return dataclasses.replace(record, spec_hash=digest)
+            self._log.warning("app %s of the last try vanished: unknown outcome; launching anew", record.app_id)
+            return None
+        if response.state in (AppState.FAILED, AppState.CANCELLED):
+            self._log.info("app %s of the last try ended as %s; launching anew", record.app_id, response.state)
+            return None
+        if (
+            record.state == "intent"
+            and not is_terminal(response.state)
+            and Capability.ADOPT in self._scheduler.capabilities
+        ):
+            # The submission may have been broken off in its middle, and only a repeated one ends it.
+            return dataclasses.replace(record, spec_hash=digest)
+        self._log.info("going on with app %s of the last try, which is %s", record.app_id, response.state)
+        if record.spec_hash != digest:
+            self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
+        handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+        self._op.request = f"taken up from an earlier try: {handle}"
+        show_request(self._op, self._ti)
+        taken_up = dataclasses.replace(record, state="scheduled", handle=handle)
+        self._held.hold(taken_up)
+        self._held.keep(taken_up)
+        return handle, response
+
+    def _retire(self, record: Record) -> None:
+        """End the app of before a clear, and wait a while until it has ended."""
+        scheduler = self._scheduler
+        response = self._held.patiently(lambda: scheduler.describe(record.app_id))
+        if response is None or is_terminal(response.state):
+            return
+        self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
+        self._held.patiently(lambda: scheduler.cancel(record.app_id))
+        wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            response = self._held.patiently(lambda: scheduler.describe(record.app_id))
+            if response is None or is_terminal(response.state):
+                return
+            self._held.check()
+            time.sleep(min(0.2, scheduler.poll_interval_s))
+        self._log.warning("app %s has not ended within %.0f s after its cancel", record.app_id, wait_s)
+
+    def _launch(self, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
+        """Submit the app under the id of the record and return its handle."""
+        op = self._op
+        runner = self._hook.runner
+        # Pure, so a wrong app leaves no trace.
+        info = runner.dryrun(self._app, self._backend, cfg, app_id=record.app_id)
+        self._show(info)
+        adopts = Capability.ADOPT in self._scheduler.capabilities
+        if not adopts:
+            self._warn_no_adopt("a worker that dies during the launch may cause a second app")
+        self._held.keep(record)
+        self._held.hold(record)
+        try:
+            handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
+        except AppKilledError:
+            raise
+        except Exception:
+            # What was refused is shown too.
+            show_request(op, self._ti)
+            raise
+        app_id = parse_app_handle(handle).app_id
+        launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
+        self._held.hold(launched)
+        self._held.check()
+        self._held.keep(launched)
+        # Not before: the app does not wait for it, and a kill finds the app known.
+        show_request(op, self._ti)
+        self._log.info("launched %s", handle)
+        return handle
+
+    def _submit(self, info: AppDryRunInfo[Any], record: Record, *, adopts: bool, was_intended: bool) -> str:
+        runner = self._hook.runner
+        try:
+            # Where a second submit may start a second app, an outage is not borne.
+            return self._held.patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
+        except AppConflictError:
+            # After an intent the id belongs to an earlier try, and the DAG has changed since.
+            if not was_intended:
+                raise
+            handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
+            self._log.warning("an earlier try launched %s from another version of the DAG; following it", handle)
+            return handle
+
+    # ---- small parts -----------------------------------------------------------------------------------------
+
+    def _show(self, info: AppDryRunInfo[Any]) -> None:
+        text = str(info)
+        self._op.request = text
+        more = len(text) - _SHOWN_CHARS
+        shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
+        self._log.info("request to scheduler %s:\n%s", self._backend, shown)
+
+    def _warn_no_adopt(self, consequence: str) -> None:
+        self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)
