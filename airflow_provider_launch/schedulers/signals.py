@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["signal_name"]
+__all__ = ["signal_in", "signal_name"]
+
+_BY_SIGNAL = range(129, 193)
+"""Exit codes by which a shell, and what runs containers, tell of a signal."""
 
 
 def signal_name(number: int) -> str:
@@ -13,3 +16,8 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def signal_in(exit_code: int | None) -> str | None:
+    """Return the name of the signal of which an exit code tells; None: it tells of none."""
+    return signal_name(exit_code - 128) if exit_code is not None and exit_code in _BY_SIGNAL else None

@@ -23,6 +23,7 @@ __all__ = [
     "apps_in",
     "container_in",
     "epoch_ns",
+    "exit_code_of",
     "taken_name",
     "void_name",
 ]
@@ -129,6 +130,12 @@ class Detail:
             out_of_memory=bool(state.get("OOMKilled")),
             removing=state.get("Status") == "removing",
         )
+
+
+def exit_code_of(container: Container, detail: Detail | None) -> int | None:
+    """Return the exit code of a container that has ended; None: it has not, or how it ended is not known."""
+    # The list tells none while it is being removed.
+    return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
 
 
 @dataclass(frozen=True)

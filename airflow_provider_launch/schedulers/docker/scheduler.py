@@ -41,7 +41,8 @@ from airflow_provider_launch.schedulers.docker.request import (
     format_request,
     record_body,
 )
-from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, response_from, to_inspect
+from airflow_provider_launch.schedulers.docker.responses import response_from
+from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, to_inspect
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result

@@ -13,17 +13,14 @@ keep them from doing harm:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, exit_code_of
 from airflow_provider_launch.schedulers.docker.naming import Label
-from airflow_provider_launch.schedulers.docker.request import DockerRequest
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
-from airflow_provider_launch.schedulers.signals import signal_name
+from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.specs.states import AppState
 
 __all__ = [
     "CANCEL",
@@ -34,14 +31,13 @@ __all__ = [
     "end_mark",
     "is_lasting",
     "judge",
-    "response_from",
     "to_inspect",
 ]
 
 CANCEL = "cancel"
 FAIL, _RESTART = "fail", "restart"
 _NS = 1_000_000_000
-_SIGNALS, _SIGKILL_CODE = range(129, 193), 137
+_SIGKILL_CODE = 137
 
 Attempt = tuple[str, int, int, int]
 """Role, replica, attempt of the app, attempt of the replica."""
@@ -207,7 +203,7 @@ class _Judge:
         return not detail.removing or detail.exit_code != _SIGKILL_CODE or detail.out_of_memory
 
     def _exit_code(self, container: Container) -> int | None:
-        return _exit_code(container, self.details.get(container.id))
+        return exit_code_of(container, self.details.get(container.id))
 
     def _decision(self, phases: Mapping[tuple[str, int], Phase | None]) -> Decision:
         replicas = []
@@ -293,11 +289,11 @@ class _Judge:
         detail = self.details.get(container.id)
         if detail and detail.error and container.unstarted:
             return f"it could not be started: {detail.error}"
-        code = _exit_code(container, detail)
+        code = exit_code_of(container, detail)
         if detail and detail.out_of_memory:
             return f"out of memory (exit code {code})"
-        known = code is not None and code in _SIGNALS
-        text = f"ended by {signal_name(code - 128)}" if known and code is not None else f"exit code {code}"
+        signal = signal_in(code)
+        text = f"ended by {signal}" if signal else f"exit code {code}"
         return f"{text}; {detail.note}" if detail and detail.note else text
 
     def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
@@ -332,104 +328,3 @@ class _Judge:
         if self.live and all(c.state == "restarting" for c in self.live):
             return AppState.PENDING
         return AppState.RUNNING
-
-
-# ---- the answer ------------------------------------------------------------------------------------------------------
-
-_STATES = {
-    Phase.RUNNING: AppState.RUNNING,
-    Phase.SUCCEEDED: AppState.SUCCEEDED,
-    Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
-    None: AppState.UNKNOWN,
-}
-
-
-def response_from(
-    app: App,
-    verdict: Verdict,
-    details: Mapping[str, Detail],
-    hostname: str,
-    request: DockerRequest | None,
-) -> DescribeAppResponse:
-    """Return the answer for one app.
-
-    Args:
-        app: its containers.
-        verdict: on them.
-        details: container id to detail, as far as known.
-        hostname: the engine's host.
-        request: of the app; None: roles and metadata stay empty.
-    """
-    number = app.app_attempt()
-    by_role: dict[str, list[ReplicaStatus]] = {}
-    restarts = number
-    for (role, k), phase in verdict.phases.items():
-        attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
-        newest = attempts[-1] if attempts else None
-        if newest is not None:
-            restarts += newest.attempt
-        status = _replica(role, k, phase, newest, details, hostname, verdict.state)
-        by_role.setdefault(role, []).append(status)
-    app_def = request.app_def if request else None
-    return DescribeAppResponse(
-        app.app_id,
-        verdict.state,
-        num_restarts=restarts,
-        msg=verdict.msg,
-        metadata=dict(app_def.metadata) if app_def else {},
-        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
-        roles=[*app_def.roles] if app_def else [],
-    )
-
-
-def _replica(
-    role: str,
-    k: int,
-    phase: Phase | None,
-    newest: Container | None,
-    details: Mapping[str, Detail],
-    hostname: str,
-    state: AppState,
-) -> ReplicaStatus:
-    shown = _STATES.get(phase, AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING)
-    if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
-        shown = AppState.CANCELLED  # never started, and never will be
-    status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
-    if phase is None:
-        lost = "lost: its container was removed from outside"
-        return replace(status, reason="deleting: its container is being removed" if newest else lost)
-    if newest is None:
-        return status
-    detail = details.get(newest.id)
-    status.num_restarts = newest.app_attempt + newest.attempt
-    has_failed_start = detail is not None and newest.unstarted and detail.error
-    status.exit_code = detail.exit_code if detail and has_failed_start else _exit_code(newest, detail)
-    if not newest.unstarted:
-        status.start_time = newest.created
-    if detail is not None and not newest.unstarted:
-        status.start_time = detail.started // _NS or newest.created
-        status.end_time = detail.finished // _NS or None
-    status.reason = _reason(phase, newest, detail)
-    return status
-
-
-def _exit_code(container: Container, detail: Detail | None) -> int | None:
-    # The list tells none while it is being removed.
-    return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
-
-
-def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
-    code = _exit_code(newest, detail)
-    if detail is not None and detail.out_of_memory and code:
-        return "out of memory"
-    if detail is not None and newest.unstarted and detail.error:
-        return detail.error
-    if newest.state == "dead":
-        return "the engine could not clean up its container"
-    text = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
-    if code is not None and code in _SIGNALS:
-        text = signal_name(code - 128)
-    if phase is Phase.FAILED and detail is not None and detail.note:
-        return f"{text}; {detail.note}" if text else detail.note
-    return text

@@ -9,14 +9,13 @@ from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
-from airflow_provider_launch.schedulers.signals import signal_name
+from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
 __all__ = ["cause_of", "newest_attempts", "response_from", "waits_for"]
 
-_SIGNALS = range(129, 193)
 _STARTING = {"", "ContainerCreating", "PodInitializing"}
 _TEXT = 500
 
@@ -120,9 +119,8 @@ def _why(pod: Pod) -> str:
         return f"out of memory (exit code {pod.exit_code})"
     if pod.exit_code is None:
         return f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
-    text = f"exit code {pod.exit_code}"
-    if pod.exit_code in _SIGNALS:
-        text = f"ended by {signal_name(pod.exit_code - 128)}"
+    signal = signal_in(pod.exit_code)
+    text = f"ended by {signal}" if signal else f"exit code {pod.exit_code}"
     return f"{text}; {pod.reason}: {pod.message}"[:_TEXT].rstrip(": ") if pod.reason else text
 
 
@@ -165,7 +163,7 @@ def _state(  # noqa: PLR0911 - a table
     return AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING
 
 
-def _reason(pod: Pod, state: AppState) -> str | None:  # noqa: PLR0911 - a table
+def _reason(pod: Pod, state: AppState) -> str | None:
     if pod.ended_by == "StartError":
         return " ".join(pod.said.split())[:_TEXT]
     if state in {AppState.PENDING, AppState.SUBMITTED}:
@@ -176,9 +174,7 @@ def _reason(pod: Pod, state: AppState) -> str | None:  # noqa: PLR0911 - a table
         return f"preempted ({pod.disruption})"
     if pod.ended_by == "OOMKilled" and pod.exit_code:
         return "out of memory"
-    if pod.exit_code is not None and pod.exit_code in _SIGNALS:
-        return signal_name(pod.exit_code - 128)
-    return pod.reason or None
+    return signal_in(pod.exit_code) or pod.reason or None
 
 
 def _reply(pod: Pod) -> str:

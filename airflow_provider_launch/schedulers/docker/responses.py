@@ -1,0 +1,110 @@
+"""What is said of an app: the verdict on it, with what its containers tell of each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, exit_code_of
+from airflow_provider_launch.schedulers.docker.request import DockerRequest
+from airflow_provider_launch.schedulers.docker.status import Verdict
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.schedulers.signals import signal_in
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+
+__all__ = ["response_from"]
+
+_NS = 1_000_000_000
+_STATES = {
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.SUCCEEDED: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
+    None: AppState.UNKNOWN,
+}
+
+
+def response_from(
+    app: App,
+    verdict: Verdict,
+    details: Mapping[str, Detail],
+    hostname: str,
+    request: DockerRequest | None,
+) -> DescribeAppResponse:
+    """Return the answer for one app.
+
+    Args:
+        app: its containers.
+        verdict: on them.
+        details: container id to detail, as far as known.
+        hostname: the engine's host.
+        request: of the app; None: roles and metadata stay empty.
+    """
+    number = app.app_attempt()
+    by_role: dict[str, list[ReplicaStatus]] = {}
+    restarts = number
+    for (role, k), phase in verdict.phases.items():
+        attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
+        newest = attempts[-1] if attempts else None
+        if newest is not None:
+            restarts += newest.attempt
+        status = _replica(role, k, phase, newest, details, hostname, verdict.state)
+        by_role.setdefault(role, []).append(status)
+    app_def = request.app_def if request else None
+    return DescribeAppResponse(
+        app.app_id,
+        verdict.state,
+        num_restarts=restarts,
+        msg=verdict.msg,
+        metadata=dict(app_def.metadata) if app_def else {},
+        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
+        roles=[*app_def.roles] if app_def else [],
+    )
+
+
+def _replica(
+    role: str,
+    k: int,
+    phase: Phase | None,
+    newest: Container | None,
+    details: Mapping[str, Detail],
+    hostname: str,
+    state: AppState,
+) -> ReplicaStatus:
+    shown = _STATES.get(phase, AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING)
+    if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
+        shown = AppState.CANCELLED  # never started, and never will be
+    status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
+    if phase is None:
+        lost = "lost: its container was removed from outside"
+        return replace(status, reason="deleting: its container is being removed" if newest else lost)
+    if newest is None:
+        return status
+    detail = details.get(newest.id)
+    status.num_restarts = newest.app_attempt + newest.attempt
+    has_failed_start = detail is not None and newest.unstarted and detail.error
+    status.exit_code = detail.exit_code if detail and has_failed_start else exit_code_of(newest, detail)
+    if not newest.unstarted:
+        status.start_time = newest.created
+    if detail is not None and not newest.unstarted:
+        status.start_time = detail.started // _NS or newest.created
+        status.end_time = detail.finished // _NS or None
+    status.reason = _reason(phase, newest, detail)
+    return status
+
+
+def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
+    code = exit_code_of(newest, detail)
+    if detail is not None and detail.out_of_memory and code:
+        return "out of memory"
+    if detail is not None and newest.unstarted and detail.error:
+        return detail.error
+    if newest.state == "dead":
+        return "the engine could not clean up its container"
+    otherwise = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
+    text = signal_in(code) or otherwise
+    if phase is Phase.FAILED and detail is not None and detail.note:
+        return f"{text}; {detail.note}" if text else detail.note
+    return text
