@@ -29,6 +29,8 @@ class Log:
     reads: int = 0
     asked: list[int] = field(default_factory=list)
     """How many frames there were to each question."""
+    sent: int = 0
+    """Bytes that were read."""
 
     def write(self, stream: str, text: str, time: int) -> None:
         data = text.encode()
@@ -42,10 +44,11 @@ class Log:
             seconds, _, rest = since.partition(".")
             frames = [frame for frame in frames if frame[1] >= int(seconds) * NS + int(rest)]
         self.asked.append(len(frames))
-        return Log.Answer(encoded(frames), self.cut_after)
+        return Log.Answer(self, encoded(frames), self.cut_after)
 
     @dataclass
     class Answer:
+        log: Log
         data: bytes
         cut_after: int | None
 
@@ -53,6 +56,7 @@ class Log:
             for at in range(0, len(self.data), 7):
                 if self.cut_after is not None and at >= self.cut_after:
                     raise ConnectionError("cut off")
+                self.log.sent += 7
                 yield self.data[at : at + 7]
 
         def close(self) -> None:
@@ -87,6 +91,20 @@ def written(dice: random.Random, lines: int, step_back_at: int | None = None) ->
     return rows
 
 
+def read_all(
+    reader: LogReader, cursor: dict[str, object] | None = None, texts: list[str] | None = None
+) -> dict[str, object]:
+    """Read to the end of the log as it is, from a cursor; the lines go into `texts`."""
+    cursor = cursor or {}
+    while True:
+        chunk = reader.read("c", cursor, complete=False)
+        if texts is not None:
+            texts += [line.text for line in chunk.lines]
+        cursor = chunk.cursor
+        if chunk.at_end:
+            return cursor
+
+
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("step_back", [False, True])
 def test_reads_at_any_moment_lose_and_repeat_nothing(
@@ -96,6 +114,7 @@ def test_reads_at_any_moment_lose_and_repeat_nothing(
     monkeypatch.setattr(log_reader, "CHUNK_BYTES", dice.choice([50, 500, 10_000]))
     monkeypatch.setattr(log_reader, "TAILS", dice.choice([(3,), (3, 20, 100), (500, 4000)]))
     monkeypatch.setattr(log_reader, "STEP_FRAMES", dice.choice([2, 7, 500]))
+    monkeypatch.setattr(log_reader, "NARROW_FRAMES", dice.choice([1, 10, 8000]))
     monkeypatch.setattr(log_reader, "FAST_FRAMES", dice.choice([0, 20]))
     rows = written(dice, 300, step_back_at=150 if step_back else None)
     log, cursor, told = Log(), "{}", []
@@ -155,6 +174,45 @@ def test_of_a_fast_log_no_more_than_twice_what_is_new_is_read(monkeypatch: pytes
 
     assert [line.text for line in chunk.lines] == [f"{number}\n" for number in range(5000, 5000 + new)]
     assert log.asked[-1] <= max(2 * (new + 1), 500)
+
+
+@pytest.mark.parametrize("new", [1100, 1500, 2047, 2100])
+def test_of_a_flood_little_is_read_in_vain(monkeypatch: pytest.MonkeyPatch, new: int) -> None:
+    """What stands before the place is read and dropped; a probe that is too short or too long costs one frame."""
+    monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
+    monkeypatch.setattr(log_reader, "NARROW_FRAMES", 100)
+    log = Log()
+    reader = LogReader(log)  # type: ignore[arg-type]
+    for number in range(10_000):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    cursor = read_all(reader)
+    for number in range(10_000, 10_000 + new):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    log.sent = 0
+
+    read_all(reader, cursor, texts := [])
+    assert texts == [f"{number}\n" for number in range(10_000, 10_000 + new)]
+    # The probes too, and a last look that finds nothing new.
+    size = len(encoded(log.frames[-1:]))
+    assert log.sent / size < new + 100 + 50
+
+
+def test_a_flood_on_one_stream_is_found_by_the_place_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A narrower answer has no frame of the quiet stream, so that it could not be trusted, and is not taken."""
+    monkeypatch.setattr(log_reader, "TAILS", (4, 16, 64, 256, 1024, 4096))
+    monkeypatch.setattr(log_reader, "NARROW_FRAMES", 10)
+    log = Log()
+    reader = LogReader(log)  # type: ignore[arg-type]
+    log.write("stderr", "begin\n", BASE)
+    for number in range(500):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    cursor = read_all(reader)
+    for number in range(500, 1500):
+        log.write("stdout", f"{number}\n", BASE + number * 10_000)
+    log.write("stderr", "end\n", BASE + NS)
+
+    read_all(reader, cursor, texts := [])
+    assert sorted(texts) == sorted(["end\n", *(f"{number}\n" for number in range(500, 1500))])
 
 
 def test_a_tail_that_begins_among_frames_of_one_time_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

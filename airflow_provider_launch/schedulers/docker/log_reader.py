@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.docker.log_frames import (
@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Chunk", "LogReader"]
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 64 * 1024
+"""Not more: the lines of a larger chunk outlive a round of the garbage collector, which then looks through all of
+Airflow's objects again and again."""
 TAILS = tuple(500 * 2**n for n in range(13))
 """Frames from the end in which the place is looked for before the whole margin is read: the engine finds the end of a
 log backwards and fast, but looks through all of it to find a time."""
 FAST_FRAMES = 4_000
 """What writes fast has written so much again."""
 STEP_FRAMES = 500
+NARROW_FRAMES = 8_000
+"""So many frames before the place may be read in vain; else a shorter tail is asked for, of which one frame is read."""
 MAX_KEPT_CHARS = 1024 * 1024
 """How much text a search for the place may hold, which is delivered as one chunk when the place is found."""
 _SKEW_NS = 1_000_000_000
@@ -142,15 +146,44 @@ class LogReader:
             return self._answer(container, cursor, None, complete=complete)
         fewest = FAST_FRAMES if cursor.get("fast") else 0
         first: Frame | None = None
+        short, narrows = 0, True
         for tail in (tail for tail in TAILS if tail >= fewest):
             answer = self._answer(container, cursor, tail, complete=complete)
-            if self._reaches(answer, cursor, tail):
-                return answer
+            if not _begins_late(answer, cursor, tail):
+                # What a narrower one did not reach is not looked for there again.
+                if narrows:
+                    answer = self._narrowed(answer, container, cursor, short, tail)
+                if self._reaches(answer, cursor, tail):
+                    return answer
+                narrows = False
             answer.response.close()
             if answer.first == first:
                 break  # there is no more: the place was rotated away
-            first = answer.first
+            first, short = answer.first, tail
         return self._answer(container, cursor, None, complete=complete)
+
+    def _narrowed(self, answer: _Answer, container: str, cursor: Mapping[str, Any], short: int, tail: int) -> _Answer:
+        """Return an answer that begins not much before the place.
+
+        Args:
+            answer: which begins before it; closed if it is not the one returned.
+            container: its id.
+            cursor: the place.
+            short: a tail of so many frames begins after it.
+            tail: so many are in the answer.
+        """
+        places = _places(cursor)
+        while places and tail - short > NARROW_FRAMES:
+            middle = (short + tail) // 2
+            narrower = self._answer(container, cursor, middle, complete=answer.complete)
+            _look_ahead(narrower, 1)
+            if narrower.first and _is_before({narrower.first[0]: narrower.first[1]}, places):
+                answer.response.close()
+                answer, tail = narrower, middle
+            else:
+                narrower.response.close()
+                short = middle
+        return answer
 
     def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None, *, complete: bool) -> _Answer:
         newest = cursor.get("newest")
@@ -161,36 +194,22 @@ class LogReader:
         return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since), complete)
 
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-        """Read up to the place from which to go on; False: the tail is too short, which its first frame tells mostly.
-
-        So asking for too few costs little, and rarely more than twice of what is new is read.
-        """
-        since = max(0, cursor["newest"] - MARGIN_NS)
-        known = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
-        places = {name: time for name, time in known.items() if time >= since}
+        """Read up to the place from which to go on; False: the tail is too short."""
+        places = _places(cursor)
         begins: dict[str, int] = {}
         read = kept = chars = 0
-        try:
-            # Of a long tail one frame says whether it begins too late; a short one may be all that there is.
-            while (wanted := min(STEP_FRAMES if read or tail <= TAILS[0] else 1, tail - read)) > 0:
-                step = list(islice(answer.frames, wanted))
-                read += len(step)
-                answer.first = answer.first or next(iter(step), None)
-                is_whole = len(step) < wanted
-                if not is_whole and places and answer.first and answer.first[1] > min(places.values()):
-                    return False
-                for stream, time, _ in step:
-                    begins.setdefault(stream, time)
-                answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
-                chars += sum(len(line.text) for line in answer.lines[kept:])
-                kept = len(answer.lines)
-                if is_whole or (places and _is_before(begins, places) and answer.reader.found()):
-                    return True
-                if chars > MAX_KEPT_CHARS:
-                    return False
-        except (OSError, ValueError) as error:
-            answer.response.close()
-            raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
+        while (wanted := min(STEP_FRAMES, tail - read)) > 0:
+            step = _next_frames(answer, wanted)
+            read += len(step)
+            for stream, time, _ in step:
+                begins.setdefault(stream, time)
+            answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
+            chars += sum(len(line.text) for line in answer.lines[kept:])
+            kept = len(answer.lines)
+            if len(step) < wanted or (places and _is_before(begins, places) and answer.reader.found()):
+                return True
+            if chars > MAX_KEPT_CHARS:
+                return False
         return False
 
     def _cursor(self, before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
@@ -219,6 +238,39 @@ class LogReader:
                 dropped.append(self._open.popitem(last=False)[1])
         for old in dropped:
             old.response.close()
+
+
+def _next_frames(answer: _Answer, number: int) -> list[Frame]:
+    """Return so many frames, or those that are left."""
+    try:
+        return list(islice(answer.frames, number))
+    except (OSError, ValueError) as error:
+        answer.response.close()
+        raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
+
+
+def _places(cursor: Mapping[str, Any]) -> dict[str, int]:
+    """Return the time of the last frame delivered of each stream, where an answer can have it."""
+    since = max(0, cursor["newest"] - MARGIN_NS)
+    known = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
+    return {name: time for name, time in known.items() if time >= since}
+
+
+def _begins_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
+    """Tell whether a tail is too short, which its first frame says mostly: so asking for too few costs little."""
+    # A short one may be all that there is.
+    wanted = tail if tail <= TAILS[0] else 1
+    is_whole = _look_ahead(answer, wanted) < wanted
+    places = _places(cursor)
+    return not is_whole and bool(places) and answer.first is not None and answer.first[1] > min(places.values())
+
+
+def _look_ahead(answer: _Answer, number: int) -> int:
+    """Read so many frames without taking them, and return how many there are."""
+    step = _next_frames(answer, number)
+    answer.frames = chain(step, answer.frames)
+    answer.first = next(iter(step), None)
+    return len(step)
 
 
 def _is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
