@@ -39,6 +39,7 @@ __all__ = [
     "attempt_dir",
     "attempts_of",
     "boot_id",
+    "is_gone",
     "read_json",
     "remove_app",
     "role_dir",
@@ -106,6 +107,17 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def is_gone(path: str) -> bool:
+    """Tell whether there is surely no such file; one that cannot be looked at now may be there."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def remove_app(root: str, app_dir: str) -> None:

@@ -201,6 +201,8 @@ class LocalScheduler(Scheduler[LocalOpts]):
             else:
                 self._ensure(app_dir)
                 document = self._state(app_dir)
+        if document is None and self._app(app_id) is None:
+            return None  # deleted meanwhile; a root that went away meanwhile is an error
         response = status.response_from(app_id, app, document, roles)
         if response.state is AppState.FAILED:
             self._add_replies(app_dir, response)

@@ -33,7 +33,7 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
     """Run one attempt to its end; called in the forked child with `STOP` blocked, and never returns.
 
     Args:
-        directory: of the attempt.
+        directory: of the attempt, relative to the working directory.
         command: `argv`, `env`, `cwd`.
         grace_s: seconds between TERM and KILL.
     """
@@ -189,7 +189,7 @@ class _Shim:
                 layout.write_json(f"{self.directory}/exit", document, durable=True)
             except OSError:
                 # Who stops the replica, or has removed its files, does not wait for its exit code.
-                if self.stopped or not os.path.isdir(self.directory):
+                if self.stopped or layout.is_gone(f"{self.directory}/started"):
                     raise
             else:
                 return

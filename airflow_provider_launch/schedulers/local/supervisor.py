@@ -1,7 +1,9 @@
 """The supervisor of one app: crash-only, level-triggered, one at a time by `flock`.
 
-Everything it knows is in the app's directory. Killed at any instant, the next one, started by whoever looks at the app,
-reads the files and goes on. It decides with `schedulers.retry.decide`, as every backend does.
+Everything it knows is in the app's directory, which it and its shims hold as their working directory: a root that is
+moved or unmounted while the app lives stays theirs, and so does what they write there. Killed at any instant, the next
+supervisor, started by whoever looks at the app, reads the files and goes on. It decides with `schedulers.retry.decide`,
+as every backend does.
 
 Runs in a bare interpreter: only modules that need nothing but the standard library.
 """
@@ -32,6 +34,8 @@ FALSE_STARTS = 3
 LOST_CODE = 128 + signal.SIGKILL
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 MARKER = "LAUNCH_LOCAL_ATTEMPT"
+HERE, ROOT = ".", "../.."
+"""The app's directory and the root, as seen from the working directory."""
 
 
 def main(app_dir: str) -> None:
@@ -39,10 +43,11 @@ def main(app_dir: str) -> None:
     if os.fork():
         # The launcher waits for this process only: no zombie stays behind in it.
         os._exit(0)
-    lock = processes.take_lock(f"{app_dir}/{layout.LOCK}")
+    os.chdir(app_dir)
+    lock = processes.take_lock(layout.LOCK)
     if lock is None:
         return
-    state = layout.read_json(f"{app_dir}/{layout.STATE}")
+    state = layout.read_json(layout.STATE)
     if state is None or not state.get("final"):
         _Supervisor(app_dir, lock).run()
 
@@ -68,14 +73,14 @@ class _Replica:
 
 class _Supervisor:
     def __init__(self, app_dir: str, lock: int) -> None:
-        self.dir = app_dir
+        self.name = app_dir
+        """The absolute path, for others: the command of a replica and who reads a message."""
         self.lock = lock
-        self.root = os.path.dirname(os.path.dirname(app_dir))
-        self.app: dict[str, Any] = layout.read_json(f"{app_dir}/{layout.APP}")
+        self.app: dict[str, Any] = layout.read_json(layout.APP)
         self.app_id: str = self.app["request"]["app_id"]
         self.request: dict[str, Any] = self.app["request"]
         self.policies = {r["name"]: RolePolicy(r["policy"], r["max_retries"]) for r in self.request["roles"]}
-        self.leases = leases.Leases(self.root, app_dir)
+        self.leases = leases.Leases(ROOT, HERE)
         self.ports: dict[str, int] = {}
         self.gpus: dict[str, list[str]] | None = {}
         self.app_attempt = 0
@@ -90,13 +95,14 @@ class _Supervisor:
 
     def run(self) -> None:
         self._listen()
-        self._load_attempt(max(layout.numbers_in(f"{self.dir}/run"), default=0))
-        while not self._step():
+        self._load_attempt(max(layout.numbers_in("run"), default=0))
+        while not self._has_ended():
             idle = self._is_idle()
             while not self._woken() and idle and not self._is_asked_to_end() and not self._is_over_time():
                 pass
-        if os.path.exists(f"{self.dir}/{layout.DELETE}"):
-            layout.remove_app(self.root, self.dir)
+        if os.path.exists(layout.DELETE):
+            os.chdir(ROOT)
+            layout.remove_app(".", f"apps/{self.app_id}")
 
     def _woken(self) -> bool:
         """Wait a moment; tell whether a child ended meanwhile."""
@@ -110,11 +116,16 @@ class _Supervisor:
         return all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
 
     def _is_asked_to_end(self) -> bool:
-        return os.path.exists(f"{self.dir}/{layout.CANCEL}") or os.path.exists(f"{self.dir}/{layout.DELETE}")
+        return os.path.exists(layout.CANCEL) or os.path.exists(layout.DELETE)
 
     def _is_over_time(self) -> bool:
         limit = self.request["time_limit_s"]
         return limit is not None and time.time() >= self.app["created"] + limit
+
+    def _has_ended(self) -> bool:
+        with self._later():
+            return self._step()
+        return False
 
     def _step(self) -> bool:
         """Look, decide, act, publish; tell whether the app has ended."""
@@ -132,7 +143,11 @@ class _Supervisor:
         # Before a retry is started, which takes the place of what failed.
         message = self._failure(decision) if decision.cause else ""
         if final is None and decision.next is Next.GO_ON:
-            self._start(decision)
+            if decision.start and not self._is_in_place():
+                self.is_behind = True
+                message = f"waits until {self.name!r} is back to go on with attempts"
+            else:
+                self._start(decision)
         elif not self._stop_all():
             pass
         elif final is None:
@@ -142,15 +157,22 @@ class _Supervisor:
         if final is None or not self._all_ended():
             return False
         # Who wants the app away does not wait for room to write down how it ended: the removal makes room.
-        return not self.is_behind or os.path.exists(f"{self.dir}/{layout.DELETE}")
+        return not self.is_behind or os.path.exists(layout.DELETE)
+
+    def _is_in_place(self) -> bool:
+        """Tell whether the directory is found by its name: commands are told names in it to write to."""
+        try:
+            return os.path.samefile(HERE, self.name)
+        except OSError:
+            return False
 
     @contextlib.contextmanager
     def _later(self) -> Iterator[None]:
-        """Leave to the next step what a full disk does not take: marks and time limit must be looked at meanwhile."""
+        """Leave to the next step what a disk does not take or give: marks and time limit are looked at meanwhile."""
         try:
             yield
         except OSError as error:
-            if not os.path.isdir(self.dir):
+            if layout.is_gone(layout.APP):
                 raise  # removed by hand: there is no next step
             self.is_behind = True
             if error.errno not in self.told_errors:
@@ -223,14 +245,14 @@ class _Supervisor:
             role_dir = layout.role_dir(index, role["name"])
             for k in range(len(role["replicas"])):
                 replica = _Replica(role, role_dir, k)
-                known = layout.numbers_in(f"{self.dir}/run/{app_attempt}/{role_dir}/{k}")
+                known = layout.numbers_in(f"run/{app_attempt}/{role_dir}/{k}")
                 replica.attempt = max(known, default=0)
                 self.replicas.append(replica)
         with self._later():
-            os.makedirs(f"{self.dir}/run/{app_attempt}", mode=0o700, exist_ok=True)
+            os.makedirs(f"run/{app_attempt}", mode=0o700, exist_ok=True)
 
-    def _path(self, replica: _Replica) -> str:
-        return layout.attempt_dir(self.dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
+    def _path(self, replica: _Replica, app_dir: str = HERE) -> str:
+        return layout.attempt_dir(app_dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
 
     def _look_at(self, replica: _Replica) -> None:
         if replica.phase in ENDED or replica.child:
@@ -254,7 +276,7 @@ class _Supervisor:
 
     def _lost(self, replica: _Replica, path: str) -> dict[str, Any]:
         """The shim was killed. PDEATHSIG ended its command; end also what that had started, and keep it on record."""
-        processes.kill_marked(f"{MARKER}={path}".encode())
+        processes.kill_marked(f"{MARKER}={self._path(replica, self.name)}".encode())
         end = time.time()
         found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
                  "stopped": replica.told_to_stop}  # fmt: skip
@@ -307,13 +329,14 @@ class _Supervisor:
         if pid == 0:
             # The descriptor shares its lock with ours; the lock must end with the supervisor.
             os.close(self.lock)
-            shim.run(path, self._command(replica, path), self.request["grace_s"])
+            shim.run(path, self._command(replica), self.request["grace_s"])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {shim.STOP})
         replica.child = pid
         replica.phase = Phase.RUNNING
 
-    def _command(self, replica: _Replica, path: str) -> dict[str, Any]:
+    def _command(self, replica: _Replica) -> dict[str, Any]:
         role = replica.role
+        path = self._path(replica, self.name)
         spec = role["replicas"][replica.k]
         first = role is self.request["roles"][0] and replica.k == 0
         env = {
@@ -384,8 +407,8 @@ class _Supervisor:
         if document == self.published:
             return
         with self._later():
-            layout.write_json(f"{self.dir}/{layout.STATE}", document, durable=final is not None)
-            layout.append_journal(self.root, self.app_id, state)
+            layout.write_json(layout.STATE, document, durable=final is not None)
+            layout.append_journal(ROOT, self.app_id, state)
             self.published = document
 
     def _replica_document(self, replica: _Replica) -> dict[str, Any]:
