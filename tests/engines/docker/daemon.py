@@ -78,6 +78,7 @@ class Daemon:
         """Start the daemon and wait until it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         self.run.mkdir(parents=True, exist_ok=True)
+        self._forget_the_dead()
         # Not the machine's: it may name the hosts, too.
         config = self.run / "daemon.json"
         config.write_text("{}")
@@ -107,6 +108,16 @@ class Daemon:
                 raise EngineError(f"dockerd does not answer after {timeout_s:.0f} s ({reason}): {self.last_words()}")
             time.sleep(0.1)
 
+    @property
+    def _pid_files(self) -> list[tuple[Path, str]]:
+        return [(self.run / "docker.pid", "dockerd"), (self.run / "exec/containerd/containerd.pid", "containerd")]
+
+    def _forget_the_dead(self) -> None:
+        """Remove pid files of a killed daemon: if another process has its pid by now, dockerd would not start."""
+        for pid_file, program in self._pid_files:
+            if _living(pid_file, program) is None:
+                pid_file.unlink(missing_ok=True)
+
     def last_words(self, lines: int = 5) -> str:
         """Return the end of the daemon's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -119,8 +130,8 @@ class Daemon:
         """End the daemon as a crash would, and wait for its end. Its containers go on."""
         self._signal(signal.SIGKILL, timeout_s)
         # Its containerd dies with it. Until somebody has reaped that, the next daemon would wait for it in vain.
-        pid_file = self.run / "exec/containerd/containerd.pid"
-        _wait(lambda: _living(pid_file, "containerd") is None, timeout_s, "containerd outlives its dockerd")
+        pid_file, program = self._pid_files[-1]
+        _wait(lambda: _living(pid_file, program) is None, timeout_s, "containerd outlives its dockerd")
         pid_file.unlink(missing_ok=True)
 
     def stop(self) -> None:

@@ -52,6 +52,20 @@ def test_start_and_stop_by_hand(checkout):
     assert "launch-docker" not in lines
 
 
+def test_start_after_a_daemon_that_was_killed(checkout):
+    """Its pid files are still there, and after a while other processes have its pids."""
+    script = """
+        busybox ip link set lo up
+        mkdir -p /run/launch-docker/exec/containerd
+        sleep 60 &
+        echo $! | tee /run/launch-docker/docker.pid > /run/launch-docker/exec/containerd/containerd.pid
+        $0 -m tests.engines.docker start && $0 -m tests.engines.docker stop
+    """
+    done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable)
+
+    assert done.stdout.splitlines() == ["DOCKER_HOST=unix:///run/launch-docker/docker.sock", "stopped"], done
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_session_starts_what_it_requires_and_stops_it(checkout, workers):
     """One daemon for all workers, and none afterwards."""
