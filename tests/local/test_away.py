@@ -177,7 +177,7 @@ def test_state_never_goes_back(apps: Apps, root: Root) -> None:
     seen = set()
     for _ in range(300):
         observer = apps.another()
-        observer._app(app_id)
+        observer.list()
         root.take_away()
         try:
             seen.add(getattr(observer.describe(app_id), "state", None))

@@ -71,15 +71,15 @@ def test_old_apps_are_swept(apps: Apps) -> None:
 def test_delete_in_the_moment_of_the_end_removes_the_app(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen as running, ended when the wish is to be written down: then no supervisor is left to fulfil it."""
     app_id = apps.start(sh("sleep 0.5"))
-    read = apps.scheduler._state
+    read = apps.scheduler._records.state
 
-    def read_and_wait_for_the_end(app_dir: str) -> dict[str, Any] | None:
-        seen = read(app_dir)
-        until(lambda: (read(app_dir) or {}).get("final"))
+    def read_and_wait_for_the_end(app_id: str) -> dict[str, Any] | None:
+        seen = read(app_id)
+        until(lambda: (read(app_id) or {}).get("final"))
         return seen
 
     with monkeypatch.context() as slowly:
-        slowly.setattr(apps.scheduler, "_state", read_and_wait_for_the_end)
+        slowly.setattr(apps.scheduler._records, "state", read_and_wait_for_the_end)
         # Not `delete`, which looks first, and so would find the end.
         apps.scheduler._delete_existing(app_id)
 

@@ -6,17 +6,14 @@ import builtins
 import contextlib
 import copy
 import dataclasses
-import errno
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,9 +28,10 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.ids import make_unique
-from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, processes, status
+from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, status
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.schedulers.local.records import Records, can_name_an_app
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
 from airflow_provider_launch.schedulers.local.results import read_result
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
@@ -54,9 +52,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["LocalScheduler", "create_scheduler"]
 
-_APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SPAWN_TIMEOUT_S = 30.0
-_SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 
 
@@ -84,10 +80,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
         super().__init__("local", session_name)
         self.connection = connection or LocalConnection()
         self.root = _root(self.connection)
-        self._observed = Observed(self.root, self._is_supervised)
+        self._records = Records(self.root)
+        self._observed = Observed(self.root, self._records.is_supervised)
         # Describe is called from the threads of several followers.
         self._mutex = threading.Lock()
-        self._is_used = False
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
@@ -102,7 +98,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
     ) -> AppDryRunInfo[LocalRequest]:
         opts = resolve_options(LocalOpts, cfg, strict=False)
         chosen = app_id or make_unique(_slug(app.name))
-        if not _APP_ID.fullmatch(chosen):
+        if not can_name_an_app(chosen):
             raise InvalidAppError(
                 f"app id {chosen!r} cannot name a directory; use up to 200 letters, digits, '.', '_' and '-'"
             )
@@ -111,12 +107,12 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         request = dryrun_info.request
-        app_dir = self._dir(request.app_id)
-        existing = self._app(request.app_id)
+        app_dir = self._records.dir(request.app_id)
+        existing = self._records.app(request.app_id)
         if existing is None:
             self._refuse_taken_gpus(request)
-            self._commit(request, dryrun_info.app, app_dir)
-            existing = self._app(request.app_id)
+            self._records.commit(request.app_id, self._document(request, dryrun_info.app))
+            existing = self._records.app(request.app_id)
         if existing is None and os.path.isdir(app_dir):
             raise SchedulerRejectedError(f"{layout.APP} in {app_dir!r} is damaged; remove that directory")
         if existing is None:
@@ -128,15 +124,14 @@ class LocalScheduler(Scheduler[LocalOpts]):
                 f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
                 f"Choose another id, or delete that app first"
             )
-        self._ensure(app_dir)
+        self._ensure(request.app_id)
         # Another process may sweep or delete at the same moment; the app is launched, and that is what counts.
         with contextlib.suppress(OSError):
-            self._sweep()
+            self._records.sweep(self.connection.keep_days * _DAY_S)
         return request.app_id
 
-    def _commit(self, request: LocalRequest, app: AppDef | None, app_dir: str) -> None:
-        """Build the directory beside its place and rename it: the app exists whole or not at all."""
-        document = {
+    def _document(self, request: LocalRequest, app: AppDef | None) -> dict[str, Any]:
+        return {
             "request": request.to_json(),
             "app": app_to_dict(app or AppDef(request.name)),
             "created": time.time(),
@@ -144,19 +139,6 @@ class LocalScheduler(Scheduler[LocalOpts]):
             "boot_id": layout.boot_id(),
             "gpus": self._gpus(),
         }
-        temporary = f"{self.root}/building/{request.app_id}.{uuid.uuid4().hex}"
-        try:
-            for path in (self.root, f"{self.root}/building", f"{self.root}/apps", temporary):
-                os.makedirs(path, mode=0o700, exist_ok=True)
-            layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
-            os.rename(temporary, app_dir)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            # Another process was first; the caller compares what it finds.
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise SchedulerRejectedError(
-                    f"cannot write {self.root!r}: {error.strerror}; free or choose another root in the connection"
-                ) from error
 
     def _refuse_taken_gpus(self, request: LocalRequest) -> None:
         wanted = sum(role.gpu * len(role.replicas) for role in request.roles)
@@ -174,7 +156,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         found: dict[str, DescribeAppResponse | None] = {}
-        with self._mutex, self._readable():
+        with self._mutex, self._records.readable():
             self._observed.forget_changed()
             for app_id in app_ids:
                 known = self._observed.get(app_id) or self._load(app_id)
@@ -184,11 +166,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _load(self, app_id: str) -> DescribeAppResponse | None:
         """Read the files of one app; a new supervisor is started if the last one was killed."""
-        app_dir = self._dir(app_id)
-        app = self._app(app_id)
+        app = self._records.app(app_id)
         if app is None:
             return None
-        document = self._state(app_dir)
+        document = self._records.state(app_id)
         roles = app_from_dict(app["app"]).roles
         if document is None or not document["final"]:
             here = socket.gethostname()
@@ -197,58 +178,19 @@ class LocalScheduler(Scheduler[LocalOpts]):
                 response.msg = status.foreign_host(app, here)
                 return response
             if app["boot_id"] != layout.boot_id():
-                document = self._end_rebooted(app_dir, app, document)
+                document = status.rebooted(document, app, time.time())
+                self._records.write_end(app_id, document)
             else:
-                self._ensure(app_dir)
-                document = self._state(app_dir)
-        if document is None and self._app(app_id) is None:
+                self._ensure(app_id)
+                document = self._records.state(app_id)
+        if document is None and self._records.app(app_id) is None:
             return None  # deleted meanwhile; a root that went away meanwhile is an error
         response = status.response_from(app_id, app, document, roles)
         if response.state is AppState.FAILED:
-            self._add_replies(app_dir, response)
+            self._add_replies(self._records.dir(app_id), response)
         elif not is_terminal(response.state):
             self._observed.keep(app_id, response)
         return response
-
-    def _state(self, app_dir: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = layout.read_json(f"{app_dir}/{layout.STATE}")
-        return found
-
-    def _has_ended(self, app_dir: str) -> bool:
-        document = self._state(app_dir)
-        return document is not None and bool(document["final"])
-
-    def _app(self, app_id: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None
-        with self._readable():
-            found = layout.read_json(f"{self._dir(app_id)}/{layout.APP}")
-        if found is not None:
-            self._is_used = True
-        else:
-            self._refuse_missing_root()
-        return found
-
-    def _refuse_missing_root(self) -> None:
-        # Nobody removes a root with live apps below it; a mount that is away says nothing of them.
-        if self._is_used and not os.path.isdir(self.root):
-            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
-
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (NotADirectoryError, PermissionError) as error:
-            raise SchedulerRejectedError(
-                f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
-            ) from error
-        except OSError as error:
-            raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
-
-    def _end_rebooted(self, app_dir: str, app: dict[str, Any], document: dict[str, Any] | None) -> dict[str, Any]:
-        final = status.rebooted(document, app, time.time())
-        layout.write_json(f"{app_dir}/{layout.STATE}", final, durable=True)
-        layout.append_journal(self.root, app["request"]["app_id"], final["state"])
-        return final
 
     def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> None:
         """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
@@ -263,29 +205,23 @@ class LocalScheduler(Scheduler[LocalOpts]):
                             response.structured_error_msg = reply
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
-        app = self._app(app_id)
+        app = self._records.app(app_id)
         return AppDryRunInfo(request_from(app["request"]), format_request) if app else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
-        with self._readable():
-            try:
-                names = sorted(os.listdir(f"{self.root}/apps"))
-            except FileNotFoundError:
-                self._refuse_missing_root()
-                return []
         rows = []
-        for app_id, response in self.describe_many(names).items():
-            app = self._app(app_id)
+        for app_id, response in self.describe_many(self._records.ids()).items():
+            app = self._records.app(app_id)
             if response is not None and app is not None:
                 rows.append(ListAppResponse(app_id, response.state, name=app["request"]["name"]))
         return rows
 
     def result(self, app_id: str) -> JsonValue:
-        app = self._app(app_id)
+        app = self._records.app(app_id)
         if app is None:
             raise UnknownAppException(app_id)
         first = app["request"]["roles"][0]["name"]
-        return read_result(self._dir(app_id), layout.role_dir(0, first))
+        return read_result(self._records.dir(app_id), layout.role_dir(0, first))
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -293,64 +229,41 @@ class LocalScheduler(Scheduler[LocalOpts]):
         self._mark(app_id, layout.CANCEL)
 
     def _delete_existing(self, app_id: str) -> None:
-        app_dir = self._dir(app_id)
-        with self._readable():
-            if not self._has_ended(app_dir):
+        with self._records.readable():
+            if not self._records.has_ended(app_id):
                 # The supervisor cancels the app, and removes the directory when all has ended.
                 self._mark(app_id, layout.DELETE)
             # Also if it ended just now: then the supervisor may not see the mark any more.
-            if self._has_ended(app_dir):
-                layout.remove_app(self.root, app_dir)
+            if self._records.has_ended(app_id):
+                self._records.remove(app_id)
 
     def _mark(self, app_id: str, name: str) -> None:
-        app_dir = self._dir(app_id)
-        app = self._app(app_id)
-        with self._readable():
-            if app is None or self._has_ended(app_dir):
+        app = self._records.app(app_id)
+        with self._records.readable():
+            if app is None or self._records.has_ended(app_id):
                 return
-            here = socket.gethostname()
-            if app["host"] != here:
-                raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, here)}")
-            try:
-                os.close(os.open(f"{app_dir}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            except FileNotFoundError:
-                return
-        self._ensure(app_dir)
-
-    def _sweep(self) -> None:
-        """Remove apps that ended more than `keep_days` ago, at most once an hour for a root."""
-        stamp = Path(self.root, "swept")
-        now = time.time()
-        if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
-            return
-        stamp.touch()
-        for app_dir in Path(self.root, "apps").iterdir():
-            # One that cannot be read or removed must not keep the others.
-            with contextlib.suppress(OSError):
-                self._sweep_app(app_dir, now)
-
-    def _sweep_app(self, app_dir: Path, now: float) -> None:
-        if self._has_ended(str(app_dir)):
-            ended = (app_dir / layout.STATE).stat().st_mtime
-            if now - ended > self.connection.keep_days * _DAY_S:
-                layout.remove_app(self.root, str(app_dir))
+        here = socket.gethostname()
+        if app["host"] != here:
+            raise SchedulerRejectedError(f"cannot end app {app_id!r}: {status.foreign_host(app, here)}")
+        if self._records.mark(app_id, name):
+            self._ensure(app_id)
 
     # ---- logs ------------------------------------------------------------------------------------------------
 
     def read_logs(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
-        app_dir = self._dir(app_id)
+        app_dir = self._records.dir(app_id)
         found = self._observed.roles(app_id)
         if found is None:
-            app = self._app(app_id)
+            app = self._records.app(app_id)
             if app is None:
                 raise UnknownAppException(app_id)
             found = app_from_dict(app["app"]).roles
             self._observed.keep_roles(app_id, found)
         role = check_replica(found, role_name, k)
-        with self._readable():
-            over = self._has_ended(app_dir)
+        with self._records.readable():
+            over = self._records.has_ended(app_id)
             if not over and not os.path.isdir(app_dir):
                 raise UnknownAppException(app_id)
             return log_files.read_chunk(
@@ -359,11 +272,10 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     # ---- supervisor ------------------------------------------------------------------------------------------
 
-    def _ensure(self, app_dir: str) -> None:
+    def _ensure(self, app_id: str) -> None:
         """Start a supervisor if the app has not ended and none lives."""
-        if self._is_supervised(os.path.basename(app_dir)):
-            return
-        if self._has_ended(app_dir) or not os.path.isdir(app_dir):
+        app_dir = self._records.dir(app_id)
+        if self._records.is_supervised(app_id) or self._records.has_ended(app_id) or not os.path.isdir(app_dir):
             return
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
@@ -384,13 +296,6 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return  # the app was deleted meanwhile
         except (OSError, subprocess.SubprocessError) as error:
             raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
-
-    def _is_supervised(self, app_id: str) -> bool:
-        return processes.is_locked(f"{self._dir(app_id)}/{layout.LOCK}")
-
-    def _dir(self, app_id: str) -> str:
-        # The id comes from a handle, which anybody can write: it must not lead out of the root.
-        return f"{self.root}/apps/{app_id if _APP_ID.fullmatch(app_id) else '.none'}"
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:

@@ -96,7 +96,12 @@ class _Supervisor:
     def run(self) -> None:
         self._listen()
         self._load_attempt(max(layout.numbers_in("run"), default=0))
-        while not self._has_ended():
+        while True:
+            has_ended = False
+            with self._later():
+                has_ended = self._step()
+            if has_ended:
+                break
             idle = self._is_idle()
             while not self._woken() and idle and not self._is_asked_to_end() and not self._is_over_time():
                 pass
@@ -121,11 +126,6 @@ class _Supervisor:
     def _is_over_time(self) -> bool:
         limit = self.request["time_limit_s"]
         return limit is not None and time.time() >= self.app["created"] + limit
-
-    def _has_ended(self) -> bool:
-        with self._later():
-            return self._step()
-        return False
 
     def _step(self) -> bool:
         """Look, decide, act, publish; tell whether the app has ended."""
