@@ -140,6 +140,29 @@ def test_retry_waits_until_the_root_is_back(apps: Apps, root: Root, policy: Retr
     assert apps.scheduler.result(app_id) == 5
 
 
+def test_log_is_not_over_and_the_app_not_unknown(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower would stop, and the lines that come later would be lost."""
+    app_id = apps.start(sh("echo up; sleep 0.5; echo out"))
+    until(is_running(apps, app_id))
+    cursor = apps.scheduler.read_logs(app_id, "main", 0).cursor
+    root.take_away()
+    with pytest.raises(SchedulerUnavailableError, match="is missing"):
+        apps.scheduler.read_logs(app_id, "main", 0, cursor)
+    root.bring_back()
+    apps.end(app_id)
+
+    def look_and_lose(app_id: str) -> bool:
+        root.take_away()
+        return True
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(apps.scheduler._records, "has_ended", look_and_lose)
+        with pytest.raises(SchedulerUnavailableError, match="is missing"):
+            apps.scheduler.read_logs(app_id, "main", 0, cursor)
+    root.bring_back()
+    assert [line.text for line in apps.scheduler.read_logs(app_id, "main", 0, cursor).lines] == ["out\n"]
+
+
 def test_time_limit_is_kept(apps: Apps, root: Root) -> None:
     app_id = apps.start(sh("echo up; sleep 331"), grace_s=0.3, time_limit_s=2)
     until(is_running(apps, app_id))
@@ -180,9 +203,9 @@ def test_state_never_goes_back(apps: Apps, root: Root) -> None:
         observer.list()
         root.take_away()
         try:
-            seen.add(getattr(observer.describe(app_id), "state", None))
+            seen.add(getattr(observer.describe(app_id), "state", "unknown"))
         except SchedulerUnavailableError:
             seen.add("unavailable")
         root.bring_back()
 
-    assert seen <= {"unavailable", AppState.RUNNING, AppState.SUCCEEDED, None}
+    assert seen <= {"unavailable", AppState.RUNNING, AppState.SUCCEEDED}

@@ -147,6 +147,6 @@ class Records:
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
     def _refuse_missing_root(self) -> None:
-        # Nobody removes a root with live apps below it; a mount that is away says nothing of them.
-        if self._is_used and not os.path.isdir(self.root):
+        # Nobody removes a root with live apps below it; an empty mount point says nothing of them.
+        if self._is_used and not os.path.isdir(f"{self.root}/apps"):
             raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")

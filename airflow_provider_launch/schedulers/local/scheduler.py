@@ -264,11 +264,13 @@ class LocalScheduler(Scheduler[LocalOpts]):
         role = check_replica(found, role_name, k)
         with self._records.readable():
             over = self._records.has_ended(app_id)
-            if not over and not os.path.isdir(app_dir):
-                raise UnknownAppException(app_id)
-            return log_files.read_chunk(
+            chunk = log_files.read_chunk(
                 app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
             )
+        # Afterwards: files that went away meanwhile looked like a log without lines.
+        if not os.path.isdir(app_dir) and self._records.app(app_id) is None:
+            raise UnknownAppException(app_id)
+        return chunk
 
     # ---- supervisor ------------------------------------------------------------------------------------------
 
