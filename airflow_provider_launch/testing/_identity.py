@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppErr
 from airflow_provider_launch.specs.handles import AppHandle, make_app_handle
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, until
+from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["IdentityTests"]
@@ -180,14 +180,15 @@ class IdentityTests(ContractBase):
         info = scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=apps.new_id())
         app_id = scheduler.schedule(info)
         scheduler.close()
-        until(
-            lambda: other_process.call("describe", app_id=app_id)["state"] == "FAILED", apps.timeout_s, "the app ends"
-        )
+        handle = self._handle(apps, app_id)
+        waited = other_process.call("wait", handle=handle, timeout_s=apps.timeout_s)
         seen = other_process.call("describe", app_id=app_id)
 
-        assert seen["roles"][0]["replicas"][0]["exit_code"] == 4
+        for found in (waited, seen):
+            assert found is not None, "there is no such app"
+            assert found["state"] == "FAILED"
+            assert found["roles"][0]["replicas"][0]["exit_code"] == 4
         assert other_process.call("log_iter", app_id=app_id, role="main") == ["one\n", "two\n"]
-        handle = self._handle(apps, app_id)
         assert other_process.call("log_lines", handle=handle, role="main") == ["one\n", "two\n"]
 
     def test_another_process_cancels_the_app(self, apps: Apps, other_process: OtherProcess) -> None:

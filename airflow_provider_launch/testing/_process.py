@@ -78,6 +78,7 @@ class OtherProcess:
             read_logs(app_id, role, k, cursor, stream): `{"lines": [[text, stream, time, attempt]], "cursor": ...}`.
             log_iter(app_id, role, k): lines as texts.
             status(handle), stop(handle), log_lines(handle, role, k): the same of a `Runner`, by handle.
+            wait(handle, timeout_s): as status, when the app has ended.
 
         Raises:
             OtherProcessError: the scheduler raised.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _READ_S = 60.0
+_PAUSE_S = 1.0
 
 
 def main(factory: str, params: str) -> None:
@@ -79,6 +80,11 @@ def _status(scheduler: Scheduler[Any], handle: str) -> dict[str, Any] | None:
     return found.to_json() if found else None
 
 
+def _wait(scheduler: Scheduler[Any], handle: str, timeout_s: float) -> dict[str, Any] | None:
+    found = _by_handle(scheduler).wait(handle, min(scheduler.poll_interval_s, _PAUSE_S), timeout=timeout_s)
+    return found.to_json() if found else None
+
+
 def _log_lines(scheduler: Scheduler[Any], handle: str, role: str, k: int = 0) -> list[str]:
     return [*within(_by_handle(scheduler).log_lines(handle, role, k), _READ_S, f"the log of {role}/{k} of {handle}")]
 
@@ -92,6 +98,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "read_logs": _read_logs,
     "log_iter": _log_iter,
     "status": _status,
+    "wait": _wait,
     "stop": lambda scheduler, handle: _by_handle(scheduler).cancel(handle),
     "log_lines": _log_lines,
 }

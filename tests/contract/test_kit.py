@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,42 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-UNUSED = ("cacheprovider", "terminal", "capture", "logging", "junitxml", "timeout", "xdist", "faulthandler")
+UNUSED = (
+    "cacheprovider",
+    "terminal",
+    "capture",
+    "logging",
+    "junitxml",
+    "timeout",
+    "xdist",
+    "faulthandler",
+    "threadexception",
+)
+SLIPS = (
+    "TypeError",
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "KeyError",
+    "IndexError",
+    "JSONDecodeError",
+)
+"""What a slip in the Python of a broken scheduler looks like; a defect looks like a wrong answer."""
+# `OtherProcessError` repeats the class of what was raised in the other process.
+_SLIP = re.compile(rf"(?:[\w.]+Error: )*(?:[\w.]+\.)?(?:{'|'.join(SLIPS)})\b")
 
 
 class Recorder:
-    """A plugin that keeps how each test ended."""
+    """A plugin that keeps how each test ended, and what ended the threads of its apps."""
 
     def __init__(self) -> None:
         self.reports: list[pytest.TestReport] = []
+        self.of_threads: list[str] = []
+
+    def note_thread(self, args: threading.ExceptHookArgs) -> None:
+        self.of_threads.append(f"{args.exc_type.__name__}: {args.exc_value}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
@@ -46,6 +75,20 @@ class Recorder:
             f"{report.nodeid} {report.when} {report.outcome}\n{report.longrepr}" for report in self.reports
         )
 
+    def proofs(self) -> list[pytest.TestReport]:
+        """Return the failures of the test itself, and not of a fixture before or after it."""
+        return [report for report in self.reports if report.when == "call" and report.failed]
+
+    def slips(self) -> list[str]:
+        """Return what a slip of the scheduler has raised, so that the failure says nothing about the contract."""
+        raised = [_message(report) for report in self.proofs()]
+        return [text for text in [*raised, *self.of_threads] if _SLIP.match(text)]
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr)
+
 
 def run_test(scheduler: str, test: str, tmp_path: Path, module: Path = SUITE) -> Recorder:
     """Run one test of the contract, with all its parameters or one of them, for one scheduler."""
@@ -53,7 +96,9 @@ def run_test(scheduler: str, test: str, tmp_path: Path, module: Path = SUITE) ->
     plugins = [f"-pno:{name}" for name in UNUSED]
     options = ["-Wignore", "--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'inner'}"]
     node = f"{module}::Test{scheduler}::{test}"
-    pytest.main([*plugins, *options, "--import-mode=importlib", node], plugins=[recorder])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", recorder.note_thread)
+        pytest.main([*plugins, *options, "--import-mode=importlib", node], plugins=[recorder])
     assert recorder.reports, f"no test {test}"
     return recorder
 
@@ -68,8 +113,27 @@ def _plain_pytest(monkeypatch):
 def test_defect_is_noticed(scheduler, test, tmp_path):
     found = run_test(scheduler, test, tmp_path)
 
-    # The test itself, and not a fixture before or after it.
-    assert [report for report in found.reports if report.when == "call" and report.failed], found.texts()
+    assert found.proofs(), found.texts()
+    assert not found.slips(), (
+        f"{scheduler} fails {test} by a slip of its own, {found.slips()}, which proves nothing; "
+        f"mend the scheduler until the test fails for its defect\n{found.texts()}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "test", "slip"),
+    [
+        ("SlipsAtOnce", "test_one_role_runs_to_its_end", "JSONDecodeError"),
+        ("SlipsInAnotherProcess", "test_another_process_sees_the_app", "KeyError"),
+        ("SlipsInItsThread", "test_one_role_runs_to_its_end", "TypeError"),
+    ],
+)
+def test_slip_is_no_proof(scheduler, test, slip, tmp_path):
+    """The test fails, and would fail as well if it did not look for the defect at all."""
+    found = run_test(scheduler, test, tmp_path)
+
+    assert found.proofs()
+    assert [text for text in found.slips() if slip in text], found.texts()
 
 
 @pytest.mark.parametrize(("scheduler", "test"), HEALTHY)

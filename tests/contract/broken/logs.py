@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,7 @@ class IgnoresTheStream(Threads):
 class CallsEverythingStdout(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        return LogChunk([replace(line, stream=Stream.STDOUT) for line in chunk.lines], chunk.cursor)
+        return LogChunk([line._replace(stream=Stream.STDOUT) for line in chunk.lines], chunk.cursor)
 
 
 @caught_by("test_regex_keeps_the_lines_in_which_it_is_found")
@@ -45,7 +44,7 @@ class IgnoresTimesSilently(Threads):
 class MakesUpTimes(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        return LogChunk([replace(line, time=time.time()) for line in chunk.lines], chunk.cursor)
+        return LogChunk([line._replace(time=time.time()) for line in chunk.lines], chunk.cursor)
 
 
 @caught_by("test_tail_follows_to_the_end")
@@ -144,7 +143,7 @@ class ShowsTheLastAttemptOnly(Local):
 class NumbersNoAttempts(Local):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        return LogChunk([replace(line, attempt=0) for line in chunk.lines], chunk.cursor)
+        return LogChunk([line._replace(attempt=0) for line in chunk.lines], chunk.cursor)
 
 
 @caught_by("test_logs_of_a_cancelled_app_are_kept")
@@ -174,7 +173,7 @@ class MixesUpRolesWithOneNameInFront(Threads):
 class SplitsLikePython(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        lines = [replace(line, text=part) for line in chunk.lines for part in line.text.splitlines(keepends=True)]
+        lines = [line._replace(text=part) for line in chunk.lines for part in line.text.splitlines(keepends=True)]
         return LogChunk(lines, chunk.cursor)
 
 
@@ -182,7 +181,7 @@ class SplitsLikePython(Threads):
 class StripsLines(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        return LogChunk([replace(line, text=line.text.strip() + "\n") for line in chunk.lines], chunk.cursor)
+        return LogChunk([line._replace(text=line.text.strip() + "\n") for line in chunk.lines], chunk.cursor)
 
 
 @caught_by("test_a_line_of_1_mb_is_whole")
@@ -190,7 +189,7 @@ class TearsLongLines(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
         lines = [
-            replace(line, text=line.text[at : at + 65536])
+            line._replace(text=line.text[at : at + 65536])
             for line in chunk.lines
             for at in range(0, len(line.text), 65536)
         ]
@@ -201,7 +200,7 @@ class TearsLongLines(Threads):
 class CutsLongLines(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
-        return LogChunk([replace(line, text=line.text[:65536]) for line in chunk.lines], chunk.cursor)
+        return LogChunk([line._replace(text=line.text[:65536]) for line in chunk.lines], chunk.cursor)
 
 
 @caught_by("test_many_lines_on_both_streams_at_once")

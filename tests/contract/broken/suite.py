@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects, identity, running
+from tests.contract.broken import defects, identity, running, slips
 
 
 class _Quick:
@@ -60,7 +60,7 @@ class TestPassesUnexpectedly(_Threads):
     xfail = {"test_unknown_option_is_refused": "takes what it gets"}  # noqa: RUF012 - the same
 
 
-for _broken in defects.load_all():
+for _broken in (*defects.load_all(), *slips.SLIPPING):
     _healthy = _Local if issubclass(_broken, defects.Local) else _Threads
     globals()[f"Test{_broken.__name__}"] = type(
         f"Test{_broken.__name__}",

@@ -1,0 +1,34 @@
+"""Schedulers that fail by a slip in their Python, which proves nothing of the contract; so none names a test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.contract.broken.defects import Threads
+from tests.support.threads_scheduler import AppThread
+
+__all__ = ["SLIPPING"]
+
+
+class SlipsAtOnce(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        return json.loads(f"{[*app_ids]}")
+
+
+class SlipsInAnotherProcess(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        return {}[self.session_name] if self.session_name == "other" else super().describe_many(app_ids)
+
+
+class _Slip(AppThread):
+    def _publish(self, state: str, msg: str) -> None:
+        super()._publish(state, msg + 1)  # type: ignore[operator]
+
+
+class SlipsInItsThread(Threads):
+    timeout_s = 1
+    app_thread = _Slip
+
+
+SLIPPING = (SlipsAtOnce, SlipsInAnotherProcess, SlipsInItsThread)
