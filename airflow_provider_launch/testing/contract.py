@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from airflow_provider_launch.testing._costs import CostTests
@@ -16,6 +17,27 @@ from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
 
 __all__ = ["SchedulerContract"]
+
+_TOLD = frozenset(
+    {
+        "factory",
+        "capabilities",
+        "timeout_s",
+        "lag_s",
+        "drain_s",
+        "many",
+        "requests_per_describe",
+        "xfail",
+        "params",
+        "unreachable_params",
+        "image",
+        "resource",
+        "cfg",
+        "engine",
+        "create",
+    }
+)
+"""What a backend tells about itself. All else is the contract, or what its tests look with."""
 
 
 class SchedulerContract(
@@ -32,18 +54,25 @@ class SchedulerContract(
 ):
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 
-    A test cannot be overridden, since a contract that everybody amends promises nothing. A test that the backend
-    fails is named in `xfail` with the reason.
+    A test cannot be overridden, since a contract that everybody amends promises nothing; nor can what the tests rely
+    on, such as `needs`, for whoever skips by it amends them all. A test that the backend fails is named in `xfail`
+    with the reason.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         tests = [name for name in dir(SchedulerContract) if name.startswith("test_")]
-        changed = [name for name in tests if getattr(cls, name, None) is not getattr(SchedulerContract, name)]
+        kept = [name for name in dir(SchedulerContract) if not name.startswith("__") and name not in _TOLD]
+        # Static: a fixture makes itself anew at each access.
+        changed = [
+            name
+            for name in kept
+            if inspect.getattr_static(cls, name) is not inspect.getattr_static(SchedulerContract, name)
+        ]
         if changed:
             raise TypeError(
-                f"{cls.__name__} overrides {', '.join(changed)}; a test of the contract cannot be changed: "
-                f"name it in `xfail` with the reason, or add a test under another name"
+                f"{cls.__name__} overrides {', '.join(changed)}; a test of the contract cannot be changed, nor what "
+                f"it relies on: name the test in `xfail` with the reason, or choose another name for yours"
             )
         for name, reason in cls.xfail.items():
             if name.partition("[")[0] not in tests:

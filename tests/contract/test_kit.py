@@ -183,6 +183,32 @@ def test_test_of_the_contract_cannot_be_overridden():
                 pass
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "needs",
+        "needs_option",
+        "refused",
+        "_expect_failure",
+        "_race",
+        "apps",
+        "make_scheduler",
+        "other_process",
+        "cut_off",
+    ],
+)
+def test_what_tests_rely_on_cannot_be_overridden(name):
+    """A `needs` that always skips would turn the whole contract green."""
+    with pytest.raises(TypeError, match=rf"TestMine overrides {name}\b"):
+        type("TestMine", (SchedulerContract,), {name: lambda *_: None})
+
+
+def test_what_a_backend_tells_about_itself_may_be_overridden():
+    names = ("params", "unreachable_params", "image", "resource", "cfg", "engine", "create")
+
+    assert type("TestMine", (SchedulerContract,), {name: lambda *_: None for name in names})
+
+
 def test_further_tests_may_be_added():
     class TestMine(SchedulerContract):
         def test_of_my_own(self):
