@@ -270,6 +270,14 @@ class ContractBase:
         return ""
 
     @pytest.fixture
+    def program_with_a_blank(self) -> str | None:
+        r"""Return a program that has a blank in its name, by its path in the image; None: there is none.
+
+        Its args are printed, each as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.
+        """
+        return None
+
+    @pytest.fixture
     def resource(self) -> Resource:
         """Return the resource of every role that is launched; small, for 50 replicas run at once."""
         return Resource(cpu=1, gpu=0, memMB=128)

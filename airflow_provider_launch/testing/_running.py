@@ -142,6 +142,17 @@ class RunningTests(ContractBase):
         assert replica.exit_code == 127
         assert "echo no-such-program" in told
 
+    def test_a_program_with_a_blank_in_its_name_runs(self, apps: Apps, program_with_a_blank: str | None) -> None:
+        """An entrypoint is one word, not a line for a shell: `/opt/My Tools/train` is a program."""
+        if program_with_a_blank is None:
+            pytest.skip("the backend names no `program_with_a_blank`")
+        app_id = apps.start(apps.role("main", program_with_a_blank, "a  b", "it's"))
+        found = apps.end(app_id)
+
+        assert apps.lines(app_id) == ["<a  b>\n", "<it's>\n"]
+        assert found.state is AppState.SUCCEEDED
+        assert replicas(found)["main", 0].exit_code == 0
+
     # ---- macros and texts ------------------------------------------------------------------------------------
 
     def test_macros_are_replaced_per_replica_in_args_and_env(self, apps: Apps) -> None:

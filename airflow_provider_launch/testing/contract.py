@@ -31,6 +31,7 @@ _TOLD = frozenset(
         "params",
         "unreachable_params",
         "image",
+        "program_with_a_blank",
         "resource",
         "cfg",
         "engine",

@@ -56,5 +56,13 @@ class TestLocal(SchedulerContract):
         return str(tmp_path)
 
     @pytest.fixture
+    def program_with_a_blank(self, tmp_path: Path) -> str:
+        program = tmp_path / "a directory" / "prints its args"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
+        program.chmod(0o755)
+        return str(program)
+
+    @pytest.fixture
     def engine(self, tmp_path: Path) -> LocalEngine:
         return LocalEngine(tmp_path / "root")

@@ -18,6 +18,13 @@ class TestThreads(SchedulerContract):
     }
 
     @pytest.fixture
+    def program_with_a_blank(self, tmp_path):
+        program = tmp_path / "prints its args"
+        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
+        program.chmod(0o755)
+        return str(program)
+
+    @pytest.fixture
     def engine(self, tmp_path):
         return ThreadsEngine(tmp_path)
 

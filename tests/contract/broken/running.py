@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,10 +130,18 @@ class TellsNoReplicaItsNumber(ChangesTheReplica):
         del replica["env"]["LAUNCH_REPLICA_ID"]
 
 
-@caught_by("test_missing_program_fails_the_app_and_is_named")
+@caught_by("test_missing_program_fails_the_app_and_is_named", "test_a_program_with_a_blank_in_its_name_runs")
 class SplitsTheProgramAtBlanks(ChangesTheReplica):
     def changed(self, replica: dict[str, Any], role: Role) -> None:
         replica["argv"] = [*role.entrypoint.split(), *replica["argv"][1:]]
+
+
+@caught_by("test_a_program_with_a_blank_in_its_name_runs")
+class PutsTheProgramIntoQuotes(ChangesTheReplica):
+    """For a shell, which there is not."""
+
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [shlex.quote(role.entrypoint), *replica["argv"][1:]]
 
 
 @caught_by("test_macros_are_replaced_per_replica_in_args_and_env")
