@@ -216,6 +216,23 @@ class EndingTests(ContractBase):
 
         assert apps.scheduler.describe(app_id) is None
 
+    @pytest.mark.parametrize("script", ["exit 3", "echo up; exec sleep 300"], ids=["ended", "live"])
+    def test_delete_leaves_nothing_in_the_engine(self, apps: Apps, script: str) -> None:
+        """What no list shows any more is found by nobody, and fills the engine."""
+        app_id = apps.new_id()
+        if apps.engine.left(app_id) is None:
+            pytest.skip("the engine cannot tell what is left")
+        apps.start(apps.sh(script, num_replicas=2), apps.sh("true", "peer"), app_id=app_id)
+        if "sleep" in script:
+            apps.until_written(app_id, "up")
+        else:
+            apps.end(app_id)
+        assert apps.engine.left(app_id)
+        apps.scheduler.delete(app_id)
+
+        until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
+        apps.until_nothing_is_alive(app_id)
+
     def test_observers_meet_a_deletion_without_an_error(self, apps: Apps) -> None:
         """Somebody cleans up while others look: the app is there, and from then on it is not."""
         app_id = apps.start(apps.sh("true", num_replicas=3))

@@ -23,6 +23,10 @@ class Engine:
         """Return how many attempts of replicas were ever started for the app."""
         return None
 
+    def left(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
+        """Return how many things the engine keeps of the app: containers, networks, records, files, and what else."""
+        return None
+
     def requests(self) -> int | None:
         """Return how many requests the schedulers of `make_scheduler` have sent so far, counted at the wire."""
         return None

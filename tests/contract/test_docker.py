@@ -45,6 +45,13 @@ class ProxiedEngine(Engine):
         rows: list[dict[str, Any]] = self._client.api.containers(all=True, filters={"label": labels})
         return rows
 
+    def left(self, app_id: str) -> int:
+        # Records and marks are containers too; a volume is the user's.
+        filters = {"label": f"{Label.APP_ID}={app_id}"}
+        return len(self._client.api.containers(all=True, filters=filters)) + len(
+            self._client.api.networks(filters=filters)
+        )
+
     def requests(self) -> int:
         return self._proxy.count()
 

@@ -49,6 +49,10 @@ class ProxiedEngine(Engine):
     def _pods(self, app_id: str) -> list[Pod]:
         return [pod_of(item) for item in self._cluster.list("pods", f"{Tag.APP_ID}={app_id}")[0]]
 
+    def left(self, app_id: str) -> int:
+        kinds = ("services", "jobs", "pods")
+        return sum(len(self._cluster.list(kind, f"{Tag.APP_ID}={app_id}")[0]) for kind in kinds)
+
     def requests(self) -> int:
         return self._proxy.count()
 

@@ -25,6 +25,10 @@ class LocalEngine(Engine):
         # A shim writes `pid` when its command runs.
         return len(list((self.root / "apps" / app_id / "run").rglob("pid")))
 
+    def left(self, app_id: str) -> int:
+        # Also what is being built or removed; the journal tells of what was.
+        return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+
 
 @pytest.mark.engine("local")
 class TestLocal(SchedulerContract):

@@ -38,6 +38,9 @@ class ThreadsEngine(Engine):
         record = self._real / app_id / "started"
         return len(record.read_text().splitlines()) if record.exists() else None
 
+    def left(self, app_id: str) -> int:
+        return sum(path.name.lstrip(".").startswith(app_id) for path in self._real.iterdir())
+
     def lose(self, app_id: str, role: str) -> bool:
         """Lose all of the app: one file says how its roles stand."""
         (self._real / app_id / "state.json").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import subprocess
 import time
@@ -12,6 +13,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppExce
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.testing._base import until
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.contract.broken.running import ChangesReplicas, ChangesWhatIsTold
 from tests.support.threads_scheduler import _APP_ID, AppThread
@@ -100,6 +102,21 @@ class TellsACancelAsAFailure(ChangesWhatIsTold):
             found.state = AppState.FAILED
 
 
+class _Careless(AppThread):
+    def _run(self) -> None:
+        time.sleep(0.5)
+        (self.dir / "cancel").unlink(missing_ok=True)
+        super()._run()
+
+
+@caught_by("test_cancel_right_after_schedule_ends_the_app")
+class LosesACancelBeforeTheStart(Threads):
+    """Clears up what a former life may have left, and takes a wish of this one with it."""
+
+    timeout_s = 4
+    app_thread = _Careless
+
+
 @caught_by("test_cancel_before_schedule_does_nothing")
 class RemembersTheCancelOfUnknownApps(Threads):
     remembered: ClassVar[set[str]] = set()
@@ -180,6 +197,23 @@ class DeletesTheRecordOnly(Threads):
         # A copy stays for the thread, so that it does not fail.
         app_dir = self._dir(app_id)
         (app_dir / "request.json").unlink()
+
+
+@caught_by("test_delete_leaves_nothing_in_the_engine[ended]", "test_delete_leaves_nothing_in_the_engine[live]")
+class DeletesIntoABin(Threads):
+    """Nobody empties it."""
+
+    timeout_s = 4
+
+    def _delete_existing(self, app_id: str) -> None:
+        self._cancel_existing(app_id)
+        until(lambda: not (self._dir(app_id) / "lock").exists() or self._has_ended(app_id), 4, "it ends")
+        with contextlib.suppress(FileNotFoundError):
+            self._dir(app_id).rename(self.root / f".{app_id}.deleted")
+
+    def _has_ended(self, app_id: str) -> bool:
+        found = self.describe(app_id)
+        return found is None or is_terminal(found.state)
 
 
 @caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
