@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,20 @@ class LocalEngine(Engine):
     def left(self, app_id: str) -> int:
         # Also what is being built or removed; the journal tells of what was.
         return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        # Its place is taken by a link to itself, for nothing there would say that nothing was launched yet.
+        away = self.root.with_name("away")
+        if is_there := self.root.exists():
+            self.root.rename(away)
+        self.root.symlink_to(self.root)
+        try:
+            yield
+        finally:
+            self.root.unlink()
+            if is_there:
+                away.rename(self.root)
 
 
 @pytest.mark.engine("local")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, LogChunk
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from tests.contract.broken.defects import Threads, caught_by
+from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.support.threads_scheduler import AppThread
 
 UNREACHABLE = "test_unreachable_is_an_error_and_never_an_answer"
@@ -73,6 +73,21 @@ class SaysNothingWhenUnreachable(Threads):
             return LogChunk([], None)
 
 
+@caught_by(f"{UNREACHABLE}[describe_native]", f"{UNREACHABLE}[result]")
+class HasNothingWhenUnreachable(Local):
+    def describe_native(self, app_id: str) -> Any:
+        try:
+            return super().describe_native(app_id)
+        except SchedulerUnavailableError:
+            return None
+
+    def result(self, app_id: str) -> Any:
+        try:
+            return super().result(app_id)
+        except SchedulerUnavailableError:
+            return None
+
+
 @caught_by(f"{UNREACHABLE}[describe]")
 class RaisesTheErrorOfTheSystemWhenUnreachable(Threads):
     def _reached(self) -> Path:
@@ -95,6 +110,24 @@ class TakesAFailedLaunchForALaunch(Threads):
 class _Nervous(AppThread):
     def _is_cancelled(self) -> bool:
         return super()._is_cancelled() or not (self.dir.parents[1] / "root").exists()
+
+
+class _Forgetful(AppThread):
+    def _look(self) -> bool:
+        before = [dict(replica) for replica in self.replicas]
+        news = super()._look()
+        if not (self.dir.parents[1] / "root").exists():
+            for replica, was in zip(self.replicas, before, strict=True):
+                if "exit_code" in replica and "exit_code" not in was:
+                    replica |= {"state": "FAILED", "exit_code": 137, "reason": "SIGKILL"}
+        return news
+
+
+@caught_by("test_what_happened_meanwhile_is_told_afterwards")
+class TakesWhatEndedMeanwhileForKilled(Threads):
+    """It is gone when somebody looks again, and why nobody has noted."""
+
+    app_thread = _Forgetful
 
 
 @caught_by("test_what_happened_meanwhile_is_told_afterwards", "test_a_follower_bridges_an_outage")
