@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -12,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import Capability, JsonValue, LogChunk
+from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Stream
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, read_on
 from airflow_provider_launch.testing._process import OtherProcess
+from airflow_provider_launch.testing._retries import CAPABILITY
 
-__all__ = ["CursorTests"]
+__all__ = ["SEED", "CursorTests"]
+
+SEED = "LAUNCH_CONTRACT_SEED"
+"""Variable with the seed of a run that is to be repeated; each random test prints its own."""
 
 _CUTS = 200
 _FEW_CUTS = 30
@@ -51,6 +56,10 @@ class _Reader:
     def __init__(self, apps: Apps, app_id: str) -> None:
         self._apps = apps
         self._app_id = app_id
+        seed = int(os.environ.get(SEED) or random.SystemRandom().getrandbits(32))
+        # pytest shows it beside the failure. It repeats the moments of the cuts, not what the engine does meanwhile.
+        print(f"cuts at random moments; to repeat them set {SEED}={seed}")  # noqa: T201 - see above
+        self._random = random.Random(seed)  # noqa: S311 - no secret
         self.texts: list[str] = []
         self.stored = "null"
 
@@ -75,9 +84,9 @@ class _Reader:
     def cut(self, times: int, *reads: Read) -> None:
         """Read so many times at random moments; some readers die before they stored what they read."""
         for number in range(times):
-            time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+            time.sleep(self._random.uniform(0, _PAUSE_S))
             texts, cursor = (reads or (self.here,))[number % max(1, len(reads))](json.loads(self.stored))
-            if random.random() >= _DIES:  # noqa: S311 - no secret
+            if self._random.random() >= _DIES:
                 self._store(texts, cursor)
 
     def finish(self) -> None:
@@ -130,13 +139,13 @@ class CursorTests(ContractBase):
         reader.check()
 
     @pytest.mark.parametrize("offset_s", [5.0, -5.0])
-    def test_a_clock_that_is_off_costs_no_line(self, apps: Apps, offset_s: float) -> None:
-        """The clock of a node is not ours, so a cursor must not compare the two."""
+    def test_a_clock_that_is_off_costs_no_line(self, apps: Apps, other_process: OtherProcess, offset_s: float) -> None:
+        """The clock of a node is not ours, so a cursor must not compare the two, whoever reads on from it."""
         if (clock := apps.engine.clock(offset_s)) is None:
             pytest.skip("the clock of the engine cannot be shifted")
         with clock:
             reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
-            reader.cut(_FEW_CUTS)
+            reader.cut(_CUTS, reader.here, reader.there(other_process))
             reader.finish()
 
         reader.check()
@@ -155,16 +164,10 @@ class CursorTests(ContractBase):
 
         reader.check()
 
-    def test_a_cursor_crosses_attempts(self, apps: Apps) -> None:
+    @pytest.mark.parametrize("policy", [*CAPABILITY])
+    def test_a_cursor_crosses_attempts(self, apps: Apps, policy: RetryPolicy) -> None:
         """A retry begins a new log; a reader that stopped in the old one goes on into the new."""
-        policies = {
-            Capability.REPLICA_RETRY: RetryPolicy.REPLICA,
-            Capability.APPLICATION_RETRY: RetryPolicy.APPLICATION,
-            Capability.ROLE_RETRY: RetryPolicy.ROLE,
-        }
-        policy = next((policy for needed, policy in policies.items() if needed in self.capabilities), None)
-        if policy is None:
-            pytest.skip("no retry is offered")
+        self.needs(CAPABILITY[policy])
         script = "for i in 1 2 3 4 5; do echo $i; sleep 0.1; done; printf last; exit 1"
         app_id = apps.start(apps.sh(script, max_retries=3, retry_policy=policy))
         reader = _Reader(apps, app_id)
@@ -175,6 +178,32 @@ class CursorTests(ContractBase):
         reader.finish()
 
         assert reader.texts == ["1\n", "2\n", "3\n", "4\n", "5\n", "last"] * 4
+
+    @pytest.mark.parametrize("policy", [*CAPABILITY])
+    def test_a_cursor_of_the_first_attempt_goes_on_after_the_last(
+        self, apps: Apps, other_process: OtherProcess, policy: RetryPolicy
+    ) -> None:
+        """A task that was deferred in the first attempt may come back when there were several; it shows them all."""
+        self.needs(CAPABILITY[policy])
+        script = "echo $LAUNCH_ATTEMPT; echo on; sleep 2; printf last; exit 1"
+        app_id = apps.start(apps.sh(script, max_retries=2, retry_policy=policy))
+        apps.until_written(app_id, "on")
+        first = apps.another().read_logs(app_id, "main", 0)
+        stored = json.dumps(first.cursor)
+        begun = [(line.text, line.attempt) for line in first.lines]
+        apps.end(app_id)
+
+        def there(cursor: JsonValue) -> LogChunk:
+            chunk: dict[str, Any] = other_process.call("read_logs", app_id=app_id, role="main", cursor=cursor)
+            lines = [LogLine(text, Stream(stream), at, attempt) for text, stream, at, attempt in chunk["lines"]]
+            return LogChunk(lines, chunk["cursor"])
+
+        written = [(text, number) for number in range(3) for text in (f"{number}\n", "on\n", "last")]
+        assert begun
+        assert begun == written[: len(begun)]
+        for read in (lambda cursor: apps.another().read_logs(app_id, "main", 0, cursor), there):
+            rest = [line for chunk in read_on(read, apps.timeout_s, json.loads(stored)) for line in chunk.lines]
+            assert begun + [(line.text, line.attempt) for line in rest] == written
 
     def test_a_cursor_at_the_end_stays_there(self, apps: Apps) -> None:
         """Reading once more after the end is how a reader knows that it has everything."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.testing import SchedulerContract
+from airflow_provider_launch.testing._cursors import SEED
 from tests.contract.broken import defects
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,6 +156,17 @@ def test_rank_0_may_be_offered_without_ports(test, tmp_path):
     found = run_test("OffersRank0WithoutPorts", test, tmp_path)
 
     assert all(report.passed for report in found.reports), found.texts()
+
+
+def test_a_random_test_tells_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
+    """A failure that comes once in a hundred runs is of use only with its moments."""
+    test = "test_nothing_is_lost_or_repeated_at_200_cuts"
+    run_test("HealthyThreads", test, tmp_path)
+    (found,) = re.findall(rf"{SEED}=(\d+)", capsys.readouterr().out)
+    monkeypatch.setenv(SEED, found)
+    run_test("HealthyThreads", test, tmp_path)
+
+    assert re.findall(rf"{SEED}=(\d+)", capsys.readouterr().out) == [found]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,6 @@ class Threads(ThreadsScheduler):
     timeout_s: ClassVar[float] = 30
     asked: ClassVar[int] = 0
     flowing: ClassVar[threading.Event] = threading.Event()
-    clock_offset_s: ClassVar[float] = 0.0
 
     def _reached(self) -> Path:
         Threads.asked += 1
@@ -94,14 +93,18 @@ class WatchedEngine(ThreadsEngine):
 
     @contextlib.contextmanager
     def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
+        # A file, as the engine's clock is the same for all processes.
+        clock = self.root.with_name("clock")
+        clock.write_text("0")
+
         def step(by_s: float) -> None:
-            Threads.clock_offset_s += by_s
+            clock.write_text(str(float(clock.read_text()) + by_s))
 
         step(offset_s)
         try:
             yield step
         finally:
-            Threads.clock_offset_s = 0.0
+            clock.unlink()
 
 
 def end_all(directory: Path) -> None:

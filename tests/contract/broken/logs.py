@@ -302,14 +302,53 @@ class NeverMovesTheCursor(Threads):
 
 @caught_by("test_a_clock_that_is_off_costs_no_line", "test_a_clock_that_steps_costs_no_line")
 class ComparesItsClockWithTheEngines(Threads):
-    """What a cursor does that is the time of the last read: skips lines when it is ahead."""
+    """Its cursor is the time of the last read, for which it asks an engine that stamps lines by another clock."""
+
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        now = time.time()
+        # `at` is the end of the last read in microseconds; what the engine calls later than that comes.
+        begin = self._written_until(path, at / 1e6 - self._engine_ahead_s()) if at else 0
+        text, end = super()._read(path, begin, ended)
+        with path.with_suffix(f"{path.suffix}.times").open("a") as times:
+            times.write(f"{now} {end}\n")
+        return text, int(now * 1e6)
+
+    def _engine_ahead_s(self) -> float:
+        clock = self.root.with_name("clock")
+        return float(clock.read_text()) if clock.exists() else 0.0
+
+    @staticmethod
+    def _written_until(path: Path, moment: float) -> int:
+        rows = path.with_suffix(f"{path.suffix}.times").read_text().splitlines()
+        return max((int(end) for when, end in map(str.split, rows) if float(when) <= moment + 1e-6), default=0)
+
+
+@caught_by(
+    "test_a_cursor_of_the_first_attempt_goes_on_after_the_last[REPLICA]",
+    "test_a_cursor_of_the_first_attempt_goes_on_after_the_last[APPLICATION]",
+)
+class JumpsToTheLastAttempt(Local):
+    """A cursor of a former attempt goes on in the one that runs now."""
 
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
-        chunk = super().read_logs(app_id, role_name, k, cursor, **kwargs)
-        return LogChunk(chunk.lines[1:] if cursor and self.clock_offset_s else chunk.lines, chunk.cursor)
+        known = cursor or {"at": None, "attempt": 0}
+        found = self.describe(app_id)
+        newest = found.num_restarts if found else 0
+        at, lines = known["at"], list[LogLine]()
+        while not lines:
+            chunk = super().read_logs(app_id, role_name, k, at, **kwargs)
+            if not chunk.lines:
+                break
+            at = chunk.cursor
+            lines = [line for line in chunk.lines if line.attempt in {known["attempt"], newest}]
+        attempt = lines[-1].attempt if lines else known["attempt"]
+        return LogChunk(lines, {"at": at, "attempt": attempt})
 
 
-@caught_by("test_a_cursor_crosses_attempts")
+@caught_by(
+    "test_a_cursor_crosses_attempts[REPLICA]",
+    "test_a_cursor_crosses_attempts[APPLICATION]",
+)
 class LosesTheEndOfAnAttempt(Local):
     """Keeps the text after the last line feed until the end, and that of a former attempt for ever."""
 
