@@ -56,10 +56,9 @@ class LogTests(ContractBase):
         else:
             assert {line.stream for line in read_all(apps, app_id)} == {Stream.COMBINED}
             for stream in (Stream.STDOUT, Stream.STDERR):
-                with pytest.raises(ValueError, match=stream.value):
-                    apps.scheduler.read_logs(app_id, "main", 0, streams=stream)
-                with pytest.raises(ValueError, match=stream.value):
-                    apps.lines(app_id, streams=stream)
+                for read in (apps.scheduler.read_logs, apps.scheduler.log_iter):
+                    with self.refused("main", stream.value, apps.scheduler.backend, error=ValueError):
+                        read(app_id, "main", 0, streams=stream)
 
     def test_regex_keeps_the_lines_in_which_it_is_found(self, apps: Apps) -> None:
         """A sensor may look for one line in a large log."""
@@ -246,10 +245,13 @@ class LogTests(ContractBase):
 
         lines = read_all(apps, app_id)
         for name in ("out", "err"):
-            numbers = [int(line.text[4:]) for line in lines if line.text.startswith(name)]
+            mine = [line for line in lines if line.text.startswith(name)]
+            numbers = [int(line.text[4:]) for line in mine]
             assert len(numbers) == _LINES
             # No `==` between the lists: the difference of long ones takes minutes to print.
             assert all(found == number for number, found in enumerate(numbers, 1))
+            kept = Stream(f"std{name}") if Capability.STREAMS in self.capabilities else Stream.COMBINED
+            assert {line.stream for line in mine} == {kept}
         assert len(lines) == 2 * _LINES
 
     def test_a_rare_stream_is_found_in_a_large_log(self, apps: Apps) -> None:

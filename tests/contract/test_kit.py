@@ -158,6 +158,15 @@ def test_rank_0_may_be_offered_without_ports(test, tmp_path):
     assert all(report.passed for report in found.reports), found.texts()
 
 
+@pytest.mark.parametrize(
+    "test", ["test_streams_are_kept_apart_and_combined", "test_many_lines_on_both_streams_at_once"]
+)
+def test_one_stream_may_be_kept(test, tmp_path):
+    found = run_test("KeepsOneStream", test, tmp_path)
+
+    assert all(report.passed for report in found.reports), found.texts()
+
+
 def test_a_random_test_tells_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
     """A failure that comes once in a hundred runs is of use only with its moments."""
     test = "test_nothing_is_lost_or_repeated_at_200_cuts"

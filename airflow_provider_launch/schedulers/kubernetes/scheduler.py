@@ -325,7 +325,9 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
         if streams not in {None, Stream.COMBINED}:
-            raise ValueError(f"'kubernetes' does not keep {streams.value} apart from the rest; ask for combined")
+            raise ValueError(
+                f"role {role_name!r}: 'kubernetes' does not keep {streams.value} apart from the rest; ask for combined"
+            )
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
         check_replica(roles, role_name, k)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers.api import LogChunk, LogLine, Stream
+from airflow_provider_launch.schedulers.api import Capability, LogChunk, LogLine, Stream
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import is_terminal
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -26,6 +26,33 @@ class CallsEverythingStdout(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
         return LogChunk([line._replace(stream=Stream.STDOUT) for line in chunk.lines], chunk.cursor)
+
+
+class KeepsOneStream(Threads):
+    """Not broken: its lines are of both streams, and who asks for one of them is told so."""
+
+    capabilities = promised = Threads.capabilities - {Capability.STREAMS}
+
+    def read_logs(self, app_id: str, role_name: str, *args: Any, streams: Stream | None = None) -> LogChunk:
+        if streams not in {None, Stream.COMBINED}:
+            self.refuse(role_name, streams)
+        chunk = super().read_logs(app_id, role_name, *args)
+        return LogChunk([line._replace(stream=Stream.COMBINED) for line in chunk.lines], chunk.cursor)
+
+    def refuse(self, role_name: str, stream: Stream) -> None:
+        raise ValueError(f"role {role_name!r}: {self.backend!r} keeps no {stream.value}; leave `streams` out")
+
+
+@caught_by("test_streams_are_kept_apart_and_combined")
+class GivesAllForAStreamItDoesNotKeep(KeepsOneStream):
+    def refuse(self, role_name: str, stream: Stream) -> None:
+        pass
+
+
+@caught_by("test_streams_are_kept_apart_and_combined")
+class RefusesAStreamWithoutACure(KeepsOneStream):
+    def refuse(self, role_name: str, stream: Stream) -> None:
+        raise ValueError(f"role {role_name!r}: {self.backend!r} keeps no {stream.value}")
 
 
 @caught_by("test_regex_keeps_the_lines_in_which_it_is_found")
@@ -208,6 +235,17 @@ class LosesTheLastLineOfAFullChunk(Threads):
     def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
         text, end = super()._read(path, at, ended)
         return (text[: text.rindex("\n", 0, -1) + 1], end) if end - at > 200_000 else (text, end)
+
+
+@caught_by("test_many_lines_on_both_streams_at_once")
+class MixesUpTheStreamsOfAFullChunk(Threads):
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        if len(chunk.lines) < 10_000:
+            return chunk
+        last = chunk.lines[-1]
+        other = Stream.STDOUT if last.stream is Stream.STDERR else Stream.STDERR
+        return LogChunk([*chunk.lines[:-1], last._replace(stream=other)], chunk.cursor)
 
 
 @caught_by("test_a_rare_stream_is_found_in_a_large_log")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects, identity, running, slips
+from tests.contract.broken import defects, identity, logs, running, slips
 
 
 class _Quick:
@@ -49,6 +49,11 @@ class TestPrintsWhatItDoes(_Threads):
 class TestOffersRank0WithoutPorts(_Local):
     factory = f"{running.__name__}:OffersRank0WithoutPorts"
     capabilities = running.OffersRank0WithoutPorts.capabilities
+
+
+class TestKeepsOneStream(_Threads):
+    factory = f"{logs.__name__}:KeepsOneStream"
+    capabilities = logs.KeepsOneStream.capabilities
 
 
 class TestFailsAsExpected(_Threads):
