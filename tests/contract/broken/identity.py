@@ -94,6 +94,24 @@ class EachScheduleStarts(Threads):
         return app_id
 
 
+@caught_by("test_racing_threads_start_one_app", "test_racing_processes_start_one_app")
+class LooksBeforeItStarts(Threads):
+    """Starts or adopts by what it saw before, though another may have started the app since."""
+
+    timeout_s = 8
+
+    def schedule(self, dryrun_info: Any) -> str:
+        was_there = self.exists(dryrun_info.request["app_id"])
+        time.sleep(0.1)
+        app_id = super().schedule(dryrun_info)
+        try:
+            (self._dir(app_id) / "taken").touch(exist_ok=was_there)
+        except FileExistsError:
+            again = _SecondLife(self._dir(app_id).resolve(), dryrun_info.request, Path(os.devnull).open())  # noqa: SIM115 - closed by the thread
+            threading.Thread(target=again.run).start()
+        return app_id
+
+
 @caught_by("test_same_id_with_another_app_is_a_conflict")
 class AdoptsAnyApp(Threads):
     def schedule(self, dryrun_info: Any) -> str:

@@ -68,6 +68,15 @@ class IgnoresTimesSilently(Threads):
 
 
 @caught_by("test_lines_tell_when_they_were_written")
+class TakesTheReadForTheWriting(Threads):
+    capabilities = promised = frozenset({*Threads.capabilities, Capability.TIME_FILTER})
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        chunk = super().read_logs(*args, **kwargs)
+        return LogChunk([line._replace(time=time.time()) for line in chunk.lines], chunk.cursor)
+
+
+@caught_by("test_lines_tell_when_they_were_written")
 class MakesUpTimes(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)

@@ -55,6 +55,21 @@ class LocksWhatItLooksAt(HoldsALockFile):
             return super().describe(app_id)
 
 
+@caught_by("test_a_launcher_killed_while_it_schedules_is_made_up_for")
+class BuildsAnAppInItsPlace(Local):
+    """Whoever dies at it leaves half an app under a name that is taken."""
+
+    timeout_s = 4
+
+    def _commit(self, request: Any, app: Any, app_dir: str) -> None:
+        try:
+            Path(app_dir).mkdir(parents=True)
+        except FileExistsError:
+            return
+        time.sleep(0.2)
+        super()._commit(request, app, app_dir)
+
+
 @caught_by("test_observers_meet_a_deletion_without_an_error")
 class LooksTwice(Threads):
     """Takes what it found first for granted when it looks for more."""

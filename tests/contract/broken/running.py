@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,22 @@ class ChangesReplicas(ChangesWhatIsTold):
 class TellsOfTheFirstRoleOnly(ChangesWhatIsTold):
     def told(self, found: DescribeAppResponse) -> None:
         del found.roles_statuses[1:]
+
+
+class _Serial(AppThread):
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        process = super()._start(number)
+        replicas = self.request["replicas"]
+        is_last = number + 1 == len(replicas) or replicas[number + 1]["role"] != replicas[number]["role"]
+        while is_last and process.poll() is None and not self._is_cancelled():
+            time.sleep(0.02)
+        return process
+
+
+@caught_by("test_several_roles_run_at_the_same_time")
+class RunsRolesOneAfterTheOther(Threads):
+    timeout_s = 4
+    app_thread = _Serial
 
 
 @caught_by("test_start_and_end_of_a_replica_are_told")
