@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
+import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.states import AppState
 from tests.contract.broken.defects import Local, Threads, caught_by
+from tests.support.threads_scheduler import AppThread
 
 
 class HoldsALockFile(Local):
@@ -68,6 +75,62 @@ class BuildsAnAppInItsPlace(Local):
             return
         time.sleep(0.2)
         super()._commit(request, app, app_dir)
+
+
+class _Attempt(AppThread):
+    def _publish(self, state: str, msg: str) -> None:
+        published(self.dir, {"state": state, "msg": msg, "replicas": self.replicas})
+
+
+def published(app_dir: Path, state: dict[str, Any]) -> None:
+    """Write how the app stands; several may do so at once, and none of them leaves half a document."""
+    part = app_dir / f"state.{uuid.uuid4().hex}"
+    replicas = [{key: value for key, value in replica.items() if key != "told"} for replica in state["replicas"]]
+    part.write_text(json.dumps({**state, "replicas": replicas}))
+    part.replace(app_dir / "state.json")
+
+
+@caught_by("test_retries_are_exact_with_many_observers[REPLICA]")
+class EachObserverRetries(Threads):
+    """Whoever sees the failure of an app of one replica starts it again. A single observer counts right."""
+
+    capabilities = promised = frozenset({*Threads.capabilities, Capability.REPLICA_RETRY})
+    app_thread = _Attempt
+
+    def _refuse_unsupported(self, role: Role) -> None:
+        pass
+
+    def _replica(self, role: Role, k: int, app_id: str) -> dict[str, Any]:
+        replica = super()._replica(role, k, app_id)
+        # Each attempt begins the log of the engine anew, so they write one of their own.
+        log = self.root.resolve() / app_id / "attempts"
+        replica["argv"] = ["sh", "-c", f'exec >>"{log}"; exec "$0" "$@"', *replica["argv"]]
+        return replica
+
+    def _read(self, path: Path, at: int, ended: bool) -> tuple[str, int]:
+        return super()._read(path.with_name("attempts"), at, ended) if path.suffix == ".stdout" else ("", at)
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            if response and response.state is AppState.FAILED:
+                self._retry(self._dir(app_id).resolve(), response)
+        return found
+
+    def _retry(self, app_dir: Path, response: DescribeAppResponse) -> None:
+        counter = app_dir / "retries"
+        done = int(counter.read_text()) if counter.exists() else 0
+        if done == response.roles[0].max_retries:
+            return
+        time.sleep(0.1)
+        published(app_dir, {"state": "RUNNING", "msg": "", "replicas": [{"state": "RUNNING"}]})
+        counter.write_text(str(done + 1))
+        request = json.loads((app_dir / "request.json").read_text())
+        lock = (app_dir / "lock").open("w")
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        threading.Thread(target=_Attempt(app_dir, request, lock).run).start()
+        response.state = AppState.RUNNING
 
 
 @caught_by("test_observers_meet_a_deletion_without_an_error")
