@@ -119,7 +119,7 @@ class LogTests(ContractBase):
         tail = apps.scheduler.log_iter(app_id, "main", should_tail=True)
         lines = within(tail, apps.timeout_s, "the log that is followed")
 
-        assert next(lines) == "1\n"
+        assert next(lines, "the end") == "1\n"
         assert apps.lines(app_id) == ["1\n"]
         assert [*lines] == ["2\n", "3\n"]
 

@@ -51,6 +51,7 @@ SLIPS = (
     "KeyError",
     "IndexError",
     "JSONDecodeError",
+    "StopIteration",
 )
 """What a slip in the Python of a broken scheduler looks like; a defect looks like a wrong answer."""
 # `OtherProcessError` repeats the class of what was raised in the other process.

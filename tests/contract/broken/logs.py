@@ -85,13 +85,17 @@ class MakesUpTimes(Threads):
 
 @caught_by("test_tail_follows_to_the_end")
 class TailEndsAtAPause(Threads):
-    def _lines(self, *args: Any, should_tail: bool, **kwargs: Any) -> Iterator[LogLine]:
-        found = [*super()._lines(*args, should_tail=False, **kwargs)]
+    def _lines(
+        self, app_id: str, role_name: str, k: int, chunk: LogChunk, *, should_tail: bool, streams: Stream | None
+    ) -> Iterator[LogLine]:
         deadline = time.monotonic() + 1
-        while should_tail and not found and time.monotonic() < deadline:
-            time.sleep(0.1)
-            found = [*super()._lines(*args, should_tail=False, **kwargs)]
-        yield from found
+        while chunk.lines or (should_tail and time.monotonic() < deadline):
+            if chunk.lines:
+                yield from chunk.lines
+                deadline = time.monotonic() + 1
+            else:
+                time.sleep(0.1)
+            chunk = self.read_logs(app_id, role_name, k, chunk.cursor, streams=streams)
 
 
 @caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
