@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.docker.request import container_body, request_in
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs import (
     AppConflictError,
     AppState,
     BindMount,
+    DeviceMount,
     LaunchError,
     Resource,
     SchedulerRejectedError,
     SchedulerUnavailableError,
+    macros,
 )
 from tests.faults import Fault, drop, drop_answer, error
 
@@ -154,6 +161,67 @@ def test_roles_whose_names_hold_the_words_of_the_protocol(docker_apps):
     """Observers rename containers; such a role must not look as if they had."""
     found = docker_apps.run(docker_apps.sh("true", "x.void-fill"), docker_apps.sh("true", "by.by-me"))
     assert found.state is AppState.SUCCEEDED
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def shown_in(text: str) -> dict[str, Any]:
+    """Return the bodies that a dry run shows, by the names of their containers."""
+    decoder = json.JSONDecoder()
+    parts = re.split(r"^POST /containers/create\?name=(\S+)\n", text, flags=re.MULTILINE)[1:]
+    return {name: decoder.raw_decode(body)[0] for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def masked(body: dict[str, Any]) -> dict[str, Any]:
+    env = dict(item.split("=", 1) for item in body["Env"])
+    return {**body, "Env": [f"{name}={value}" for name, value in masked_env(env).items()]}
+
+
+@pytest.mark.parametrize("network", ["launch", "app", "none", None])
+def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, network):
+    """Who reads a dry run to see which rights and files replicas get, has to see what the engine is asked for."""
+    wishes = {
+        "env": {"LEVEL": "naïve $HOME", "API_TOKEN": "geheim", "ID": f"{macros.app_id}/{macros.replica_id}"},
+        "resource": Resource(cpu=1, gpu=0, memMB=64),
+        "mounts": [BindMount("/tmp", "/in", read_only=True), DeviceMount("/dev/null", "/dev/other")],
+        "port_map": {"x": 0},
+    }
+    limits = {"ulimits": {"nofile": "512:1024"}, "shm_size_mb": 8, "extra_hosts": {"db": "10.0.0.1"}, "user": "0:0"}
+    roles = [docker_apps.sh("true", "a", **wishes), docker_apps.sh("true", "b", num_replicas=3, max_retries=1)]
+    info = docker_apps.info(*roles, network=network, platform="linux/amd64", time_limit_s=60, **limits)
+    app_id = info.request.app_id
+    text = str(info)
+
+    assert docker_apps.scheduler.schedule(info) == app_id
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+
+    creations = docker_proxy.matching("POST", "/containers/create$")
+    sent = {one.query["name"]: one.json for one in creations}
+    assert len(creations) == len(sent) == 5
+    assert {one.query["platform"] for one in creations} == {"linux/amd64"}
+    # What the app is found by, which is never started: it keeps the very request that was shown.
+    record = sent.pop(app_id)
+    assert request_in({"Config": record}) == info.request
+    shown = shown_in(text)
+    assert list(shown) == [f"{app_id}-a-0", f"{app_id}-b-0"]
+    assert {name: masked(sent[name]) for name in shown} == shown
+    assert "API_TOKEN=geheim" in sent[f"{app_id}-a-0"]["Env"]
+    assert "geheim" not in text
+    # Of equal replicas the first is shown; the request has the others.
+    assert "and 2 more replicas" in text
+    b = info.request.role("b")
+    for k in range(3):
+        assert sent[f"{app_id}-b-{k}"] == container_body(info.request, b, k, 0, 0)
+
+    chosen = {"app": app_id, None: "launch"}.get(network, network)
+    assert f"app {app_id} (app) on network {chosen}, pull never, time limit 60 s" in text
+    assert {body["HostConfig"]["NetworkMode"] for body in sent.values()} == {chosen}
+    made = [one.json for one in docker_proxy.matching("POST", "/networks/create$")]
+    # The one that all apps share is mostly there already.
+    wanted = {"app": [[app_id]], "none": [[]]}.get(network, [[], ["launch"]])
+    assert [one["Name"] for one in made] in wanted
+    assert all(one["Driver"] == "bridge" for one in made)
 
 
 # ---- interruptions ---------------------------------------------------------------------------------------------------
