@@ -28,7 +28,7 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_namespace,
     kubernetes_proxy,
 )
-from tests.support.engines import required
+from tests.support.engines import refuse_unknown, required
 
 __all__ = [  # fixtures for all
     "docker_engine",
@@ -125,6 +125,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Look for the engines once for all processes, and start what is required and missing."""
     if hasattr(session.config, "workerinput"):
         return
+    refuse_unknown(ENGINES)
     for name, begin in _BEGIN.items():
         os.environ.pop(f"{_MISSING}{name}", None)
         try:

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
-__all__ = ["required"]
+import pytest
+
+__all__ = ["refuse_unknown", "required"]
+
+_VARIABLE = "LAUNCH_REQUIRE_ENGINES"
+_ALL = "all"
 
 
 def required(engine: str) -> bool:
     """Return whether a machine without the engine is an error; root may then install it."""
-    wanted = os.environ.get("LAUNCH_REQUIRE_ENGINES", "")
-    return wanted == "all" or engine in wanted.split(",")
+    return bool({_ALL, engine} & _wanted())
+
+
+def refuse_unknown(engines: Iterable[str]) -> None:
+    """Refuse a name that is none of these engines: nothing would be required, and its tests would just be skipped."""
+    known = [*engines, _ALL]
+    if unknown := sorted(_wanted().difference(known)):
+        named = ", ".join(map(repr, unknown))
+        raise pytest.UsageError(f"{_VARIABLE} names {named}; known are {', '.join(known)}")
+
+
+def _wanted() -> set[str]:
+    return {name.strip() for name in os.environ.get(_VARIABLE, "").split(",")} - {""}
