@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
 from airflow_provider_launch.specs import InvalidAppError, SchedulerUnavailableError
 from tests.faults import Fault, error
+from tests.faults.wire import Answer
 
 
 class SSHException(Exception):
@@ -210,3 +211,25 @@ def test_an_engine_that_was_exchanged_is_asked_for_its_version_anew(docker_apps,
     assert docker_apps.scheduler.describe("absent") is None
 
     assert docker_proxy.count("GET", "/_ping") == before + 1
+
+
+@pytest.mark.engine("docker")
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_a_refusal_that_is_cut_off_is_no_answer(docker_apps, docker_proxy, status, silent):
+    """An engine that dies over an error has refused nothing; a follower bears an outage, but no other error."""
+    scheduler = docker_apps.another(timeout_s=1)
+    assert scheduler.describe("absent") is None
+
+    def half(exchange: Any) -> None:
+        answer = Answer(status, "Refused", [("Content-Type", "application/json")], iter(())).with_body(b"." * 40)
+        exchange.relay(answer, [b'{"message": "too'], whole=False)
+        if silent:
+            exchange.wait()
+        exchange.drop()
+
+    docker_proxy.add(Fault(half, "GET", "/containers/json"))
+
+    with pytest.raises(SchedulerUnavailableError, match=r"does not answer: .*([Tt]imed out|IncompleteRead)"):
+        scheduler.describe("absent")
+    assert scheduler.describe("absent") is None

@@ -133,6 +133,7 @@ class Wire:
             RegistryError: a registry refuses a pull.
         """
         from requests import ReadTimeout
+        from urllib3.exceptions import HTTPError
 
         client = self._connected()
         read_s = timeout_s or self._connection.timeout_s
@@ -155,9 +156,14 @@ class Wire:
         if response.status_code < _BAD_REQUEST:
             return response
         with response:
+            try:
+                refusal = self._refused(response, what or f"{method} {path}")
+            except transport_errors(HTTPError) as error:
+                # Cut off within its text, which says what is refused.
+                raise self._unreachable(error) from error
             if _is_outdated(response):
                 self._drop(client)
-            raise self._refused(response, what or f"{method} {path}")
+            raise refusal
 
     def _connected(self) -> APIClient:
         with self._mutex:
