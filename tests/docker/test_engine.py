@@ -22,6 +22,13 @@ class SSHException(Exception):
     """As paramiko's: no error of the operating system."""
 
 
+class ChannelException(SSHException):
+    """As paramiko's: the server opens no more sessions on this connection."""
+
+
+PARAMIKO = types.SimpleNamespace(SSHException=SSHException, ChannelException=ChannelException)
+
+
 class Transport:
     def __init__(self) -> None:
         self.active = True
@@ -37,8 +44,10 @@ class Client:
 
     def __init__(self) -> None:
         self.transport = Transport()
+        self.pools: list[str] = []
         self._custom_adapter = types.SimpleNamespace(
-            ssh_client=types.SimpleNamespace(get_transport=lambda: self.transport)
+            ssh_client=types.SimpleNamespace(get_transport=lambda: self.transport),
+            get_connection=lambda url, _proxies=None: self.pools.append(url),
         )
         self.fails: Exception | None = None
         self.closed = 0
@@ -63,7 +72,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
         made.append(Client())
         return made[-1]
 
-    monkeypatch.setitem(sys.modules, "paramiko", types.SimpleNamespace(SSHException=SSHException))
+    monkeypatch.setitem(sys.modules, "paramiko", PARAMIKO)
     monkeypatch.setattr(module, "_client", make)
     return made
 
@@ -92,6 +101,35 @@ def test_a_connection_by_ssh_that_ended_between_two_requests_is_replaced(by_ssh,
     clients[0].transport.active = False
 
     assert by_ssh.images.ids() == []
+    assert len(clients) == 2
+
+
+def test_all_requests_by_ssh_use_the_same_sessions(by_ssh, clients):
+    """docker-py keeps a session for each address that was asked for, and a server has ten for a connection."""
+    for path in ("/containers/a/json", "/containers/b/json"):
+        clients[0]._custom_adapter.get_connection(Client.base_url + path, None)
+
+    assert len(set(clients[0].pools)) == 1
+
+
+def test_a_server_without_another_session_is_connected_to_once_more(by_ssh, clients):
+    """Logs that are being read hold theirs. The request was not sent, so it may be repeated, whatever it was."""
+    clients[0].fails = ChannelException("Connect failed")
+
+    assert by_ssh.images.ids() == []
+
+    assert [client.closed for client in clients] == [0, 0]
+
+
+def test_a_server_that_opens_no_session_at_all_is_not_asked_for_ever(by_ssh, clients, monkeypatch):
+    def refuse(*_args: Any, **_how: Any) -> None:
+        raise ChannelException("prohibited")
+
+    monkeypatch.setattr(Client, "request", refuse)
+
+    with pytest.raises(SchedulerUnavailableError, match="does not answer: prohibited"):
+        by_ssh.images.ids()
+
     assert len(clients) == 2
 
 

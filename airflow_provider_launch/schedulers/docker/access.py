@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["connect", "is_dead", "no_address", "transport_errors"]
+__all__ = ["connect", "has_no_session", "is_dead", "no_address", "transport_errors"]
 
 
 def connect(url: str, connection: DockerConnection) -> APIClient:
@@ -53,9 +53,12 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
         if connection.tls_ca or connection.tls_cert:
             pair = (connection.tls_cert, connection.tls_key) if connection.tls_cert and connection.tls_key else None
             config = tls.TLSConfig(client_cert=pair, ca_cert=connection.tls_ca, verify=connection.tls_verify)
-        return _client(url, config, math.ceil(connection.timeout_s))
+        client = _client(url, config, math.ceil(connection.timeout_s))
     except TLSParameterError as error:
         raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
+    if url.startswith("ssh://"):
+        _share_sessions(client)
+    return client
 
 
 def no_address(url: str, error: Exception) -> InvalidAppError:
@@ -82,6 +85,21 @@ def is_dead(client: APIClient) -> bool:
     ssh = getattr(getattr(client, "_custom_adapter", None), "ssh_client", None)
     transport = ssh.get_transport() if ssh else None
     return transport is not None and not transport.is_active()
+
+
+def has_no_session(error: Exception) -> bool:
+    """Tell whether a request by ssh was not sent, because the server opens no more sessions on this connection."""
+    paramiko = sys.modules.get("paramiko")
+    return paramiko is not None and isinstance(error, paramiko.ChannelException)
+
+
+def _share_sessions(client: APIClient) -> None:
+    """Let all requests have the same sessions: docker-py keeps one for each URL, and sshd allows ten by default."""
+    adapter = getattr(client, "_custom_adapter", None)
+    if adapter is not None:
+        get = adapter.get_connection
+        # The URL only tells its pools apart.
+        adapter.get_connection = lambda _url, proxies=None: get("", proxies)
 
 
 def _client(url: str, tls: Any, timeout_s: int) -> APIClient:

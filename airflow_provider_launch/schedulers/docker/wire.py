@@ -10,7 +10,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_launch.schedulers.docker.access import connect, is_dead, no_address, transport_errors
+from airflow_provider_launch.schedulers.docker.access import (
+    connect,
+    has_no_session,
+    is_dead,
+    no_address,
+    transport_errors,
+)
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
@@ -132,27 +138,17 @@ class Wire:
             TakenError: the name is taken, or what it means is being changed by somebody else.
             RegistryError: a registry refuses a pull.
         """
-        from requests import ReadTimeout
         from urllib3.exceptions import HTTPError
 
-        client = self._connected()
-        read_s = timeout_s or self._connection.timeout_s
-        try:
-            response = client.request(
-                method,
-                f"{client.base_url}/v{client.api_version}{path}",
-                params=query,
-                json=body,
-                data=data,
-                headers=headers,
-                timeout=(self._connection.timeout_s, read_s),
-                stream=True,
-            )
-        except transport_errors() as error:
-            # All requests share one connection by ssh, and nobody else replaces it.
-            if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
-                self._drop(client)
-            raise self._unreachable(error) from error
+        client, response = self._sent(
+            method,
+            path,
+            params=query,
+            json=body,
+            data=data,
+            headers=headers,
+            timeout=(self._connection.timeout_s, timeout_s or self._connection.timeout_s),
+        )
         if response.status_code < _BAD_REQUEST:
             return response
         with response:
@@ -164,6 +160,25 @@ class Wire:
             if _is_outdated(response):
                 self._drop(client)
             raise refusal
+
+    def _sent(self, method: str, path: str, **how: Any) -> tuple[APIClient, Response]:
+        """Send a request; return its answer, and the client that it came by."""
+        from requests import ReadTimeout
+
+        has_tried = False
+        while True:
+            client = self._connected()
+            try:
+                url = f"{client.base_url}/v{client.api_version}{path}"
+                return client, client.request(method, url, stream=True, **how)
+            except transport_errors() as error:
+                # All requests share one connection by ssh, and nobody else replaces it.
+                if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
+                    self._drop(client)
+                # Logs that are being read may have all sessions of the old one, and go on there.
+                if has_tried or not has_no_session(error):
+                    raise self._unreachable(error) from error
+                has_tried = True
 
     def _connected(self) -> APIClient:
         with self._mutex:
