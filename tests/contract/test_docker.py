@@ -14,6 +14,7 @@ from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.docker.fixtures import DockerEngine
+from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
 
 
@@ -107,3 +108,7 @@ class TestDocker(SchedulerContract):
     @pytest.fixture
     def image(self, docker_engine: DockerEngine) -> str:
         return docker_engine.image
+
+    @pytest.fixture
+    def program_with_a_blank(self) -> str:
+        return PRINTS_ITS_ARGS

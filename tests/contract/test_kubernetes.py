@@ -20,6 +20,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.testing import Engine, SchedulerContract
+from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.engines.kubernetes.config import plain_kubeconfig
 from tests.engines.kubernetes.fixtures import KubernetesEngine
 from tests.engines.kubernetes.proxy import KubernetesProxy
@@ -127,6 +128,10 @@ class TestKubernetes(SchedulerContract):
     @pytest.fixture
     def image(self, kubernetes_engine: KubernetesEngine) -> str:
         return kubernetes_engine.image
+
+    @pytest.fixture
+    def program_with_a_blank(self) -> str:
+        return PRINTS_ITS_ARGS
 
     @pytest.fixture
     def resource(self) -> Resource:

@@ -21,15 +21,18 @@ from docker.errors import APIError, ImageNotFound
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["BUSYBOX", "PYTHON", "Content", "busybox", "busybox_content", "python", "python_content"]
+__all__ = ["BUSYBOX", "PRINTS_ITS_ARGS", "PYTHON", "Content", "busybox", "busybox_content", "python", "python_content"]
 
 BUSYBOX = "launch-busybox:local"
 """A shell and its tools, 2 MB."""
+PRINTS_ITS_ARGS = "/bin/prints its args"
+"""A program of BUSYBOX, by a name that a careless shell would take for three words."""
 PYTHON = "launch-python:local"
 """Debian's Python with its library, the shell and tools of BUSYBOX, and the example's word count; about 40 MB."""
 
 _EXAMPLE = Path(__file__).resolve().parents[3] / "example_dags"
 _CONTENT = "launch.io/test-content"
+_PRINTS = b"#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n"
 _RECIPE = "1"  # counts up when an image of the same files has to be built anew
 
 
@@ -63,8 +66,9 @@ def busybox_content() -> Content:
     def pack(tar: tarfile.TarFile) -> None:
         _folders(tar, "bin", "etc", "root", "tmp")
         _shell(tar, program, "bin")
+        _file(tar, PRINTS_ITS_ARGS.removeprefix("/"), _PRINTS, 0o755)
 
-    return Content(BUSYBOX, _sum(program), pack, ["PATH=/bin"], ["sh"])
+    return Content(BUSYBOX, f"{_sum(program)} {_PRINTS!r}", pack, ["PATH=/bin"], ["sh"])
 
 
 def python_content() -> Content:
@@ -139,10 +143,13 @@ def _shell(tar: tarfile.TarFile, program: Path, folder: str) -> None:
     for applet in _output(str(program), "--list").split():
         if applet != "busybox":
             _link(tar, f"{folder}/{applet}", "busybox")
-    users = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
-    info = tarfile.TarInfo("etc/passwd")
-    info.size = len(users)
-    tar.addfile(info, io.BytesIO(users))
+    _file(tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n", 0o644)
+
+
+def _file(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), mode
+    tar.addfile(info, io.BytesIO(content))
 
 
 def _busybox() -> Path:
