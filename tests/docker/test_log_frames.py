@@ -350,3 +350,19 @@ def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.Monkey
         told += chunk.lines
 
     assert [line.text for line in told] == [f"{number:04}\n" for number in range(40)]
+
+
+def test_what_the_engine_cannot_read_is_told_in_its_words():
+    """It comes between the lines, as a frame of a third stream; those before it count, and what follows is not over."""
+    log = Log()
+    log.write("stdout", "one\n", BASE)
+    words = b"Error grabbing logs: invalid character 'x'\n"
+    data = encoded(log.frames) + bytes([3, 0, 0, 0]) + len(words).to_bytes(4, "big") + words
+    log.logs = lambda *_: Log.Answer(log, data, None)
+    reader = LogReader(log)
+    chunk = reader.read("c", {}, complete=True)
+
+    assert [line.text for line in chunk.lines] == ["one\n"]
+    assert not chunk.at_end
+    with pytest.raises(SchedulerUnavailableError, match=r"was cut off: Error grabbing logs: invalid character 'x'$"):
+        reader.read("c", chunk.cursor, complete=True)

@@ -20,6 +20,8 @@ LONGEST_LINE = 16 * 1024 * 1024
 """Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
 _HELD_BYTES = 4 * 1024 * 1024
 _HEADER = 8
+_SYSTEM_ERROR = 3
+"""The stream by which the engine says why it cannot read on, without a time."""
 _NS = 1_000_000_000
 _SECOND = 19  # characters of 2026-01-31T12:00:00
 
@@ -33,7 +35,11 @@ a line feed. A plain tuple, because a named one takes as long to make as all els
 
 
 def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Return the frames of an answer; an unfinished one at its end is left out."""
+    """Return the frames of an answer; an unfinished one at its end is left out.
+
+    Raises:
+        OSError: the engine says that it cannot read on.
+    """
     seconds: dict[bytes, int] = {}
     rest = b""
     for chunk in chunks:
@@ -47,6 +53,8 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
             second = stamp[:_SECOND]
             base = seconds.get(second)
             if base is None:
+                if data[at] == _SYSTEM_ERROR:
+                    raise OSError(data[at + _HEADER : end].decode("utf-8", "replace").strip())
                 if len(seconds) > 1000:  # noqa: PLR2004 - a cache, of any size
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
