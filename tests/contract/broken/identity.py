@@ -167,7 +167,7 @@ class KeepsItsAppsInMemory(Threads):
 class EndsItsAppsWithItsProcess(Local):
     def schedule(self, dryrun_info: Any) -> str:
         app_id = super().schedule(dryrun_info)
-        script = f"while kill -0 {os.getpid()}; do sleep 0.1; done; touch '{self._dir(app_id)}/cancel'"
+        script = f"while kill -0 {os.getpid()}; do sleep 0.1; done; touch '{self.root}/apps/{app_id}/cancel'"
         subprocess.Popen(
             ["timeout", "10", "sh", "-c", script],
             stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse
+from airflow_provider_launch.schedulers.local.records import Records
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.states import AppState
@@ -62,19 +63,25 @@ class LocksWhatItLooksAt(HoldsALockFile):
             return super().describe(app_id)
 
 
+class _RecordsInTheirPlace(Records):
+    def commit(self, app_id: str, document: dict[str, Any]) -> None:
+        try:
+            Path(self.dir(app_id)).mkdir(parents=True)
+        except FileExistsError:
+            return
+        time.sleep(0.2)
+        super().commit(app_id, document)
+
+
 @caught_by("test_a_launcher_killed_while_it_schedules_is_made_up_for")
 class BuildsAnAppInItsPlace(Local):
     """Whoever dies at it leaves half an app under a name that is taken."""
 
     timeout_s = 4
 
-    def _commit(self, request: Any, app: Any, app_dir: str) -> None:
-        try:
-            Path(app_dir).mkdir(parents=True)
-        except FileExistsError:
-            return
-        time.sleep(0.2)
-        super()._commit(request, app, app_dir)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._records = _RecordsInTheirPlace(self.root)
 
 
 class _Attempt(AppThread):
