@@ -8,7 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
-from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -32,19 +36,23 @@ Answer = DescribeAppResponse | None | Exception
 def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
     """Ask once for all apps; what went wrong is an answer too, and never raised.
 
-    One app that cannot be described does not hide the others: after an error that is not an outage each app is
-    asked for alone.
+    One app that cannot be described does not hide the others: after an error that is not an outage each half of them
+    is asked for alone, so that it is found among many by a few questions.
     """
     ids = list(app_ids)
     try:
         found = scheduler.describe_many(ids)
         return {app_id: _sound(found.get(app_id), scheduler) for app_id in ids}
-    except SchedulerUnavailableError as error:
-        return dict.fromkeys(ids, error)
     except Exception as error:  # noqa: BLE001 - handed to the consumer, whose thread it belongs to
-        if len(ids) == 1:
-            return {ids[0]: error}
-        return {app_id: poll_many(scheduler, [app_id])[app_id] for app_id in ids}
+        if len(ids) <= 1 or _is_outage(error):
+            return dict.fromkeys(ids, error)
+    half = len(ids) // 2
+    return poll_many(scheduler, ids[:half]) | poll_many(scheduler, ids[half:])
+
+
+def _is_outage(answer: Answer) -> bool:
+    """Tell whether it concerns all apps of the scheduler."""
+    return isinstance(answer, SchedulerUnavailableError) and not isinstance(answer, AppUnavailableError)
 
 
 def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
@@ -190,8 +198,8 @@ class Poller:
                 self._asking_since = began = time.monotonic()
             answers = poll_many(self._scheduler, asked)
             self._asking_since, self._took = None, time.monotonic() - began
-            down = any(isinstance(answer, SchedulerUnavailableError) for answer in answers.values()) or all(
-                isinstance(answer, SchedulerRejectedError) for answer in answers.values()
+            down = any(map(_is_outage, answers.values())) or all(
+                isinstance(answer, SchedulerRejectedError | AppUnavailableError) for answer in answers.values()
             )
             if full_round:
                 pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()

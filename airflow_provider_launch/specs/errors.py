@@ -12,6 +12,7 @@ LaunchError
   UnknownOutcomeError             who owns the app: it vanished while it was followed
   SessionMismatchException        the caller: the handle belongs to another session
   SchedulerUnavailableError       nobody: the same call may succeed later
+    AppUnavailableError           the same; the scheduler answers, and other apps are not concerned
   SchedulerRejectedError          who runs the cluster: credentials, permission, quota
   MissingDependencyError          who installs: the extra is named
   AppStatusError                  who owns the app: it did not succeed
@@ -31,6 +32,7 @@ __all__ = [
     "AppConflictError",
     "AppFailedError",
     "AppStatusError",
+    "AppUnavailableError",
     "InvalidAppError",
     "InvalidRunConfigException",
     "LaunchError",
@@ -112,6 +114,10 @@ class SessionMismatchException(LaunchError):
 
 class SchedulerUnavailableError(LaunchError):
     """The scheduler was not reached; the same call may succeed later."""
+
+
+class AppUnavailableError(SchedulerUnavailableError):
+    """The scheduler was reached and fails at this app; what it says of other apps holds."""
 
 
 class SchedulerRejectedError(LaunchError):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from airflow_provider_launch.follow import Poller, poll_many
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
@@ -114,3 +114,51 @@ def test_a_follower_that_fails_takes_nobody_with_it(scheduler):
     finally:
         poller.unsubscribe("a", fail)
         poller.unsubscribe("b", hear)
+
+
+def test_an_app_that_fails_is_found_among_many_by_halves(scheduler):
+    """One more question for each would be hundreds in each round."""
+    names = [f"n{number}" for number in range(64)]
+    for name in names:
+        scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
+
+    def fail(ids):
+        if "n5" in ids:
+            raise AppUnavailableError("n5 cannot be looked at")
+
+    scheduler.engine.on_describe = fail
+
+    answers = poll_many(scheduler, names)
+
+    assert list(answers) == names
+    assert isinstance(answers.pop("n5"), AppUnavailableError)
+    assert {answer.state for answer in answers.values()} == {AppState.PENDING}
+    assert len(scheduler.engine.describe_calls) == 1 + 2 * 6
+
+
+def test_one_app_that_fails_slows_down_nobody(scheduler):
+    def fail(ids):
+        if "b" in ids:
+            raise AppUnavailableError("b cannot be looked at")
+
+    scheduler.engine.on_describe = fail
+    heard = threading.Event()
+    seen = []
+
+    def hear(answer):
+        seen.append(answer)
+        if len(seen) >= 10:
+            heard.set()
+
+    def hear_nothing(_answer):
+        pass
+
+    poller = Poller(scheduler, 0.01)
+    poller.subscribe("b", hear_nothing)
+    poller.subscribe("a", hear)
+    try:
+        # After an outage the pauses grow to half a second and more.
+        assert heard.wait(3)
+    finally:
+        poller.unsubscribe("a", hear)
+        poller.unsubscribe("b", hear_nothing)

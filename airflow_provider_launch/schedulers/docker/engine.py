@@ -17,7 +17,11 @@ from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
 from airflow_provider_launch.schedulers.docker.wire import LIST_NEWER, NotFoundError, TakenError, Wire
-from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 from airflow_provider_launch.util.json_rows import json_rows
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ __all__ = ["Engine"]
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
 _PIECE_BYTES = 64 * 1024
+_LEADS_NOWHERE = re.compile(r"evalSymlinksInScope: too many links|: lstat \S+: not a directory")
+"""What the engine says of a path that no file can have: the program made a loop or a file of its directory."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 
 
@@ -182,12 +188,25 @@ class Engine:
         return self.wire.open("GET", f"/containers/{container}/logs", query)
 
     def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
-        """Return the beginning of a file in a container, and its size; None: it is not there, or being removed."""
+        """Return the beginning of a file in a container, and its size; None: it is not there, or being removed.
+
+        Raises:
+            NotFoundError: the container is not there.
+            AppUnavailableError: the engine fails at its file system.
+        """
         try:
             with self.wire.request("GET", f"/containers/{container}/archive", {"path": path}) as response:
                 return _only_file(_Stream(response.iter_content(65536)), limit)
-        except (NotFoundError, TakenError):
+        except TakenError:
             return None
+        except NotFoundError as error:
+            if path in str(error):
+                return None
+            raise
+        except AppUnavailableError as error:
+            if _LEADS_NOWHERE.search(str(error)):
+                return None
+            raise
 
     def started_at(self) -> str | None:
         """Return since when the engine runs (RFC 3339); it makes this network when it starts. None: it has none."""

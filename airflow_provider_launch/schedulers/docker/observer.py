@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -36,11 +37,18 @@ from airflow_provider_launch.schedulers.docker.status import (
     to_inspect,
 )
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
-from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    AppUnavailableError,
+    LaunchError,
+    SchedulerRejectedError,
+)
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["Observer"]
+
+log = logging.getLogger(__name__)
 
 _ROUNDS = 6
 """Steps of one look at an app; what is left is for the next look."""
@@ -134,6 +142,7 @@ class Observer:
         app_id: str,
         *,
         submitted: bool = False,
+        cancelled: bool = False,
         mine: set[str] | None = None,
         request: DockerRequest | None = None,
     ) -> tuple[App, Verdict] | None:
@@ -142,6 +151,7 @@ class Observer:
         Args:
             app_id: the app.
             submitted: the caller is at work on the submission.
+            cancelled: the caller wants it to end, and is told if that fails.
             mine: containers that the caller has just created.
             request: of the submission.
         """
@@ -161,11 +171,11 @@ class Observer:
                 self._give_back(created, app, keep=[c.id for c in wanted])
                 if verdict.create and submitted and request is not None:
                     self._creation.prepare(request)
-                if verdict.settled or not self._act(app, verdict, created, submitted=submitted):
+                if verdict.settled or not self._act(app, verdict, created, submitted=submitted, cancelled=cancelled):
                     break
         return found
 
-    def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool) -> bool:
+    def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
         """Do one step; True: look again at once."""
         if verdict.mark is not None:
             self.set_mark(app, verdict.mark.name, verdict.mark)
@@ -174,7 +184,7 @@ class Observer:
             each(self._void, verdict.void)
             return True
         if verdict.stop:
-            self._stop(verdict.stop)
+            self._stop(verdict.stop, is_told=cancelled)
             return False
         if verdict.create:
             request = self._catalog.request(app)
@@ -270,12 +280,19 @@ class Observer:
             return False
         return True
 
-    def _stop(self, containers: list[Container]) -> None:
+    def _stop(self, containers: list[Container], *, is_told: bool) -> None:
         moment = time.monotonic()
         due = [c for c in containers if moment - self._stopped_at.get(c.id, -_STOP_AGAIN_S) >= _STOP_AGAIN_S]
 
         def stop(container: Container) -> None:
-            self._engine.stop(container.id)
+            try:
+                self._engine.stop(container.id)
+            except AppUnavailableError as error:
+                if is_told:
+                    raise
+                # It runs on, and that is what observers are told.
+                text = "container %s cannot be stopped, which is tried again in %.0f s: %s"
+                log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
 
         each(stop, due)

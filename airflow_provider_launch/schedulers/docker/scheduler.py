@@ -7,7 +7,9 @@ interface; a submission is made by `creation`, looks are those of `catalog`, and
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
+import logging
 import os
 import socket
 import time
@@ -50,6 +52,7 @@ from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    AppUnavailableError,
     InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
@@ -62,6 +65,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["DockerScheduler", "create_scheduler"]
+
+log = logging.getLogger(__name__)
 
 _START_S = 2.0
 _KEPT_REPLIES, _KEPT_ANSWERS = 200, 5000
@@ -227,7 +232,12 @@ class DockerScheduler(Scheduler[DockerOpts]):
         if container.id not in self._replies:
             if len(self._replies) > _KEPT_REPLIES:
                 self._replies.clear()
-            found = self.engine.read_file(container.id, ERROR_PATH, _LONGEST_REPLY)
+            try:
+                found = self.engine.read_file(container.id, ERROR_PATH, _LONGEST_REPLY)
+            except (NotFoundError, AppUnavailableError) as error:
+                # An extra, for which nobody must wait: how the app has ended is known.
+                log.warning("what %s wrote of its failure cannot be read: %s", container.name, error)
+                found = None
             self._replies[container.id] = found[0].decode("utf-8", "replace") if found else ""
         return self._replies[container.id]
 
@@ -247,7 +257,8 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 # One that was created some seconds ago and never ran may have failed to start.
                 if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
                     for container in to_inspect(app):
-                        self._observer.inspect(container)
+                        with contextlib.suppress(AppUnavailableError):  # the list itself says enough of most
+                            self._observer.inspect(container)
                 verdict = judge(app, Plan.of(app), self._observer.details, now)
             name = app.record.notes.get(Label.APP_NAME, "") if app.record else ""
             found.append(ListAppResponse(app_id, verdict.state, name=name))
@@ -289,7 +300,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 return
             if CANCEL not in app.marks:
                 self._observer.set_mark(app, CANCEL)
-            self._observer.work(app_id)
+            self._observer.work(app_id, cancelled=True)
 
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)

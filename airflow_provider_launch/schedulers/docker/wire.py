@@ -17,7 +17,12 @@ from airflow_provider_launch.schedulers.docker.access import (
     no_address,
     transport_errors,
 )
-from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -39,6 +44,7 @@ _LASTING = (
     ("address pool", "remove unused networks, or use the network 'launch'"),
     ("port is already allocated", "choose another port"),
     ("could not select device driver", "install the GPU runtime on the engine's host"),
+    ("cannot unmarshal", "give a value that the engine can hold"),
 )
 
 
@@ -136,6 +142,7 @@ class Wire:
         Raises:
             NotFoundError: there is nothing of that name.
             TakenError: the name is taken, or what it means is being changed by somebody else.
+            AppUnavailableError: the engine fails at this container.
             RegistryError: a registry refuses a pull.
         """
         from urllib3.exceptions import HTTPError
@@ -227,9 +234,9 @@ class Wire:
             return TakenError(text)
         passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
         if passes or _is_outdated(response):
-            return SchedulerUnavailableError(
-                f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}"
-            )
+            is_of_one = code == _SERVER_ERROR and " /containers/" in what and not what.endswith(" /containers/json")
+            kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
+            return kind(f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}")
         return SchedulerRejectedError(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
 
 
