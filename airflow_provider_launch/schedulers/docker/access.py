@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+import socket
 import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
 if TYPE_CHECKING:
     from docker import APIClient
+    from docker.transport.sshconn import SSHHTTPAdapter
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
 __all__ = ["connect", "has_no_session", "is_dead", "no_address", "transport_errors"]
+
+_KEEPALIVE_S = 30
 
 
 def connect(url: str, connection: DockerConnection) -> APIClient:
@@ -26,6 +34,7 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
     Raises:
         InvalidAppError: the connection has values that cannot be used.
         MissingDependencyError: a package is not installed.
+        SchedulerRejectedError: the files of ssh on this host cannot be used.
         Exception: one of `transport_errors`.
     """
     try:
@@ -114,16 +123,125 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
 
         def _retrieve_server_version(self) -> Any:
+            if url.startswith("ssh://"):
+                # In place of docker-py's own, which waits without a limit; that one has not connected.
+                self._custom_adapter = _ssh_adapter(url, timeout_s)
+                self.mount("http+docker://ssh", self._custom_adapter)
             # Before this, requests would look for a `.netrc` at each request; no engine asks for a password.
             self.auth = lambda request: request
             # `/version`, where docker-py looks, starts programs of the engine, which takes ten times as long.
             try:
                 answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
             except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own
+                with suppress(Exception):
+                    self.close()  # nobody gets it
                 raise DockerException(str(error)) from error
             return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
 
-    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s)
+    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s, use_ssh_client=url.startswith("ssh://"))
+
+
+def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
+    """Return docker-py's transport by ssh, with a limit of time for each of its steps, connected."""
+    from docker.transport.sshconn import SSHConnection, SSHConnectionPool, SSHHTTPAdapter
+    from docker.utils import parse_host
+
+    class Connection(SSHConnection):
+        def connect(self) -> None:
+            transport: Any = self.ssh_transport
+            session = transport.open_session(timeout=timeout_s)
+            try:
+                session.settimeout(timeout_s)
+                _limited(timeout_s, lambda: session.exec_command("docker system dial-stdio"), session.close)
+            except BaseException:
+                session.close()
+                raise
+            self.sock = session
+
+        def close(self) -> None:
+            with suppress(Exception):  # of a connection that has ended; the garbage collector would print it
+                super().close()
+
+    class Adapter(SSHHTTPAdapter):
+        ssh_client: Any
+        ssh_params: dict[str, Any]
+
+        def _create_paramiko_client(self, base_url: str) -> None:
+            try:
+                super()._create_paramiko_client(base_url)  # type: ignore[misc] # the stubs lack it
+            except Exception as error:  # the parsers let out what they meet
+                raise _broken_ssh_file(url, error) from error
+            self.ssh_params.update(timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s)
+
+        def _connect(self) -> None:
+            client = self.ssh_client
+            try:
+                # The server may be silent at each key that is offered: all of them together have one limit more.
+                _limited(3 * timeout_s, lambda: client.connect(**self.ssh_params), client.close)
+            except BaseException:
+                client.close()
+                raise
+            transport = client.get_transport()
+            transport.set_keepalive(_KEEPALIVE_S)
+            # Its thread would live as long as the server does, after nobody has this adapter or an answer by it.
+            weakref.finalize(self, _hang_up, transport.sock).atexit = False
+
+        def get_connection(self, url: str | bytes, proxies: Any = None) -> SSHConnectionPool:
+            pool: Any = super().get_connection(url, proxies)
+            pool._new_conn = lambda: Connection(pool.ssh_transport, timeout_s, pool.ssh_host)  # noqa: SLF001 - no other way
+            return pool  # type: ignore[no-any-return]
+
+    return Adapter(str(parse_host(url)), timeout_s)
+
+
+def _hang_up(sock: Any) -> None:
+    with suppress(OSError):
+        # After a plain close the thread that reads would log an error. What a ProxyCommand gives can only be closed.
+        sock.shutdown(socket.SHUT_RDWR) if hasattr(sock, "shutdown") else sock.close()
+
+
+def _limited(limit_s: float, step: Callable[[], object], end: Callable[[], object]) -> None:
+    """Take a step that waits without a limit; if it takes longer, `end` makes it fail.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        end()
+
+    timer = threading.Timer(limit_s, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        step()
+    except Exception:
+        if not late.is_set():
+            raise
+    else:
+        return
+    finally:
+        timer.cancel()
+    # Not within `except`: the error of the end would be taken for its cause.
+    raise TimeoutError(f"no answer by ssh within {limit_s} s")
+
+
+def _broken_ssh_file(url: str, error: Exception) -> SchedulerRejectedError:
+    """Return the error for what docker-py's reading of the files of ssh has met."""
+    paramiko: Any = sys.modules["paramiko"]
+    name, cause = "~/.ssh/config", str(error) or type(error).__name__
+    try:
+        paramiko.SSHClient().load_system_host_keys()
+    except Exception as again:  # noqa: BLE001 - whatever it is: this is the file
+        name = "~/.ssh/known_hosts"
+        if isinstance(again, paramiko.hostkeys.InvalidHostKey):
+            cause = f"the key of {again.line.split()[0][:100]!r} is broken: {again.exc}"
+    return SchedulerRejectedError(
+        f"{name} of the user that connects to {url} cannot be used: {cause}; "
+        f"whoever set up this host must correct or remove what is broken in it"
+    )
 
 
 def _require_ssh() -> None:
