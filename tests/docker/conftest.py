@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from docker import DockerClient
@@ -107,3 +108,10 @@ def docker_apps(docker_engine: DockerEngine, docker_proxy: FaultProxy) -> Iterat
     with contextlib.closing(DockerApps(docker_proxy.url, docker_engine.client, docker_engine.image)) as apps:
         yield apps
         docker_proxy.clear()
+
+
+@pytest.fixture
+def gpus() -> list[str]:
+    """Return UUIDs of GPUs that no other test has; the engine has none of them, so nothing starts with one."""
+    token = uuid4().hex[:8]
+    return [f"GPU-{token}-{number}" for number in range(5)]

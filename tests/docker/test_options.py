@@ -201,13 +201,6 @@ def gpus_of(container) -> list[str]:
     return request["DeviceIDs"]
 
 
-@pytest.fixture
-def gpus() -> list[str]:
-    """Return the UUIDs of GPUs that no other test of this engine has."""
-    token = uuid4().hex[:8]
-    return [f"GPU-{token}-{number}" for number in range(5)]
-
-
 def test_each_replica_gets_gpus_of_its_own(docker_apps, gpus):
     """A count would give the same first devices to every container."""
     docker_apps.scheduler = docker_apps.another(gpus=gpus)

@@ -11,7 +11,9 @@ from uuid import uuid4
 import pytest
 from docker.errors import ImageNotFound
 
-from airflow_provider_launch.specs import AppState, SchedulerRejectedError
+from airflow_provider_launch.schedulers.docker import creation
+from airflow_provider_launch.schedulers.docker.naming import Kind
+from airflow_provider_launch.specs import AppState, Resource, SchedulerRejectedError
 from tests.faults import Fault, error
 
 pytestmark = pytest.mark.engine("docker")
@@ -32,6 +34,31 @@ def test_an_app_whose_only_container_is_gone_is_unknown(docker_apps):
     docker_apps.start(role, app_id=app_id)
     assert docker_apps.containers(app_id) == []
     assert docker_apps.scheduler.describe(app_id).state is AppState.UNKNOWN
+
+
+def test_a_prune_frees_no_gpu_that_is_in_use(docker_apps, gpus, monkeypatch):
+    """It takes the record, which is never started, and leaves what runs."""
+    create = creation.container_body
+
+    def without_devices(*args):
+        body = create(*args)
+        assert body["HostConfig"].pop("DeviceRequests")  # nothing here could be started with one
+        return body
+
+    monkeypatch.setattr(creation, "container_body", without_devices)
+    gpu = Resource(cpu=0, gpu=1, memMB=0)
+    docker_apps.scheduler = docker_apps.another(gpus=gpus[:1])
+    app_id = docker_apps.start(docker_apps.sh("sleep 60", resource=gpu))
+    (record,) = docker_apps.containers(app_id, Kind.APP)
+    docker_apps.client.api.remove_container(record["Id"])
+
+    for scheduler in (docker_apps.scheduler, docker_apps.another(gpus=gpus[:1])):
+        with pytest.raises(SchedulerRejectedError, match=rf"0 of 1 are free .*held by app '{app_id}' \(RUNNING\)"):
+            scheduler.schedule(docker_apps.info(docker_apps.sh("true", resource=gpu)))
+
+    docker_apps.scheduler.cancel(app_id)
+    docker_apps.end(app_id)
+    docker_apps.start(docker_apps.sh("true", resource=gpu))
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -91,6 +118,7 @@ def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
     assert re.search(f"a/0 could not be started again: .* no image '{image}'", found.msg)
 
 
+@pytest.mark.usefixtures("image")  # for a second attempt
 def test_a_mark_that_cannot_be_made_is_told(docker_apps, docker_proxy):
     """A cancel that does nothing would be taken for done."""
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))

@@ -190,6 +190,12 @@ def test_wishes_that_cannot_be_kept_are_refused(roles: list[Role], how: dict[str
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.parametrize("app_id", ["host", "none", "launch"])
+def test_an_app_named_like_a_known_network_cannot_have_it_for_itself(app_id: str) -> None:
+    with pytest.raises(InvalidAppError, match=f"'{app_id}' cannot have a network of its own.*choose another id"):
+        build_request(AppDef("app", [role()]), DockerOpts(network="app"), app_id, {}, ())
+
+
 def test_refusals_are_errors_of_the_author() -> None:
     with pytest.raises(UnsupportedError):
         request(role(max_retries=1, retry_policy=RetryPolicy.ROLE))

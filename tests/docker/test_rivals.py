@@ -141,11 +141,11 @@ def test_a_deleted_app_is_not_begun_by_its_submitter(docker_apps, monkeypatch):
     assert docker_apps.left(info.request.app_id) == []
 
 
-def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, monkeypatch):
+def test_one_gpu_goes_to_one_of_many_submitters(docker_apps, gpus, monkeypatch):
     """There is no GPU here, so nothing can be started with one; the record holds the lease before that."""
     role = docker_apps.sh("true", resource=Resource(cpu=1, gpu=1, memMB=64))
-    docker_apps.scheduler = docker_apps.another(gpus=["GPU-a"])
-    schedulers = [docker_apps.another(gpus=["GPU-a"]) for _ in range(4)]
+    docker_apps.scheduler = docker_apps.another(gpus=gpus[:1])
+    schedulers = [docker_apps.another(gpus=gpus[:1]) for _ in range(4)]
     infos = [docker_apps.info(role) for _ in schedulers]
     for scheduler in schedulers:
         monkeypatch.setattr(scheduler._observer, "work", lambda *_args, **_how: None)  # claimed, and not begun

@@ -1,4 +1,4 @@
-"""GPUs of an engine's host: which app holds which, as its record says."""
+"""GPUs of an engine's host: which app holds which, as its record and its replicas say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.docker.containers import App
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
-from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["GpuLeases"]
@@ -83,12 +83,16 @@ class GpuLeases:
 
     def _held(self, apps: Iterable[App], now: float) -> list[_Lease]:
         """Return the leases of apps that have not ended."""
-        given = [(app, app.record.notes.get(Label.GPUS) if app.record else None) for app in apps]
+        given = [(app, _gpus_of(app)) for app in apps]
         with self._catalog.mutex:
-            leases = [
-                _Lease(app, set(gpus.split(",")), self._observer.judge(app, now).state) for app, gpus in given if gpus
-            ]
+            leases = [_Lease(app, gpus, self._state(app, now)) for app, gpus in given if gpus]
         return [lease for lease in leases if not is_terminal(lease.state)]
+
+    def _state(self, app: App, now: float) -> AppState:
+        try:
+            return self._observer.judge(app, now).state
+        except AppUnavailableError:
+            return AppState.UNKNOWN  # it may hold them, and others need not wait for it
 
     def _holders(self, leases: Iterable[_Lease]) -> str:
         """Return which apps hold some of our GPUs, for a refusal."""
@@ -99,3 +103,8 @@ class GpuLeases:
         ]
         more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
         return f" (held by {', '.join(holders[:_NAMED])}{more})" if holders else ""
+
+
+def _gpus_of(app: App) -> set[str]:
+    texts = [container.notes[Label.GPUS] for container in app.all if Label.GPUS in container.notes]
+    return {device for text in texts for device in text.split(",")}

@@ -225,6 +225,8 @@ def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt
         names = [naming.alias(request.app_id, role.slug, k)]
         body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
     if devices := request.gpus.get(f"{role.name}/{k}"):
+        # As the record says of all: a prune of what does not run takes that, and not what uses them.
+        body["Labels"][Label.GPUS] = ",".join(devices)
         # A count would give devices 0..n-1 to every container.
         body["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": devices, "Capabilities": [["gpu"]]}]
     return body
@@ -328,6 +330,10 @@ def _network(app: AppDef, opts: DockerOpts, app_id: str) -> str:
     if opts.network is None:
         alone = sum(role.num_replicas for role in app.roles) == 1
         return "bridge" if alone else SHARED_NETWORK
+    if opts.network == APP_NETWORK and app_id in {*NAMELESS, SHARED_NETWORK}:
+        raise InvalidAppError(
+            f"app {app_id!r} cannot have a network of its own: there is one of that name; choose another id"
+        )
     return app_id if opts.network == APP_NETWORK else opts.network
 
 

@@ -42,6 +42,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     build_request,
     format_request,
     record_body,
+    request_in,
 )
 from airflow_provider_launch.schedulers.docker.responses import response_from
 from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, to_inspect
@@ -149,21 +150,45 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
         """Create the record of the app and return the request in it; None: it exists, and is of the same app."""
-        wants_gpus = any(role.gpu for role in request.roles)
+        if any(role.gpu for role in request.roles):
+            return self._claim_gpus(request)
+        if self._create_record(request) is None:
+            return None
+        self._catalog.remember(request)
+        return request
+
+    def _claim_gpus(self, request: DockerRequest) -> DockerRequest | None:
+        """Do the same for an app with GPUs; the record keeps which."""
         while True:
+            app = self._catalog.look([request.app_id])[0].get(request.app_id)
+            known = app.record if app else None
             try:
-                if wants_gpus and not self._catalog.look([request.app_id])[0]:
-                    request = self._leases.lease(request)
-                record = self._creation.create(request, request.app_id, record_body(request))
-            except TakenError as error:
-                self._refuse_other(request, error.labels)
+                if known is None:
+                    leased = self._leases.lease(request)
+                    record = self._create_record(leased)
+                else:
+                    document, record = self.engine.inspect(known.id), known.id
+                    self._refuse_other(request, document["Config"]["Labels"])
+                    leased = request_in(document)
+            except NotFoundError:
+                continue  # removed in this moment
+            if app is not None and app.replicas():
                 return None
-            if wants_gpus and self._leases.has_rival(request, record):
+            # Also of a record that was there: whoever made it may have died before looking for rivals.
+            if record is not None and not self._leases.has_rival(leased, record):
+                self._catalog.remember(leased)
+                return leased if known is None else None
+            if record is not None:
                 self.engine.remove(record)
-                self._leases.step_back()
-                continue
-            self._catalog.remember(request)
-            return request
+            self._leases.step_back()
+
+    def _create_record(self, request: DockerRequest) -> str | None:
+        """Return the id of the new record; None: it exists, and is of the same app."""
+        try:
+            return self._creation.create(request, request.app_id, record_body(request))
+        except TakenError as error:
+            self._refuse_other(request, error.labels)
+            return None
 
     def _refuse_other(self, request: DockerRequest, labels: Mapping[str, str]) -> None:
         if labels.get(Label.APP_ID) != request.app_id:
@@ -266,14 +291,20 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     def result(self, app_id: str) -> JsonValue:
         app, _ = self._catalog.known(app_id)
+        if not _has_succeeded(app):
+            # Seen before its end; or another attempt may have come since.
+            app, _ = self._catalog.look_once(app_id)
         first = (next(iter(Plan.of(app).replicas)), 0)
         attempts = app.attempts.get(first)
-        if attempts and not all(container.exit_code is not None for container in attempts):
-            # Seen before its end; another attempt may have come since.
-            attempts = self._catalog.look_once(app_id)[0].attempts.get(first)
         if not attempts:
             return None
-        found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
+        try:
+            found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
+        except NotFoundError as error:
+            self._catalog.look_once(app_id)
+            raise SchedulerRejectedError(
+                f"the result of app {app_id!r} cannot be read any more: {error}; somebody has removed it"
+            ) from error
         return parse_result(*found) if found else None
 
     def exists(self, app_id: str) -> bool:
@@ -360,6 +391,13 @@ def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
     names = {field.name for field in dataclasses.fields(DockerConnection)}
     given = {name: value for name, value in kwargs.items() if name in names}
     return DockerScheduler(session_name, resolve_options(DockerConnection, given, strict=True))
+
+
+def _has_succeeded(app: App) -> bool:
+    """Tell whether the newest attempts of all replicas have; then no other one follows."""
+    replicas = [(role, k) for role, count in Plan.of(app).replicas.items() for k in range(count)]
+    newest = [app.attempts[replica][-1] for replica in replicas if replica in app.attempts]
+    return len(newest) == len(replicas) and all(container.exit_code == 0 for container in newest)
 
 
 def _check(app: App, role_name: str, k: int) -> None:
