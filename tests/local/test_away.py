@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.schedulers.local import layout, log_files, processes, scheduler
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
-from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavailableError
+from airflow_provider_launch.specs import AppState, RetryPolicy, SchedulerUnavailableError, UnknownAppException
 from tests.support.local import Apps, command_lines_below, processes_below, sh, until
 
 
@@ -28,6 +30,18 @@ class Root:
 
     def bring_back(self) -> None:
         self.path.with_name("away").rename(self.path)
+
+    def is_left_alone(self) -> bool:
+        """Tell whether nothing was made in its place."""
+        return not self.path.exists() or not [*self.path.iterdir()]
+
+    def remove_another(self) -> None:
+        """Remove what somebody made in its place."""
+        shutil.rmtree(self.path)
+
+    def files(self) -> Path:
+        """Return where its files are while it is away."""
+        return self.path.with_name("away")
 
 
 class Mount(Root):
@@ -46,6 +60,13 @@ class Mount(Root):
 
     def bring_back(self) -> None:
         subprocess.run(["mount", "--bind", str(self.device), str(self.path)], check=True, capture_output=True)
+
+    def remove_another(self) -> None:
+        super().remove_another()
+        self.path.mkdir()
+
+    def files(self) -> Path:
+        return self.device
 
 
 @pytest.fixture(params=["renamed", "mounted"])
@@ -130,7 +151,7 @@ def test_retry_waits_until_the_root_is_back(apps: Apps, root: Root, policy: Retr
     until(lambda: not commands(apps))
     time.sleep(1)
     assert not commands(apps)
-    assert not root.path.exists() or not [*root.path.iterdir()]
+    assert root.is_left_alone()
     root.bring_back()
     until(lambda: apps.scheduler.describe(app_id).num_restarts == 1)
     found = apps.end(app_id)
@@ -184,28 +205,166 @@ def test_another_root_in_its_place_is_left_alone(apps: Apps, root: Root) -> None
     until(lambda: not commands(apps))
     time.sleep(0.5)
 
-    assert [row.app_id for row in intruder.list()] != [app_id]
+    assert app_id not in [row.app_id for row in intruder.list()]
     assert app_id not in (root.path / layout.JOURNAL).read_text()
-    subprocess.run(f"rm -rf {root.path}/*", shell=True, check=True)
-    if not isinstance(root, Mount):
-        root.path.rmdir()
+    root.remove_another()
     root.bring_back()
     assert apps.end(app_id).roles_statuses[0].replicas[0].exit_code == 5
 
 
-def test_state_never_goes_back(apps: Apps, root: Root) -> None:
+def lose(owner: object, name: str, root: Root, meanwhile: pytest.MonkeyPatch) -> None:
+    """Take the root away when `owner` is called next, and not again."""
+    call = getattr(owner, name)
+
+    def look_and_lose(*args: Any, **kwargs: Any) -> Any:
+        meanwhile.setattr(owner, name, call)
+        root.take_away()
+        return call(*args, **kwargs)
+
+    meanwhile.setattr(owner, name, look_and_lose)
+
+
+def test_state_never_goes_back(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that finds the request, and then nothing more, has seen a root go away and not an app that waits."""
     app_id = apps.start(sh("echo up; sleep 3"))
     until(lambda: apps.scheduler.describe(app_id).state is AppState.RUNNING)
-    seen = set()
-    for _ in range(300):
-        observer = apps.another()
-        observer.list()
-        root.take_away()
-        try:
-            seen.add(getattr(observer.describe(app_id), "state", "unknown"))
-        except SchedulerUnavailableError:
-            seen.add("unavailable")
-        root.bring_back()
+    observer = apps.another()
+    lose(observer._records, "state", root, monkeypatch)
+    with pytest.raises(SchedulerUnavailableError, match="is missing"):
+        observer.describe(app_id)
+    root.bring_back()
 
-    assert seen <= {"unavailable", AppState.RUNNING, AppState.SUCCEEDED}
+    assert observer.describe(app_id).state is AppState.RUNNING
+
+
+def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: Root) -> None:
+    """It says that there is no such app; who believes that starts a second copy, or never cancels the first."""
+    app_id = apps.start(sh("echo up; exec sleep 332"), grace_s=0.3, app_id="same")
+    until(is_running(apps, app_id))
+    cursor = apps.scheduler.read_logs(app_id, "main", 0).cursor
+    root.take_away()
+    newcomer = Apps(apps.another(), root.path)
+    assert newcomer.run(sh("true")).state is AppState.SUCCEEDED
+    for ask in (
+        lambda: apps.scheduler.describe(app_id),
+        lambda: apps.scheduler.read_logs(app_id, "main", 0, cursor),
+        lambda: apps.scheduler.cancel(app_id),
+        lambda: apps.scheduler.delete(app_id),
+        lambda: apps.start(sh("echo up; exec sleep 332"), grace_s=0.3, app_id=app_id),
+        apps.scheduler.list,
+    ):
+        # An answer is kept for a second, and true: the app lives.
+        until(lambda: apps.scheduler._observed.get(app_id) is None)
+        with pytest.raises(SchedulerUnavailableError, match="another directory is in the place"):
+            ask()
+    assert newcomer.scheduler.describe(app_id) is None
+    assert len(commands(apps)) == 1
+    root.remove_another()
+    root.bring_back()
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+
+
+@pytest.mark.parametrize("wish", ["cancel", "delete"])
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_wish_is_not_dropped(
+    apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch, wish: str, is_back: bool
+) -> None:
+    """Who hears nothing believes that the app ends."""
+    app_id = apps.start(sh("echo up; sleep 333"), grace_s=0.3)
+    until(is_running(apps, app_id))
+    look = apps.scheduler._records.app
+
+    def find_it_back(app_id: str) -> Any:
+        if not (root.path / "apps").exists():
+            root.bring_back()
+        return look(app_id)
+
+    with monkeypatch.context() as meanwhile:
+        lose(apps.scheduler._records, "mark", root, meanwhile)
+        if is_back:
+            meanwhile.setattr(apps.scheduler._records, "app", find_it_back)
+        with pytest.raises(SchedulerUnavailableError, match="was away" if is_back else "is missing"):
+            getattr(apps.scheduler, wish)(app_id)
+    if not is_back:
+        root.bring_back()
+    getattr(apps.scheduler, wish)(app_id)
+
+    until(lambda: not processes_below(root.path))
+
+
+def test_result_is_not_lost(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    app_id = apps.start(sh('echo 5 > "$LAUNCH_RESULT_PATH"'))
+    apps.end(app_id)
+    lose(scheduler, "read_result", root, monkeypatch)
+    with pytest.raises(SchedulerUnavailableError, match="is missing"):
+        apps.scheduler.result(app_id)
+    root.bring_back()
+
+    assert apps.scheduler.result(app_id) == 5
+    with pytest.raises(UnknownAppException):
+        apps.scheduler.result("other")
+
+
+def test_text_of_a_failure_is_not_lost(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    app_id = apps.start(sh('echo boom > "$TORCHELASTIC_ERROR_FILE"; exit 1'))
+    apps.end(app_id)
+    lose(log_files, "read_reply", root, monkeypatch)
+    with pytest.raises(SchedulerUnavailableError, match="is missing"):
+        apps.scheduler.describe(app_id)
+    root.bring_back()
+
+    assert apps.scheduler.describe(app_id).structured_error_msg == "boom\n"
+
+
+@pytest.mark.parametrize("step", ["remove", "commit", "write_json"])
+def test_nothing_is_made_in_its_place(apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A root that was made anew keeps the old one from coming back, and answers in its stead."""
+    app_id = apps.start(sh("true"))
+    apps.end(app_id)
+    with monkeypatch.context() as meanwhile:
+        lose(layout if step == "write_json" else apps.scheduler._records, step, root, meanwhile)
+        with pytest.raises(SchedulerUnavailableError, match="is missing"):
+            apps.scheduler.delete(app_id) if step == "remove" else apps.start(sh("true"))
+    assert root.is_left_alone()
+    root.bring_back()
+    assert apps.run(sh("true")).state is AppState.SUCCEEDED
+    apps.scheduler.delete(app_id)
+
+    assert apps.scheduler.describe(app_id) is None
+
+
+def test_supervisor_ends_where_the_root_is_removed_while_away(apps: Apps, root: Root) -> None:
+    """It would wait for ever for a place in which to go on."""
+    app_id = apps.start(sh("echo up; sleep 1; exit 3", max_retries=1))
+    until(is_running(apps, app_id))
+    root.take_away()
+    state = root.files() / "apps" / app_id / layout.STATE
+    until(lambda: "is back" in layout.read_json(str(state))["msg"])
+    shutil.rmtree(root.files() / "apps")
+    until(lambda: not processes_below(root.path), 5)
+    (root.files() / "apps").mkdir()
+    root.bring_back()
+
+    assert apps.another().describe(app_id) is None
+
+
+def test_a_place_that_must_not_be_entered_is_a_missing_root(apps: Apps, root: Root) -> None:
+    """What is below a mount is often closed; another root would not help who waits for the app."""
+    app_id = apps.start(sh("true"))
+    apps.end(app_id)
+    root.take_away()
+    root.path.mkdir(exist_ok=True)
+    root.path.chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may enter any directory
+    try:
+        with pytest.raises(SchedulerUnavailableError, match="is missing"):
+            apps.scheduler.describe(app_id)
+    finally:
+        os.seteuid(user)
+        root.remove_another()
+    root.bring_back()
+
+    assert apps.scheduler.describe(app_id).state is AppState.SUCCEEDED

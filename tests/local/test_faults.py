@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,52 @@ def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, 
     else:
         assert (found.state, found.msg) == (AppState.FAILED, "main/0 failed: ended from outside (SIGTERM)")
         assert found.roles_statuses[0].replicas[0].reason == "ended from outside"
+
+
+def test_a_look_that_fails_leaves_no_replica_out(apps: Apps) -> None:
+    """Success would be told of an app of which only a part ran again."""
+    script = """
+        echo $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT = 1 && exec sleep 1
+        test $LAUNCH_REPLICA_ID = 1 && exec sleep 311
+        next=${LAUNCH_LOCAL_ATTEMPT%%/run/*}/run/1/0-main; mkdir -p $next; ln -s 1 $next/1; exit 1
+    """
+    role = sh(script, num_replicas=2, max_retries=1, retry_policy=RetryPolicy.APPLICATION)
+    app_id = apps.start(role, grace_s=0.3)
+    until(lambda: "will try again" in (apps.dir(app_id) / "supervisor.log").read_text())
+    time.sleep(0.5)
+    # A link to itself, which nobody can list.
+    (apps.dir(app_id) / "run/1/0-main/1").unlink()
+    found = apps.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert [replica.exit_code for replica in found.roles_statuses[0].replicas] == [0, 0]
+    assert [apps.lines(app_id, k=k) for k in (0, 1)] == [["0\n", "1\n"]] * 2
+
+
+def test_adopting_an_app_that_cannot_be_read_is_told_as_unavailable(apps: Apps) -> None:
+    app_id = apps.start(sh("sleep 0.5"), app_id="same")
+    lock = apps.dir(app_id) / layout.LOCK
+    until(lock.exists)
+    kept = lock.rename(lock.with_name("kept"))
+    lock.symlink_to(lock)
+    with pytest.raises(SchedulerUnavailableError, match="cannot use"):
+        apps.start(sh("sleep 0.5"), app_id="same")
+    kept.replace(lock)
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+
+
+def test_apps_behind_a_link_are_refused(apps: Apps, tmp_path: Path) -> None:
+    """A supervisor looks for the leases beside the directory that the link names, where no other app finds them."""
+    (tmp_path / "big" / "apps").mkdir(parents=True)
+    apps.root.mkdir()
+    (apps.root / "apps").symlink_to(tmp_path / "big" / "apps")
+    with pytest.raises(SchedulerRejectedError, match="make the root a link instead"):
+        apps.start(sh("true"))
+    shutil.rmtree(apps.root)
+    apps.root.symlink_to(tmp_path / "big")
+
+    assert apps.run(sh("true")).state is AppState.SUCCEEDED
 
 
 def test_retry_does_not_cost_the_supervisor(apps: Apps) -> None:

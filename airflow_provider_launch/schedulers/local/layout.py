@@ -34,6 +34,7 @@ __all__ = [
     "JOURNAL",
     "LOCK",
     "PORTS",
+    "ROOT_ID",
     "STATE",
     "append_journal",
     "attempt_dir",
@@ -53,6 +54,7 @@ CANCEL = "cancel"
 DELETE = "delete"
 PORTS = "ports.json"
 JOURNAL = "journal"
+ROOT_ID = "id"
 JOURNAL_LIMIT = 1024 * 1024
 """Bytes after which a new journal is begun."""
 
@@ -120,15 +122,18 @@ def is_gone(path: str) -> bool:
     return False
 
 
-def remove_app(root: str, app_dir: str) -> None:
-    """Remove the directory in one step, or do nothing if somebody else has."""
+def remove_app(root: str, app_dir: str) -> bool:
+    """Remove the directory in one step; tell whether it was there, or do nothing if somebody else has removed it."""
     app_id = os.path.basename(app_dir)
     trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
-    os.makedirs(os.path.dirname(trash), mode=0o700, exist_ok=True)
     try:
+        # First, and without parents: nothing is made in the place of a root that is away.
+        os.stat(app_dir)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(trash), mode=0o700)
         os.rename(app_dir, trash)
     except FileNotFoundError:
-        return
+        return False
     try:
         append_journal(root, app_id, "DELETED")
     except OSError:
@@ -137,6 +142,7 @@ def remove_app(root: str, app_dir: str) -> None:
         with contextlib.suppress(OSError):
             append_journal(root, app_id, "DELETED")
     shutil.rmtree(trash, ignore_errors=True)
+    return True
 
 
 def append_journal(root: str, app_id: str, word: str) -> None:

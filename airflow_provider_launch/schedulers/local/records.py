@@ -36,6 +36,8 @@ class Records:
     def __init__(self, root: str) -> None:
         self.root = root
         self._is_used = False
+        self._id: str | None = None
+        """Of the root in which an app was found first; None before that, or where it has none."""
 
     def dir(self, app_id: str) -> str:
         """Return the directory of the app, whether it exists or not."""
@@ -46,28 +48,28 @@ class Records:
         """Return the ids of all apps, sorted.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away.
+            SchedulerUnavailableError: the root has gone away, or another is in its place.
         """
-        with self.readable():
-            try:
-                return sorted(os.listdir(f"{self.root}/apps"))
-            except FileNotFoundError:
-                self._refuse_missing_root()
-                return []
+        found: list[str] = []
+        with self.readable(), contextlib.suppress(FileNotFoundError):
+            found = sorted(os.listdir(f"{self.root}/apps"))
+        self._refuse_other_root()
+        return found
 
     def app(self, app_id: str) -> dict[str, Any] | None:
         """Return the request of the app, or None where there is no such app.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away.
+            SchedulerUnavailableError: the root has gone away, or another is in its place.
         """
         found: dict[str, Any] | None
+        root_id = self._id or self._read_id()
         with self.readable():
             found = layout.read_json(f"{self.dir(app_id)}/{layout.APP}")
         if found is not None:
-            self._is_used = True
+            self._is_used, self._id = True, root_id
         else:
-            self._refuse_missing_root()
+            self._refuse_other_root()
         return found
 
     def state(self, app_id: str) -> dict[str, Any] | None:
@@ -88,15 +90,32 @@ class Records:
         """Build the directory beside its place and rename it: the app exists whole or not at all.
 
         Nothing happens where another process was first; who asks for the app sees which one it is.
+        A root is made only where none was seen before.
         """
+        self._refuse_other_root()
+        if os.path.islink(f"{self.root}/apps"):
+            # A supervisor finds the root from its own directory, by '..'.
+            raise SchedulerRejectedError(
+                f"'apps' in {self.root!r} is a link; make the root a link instead, or choose another in the connection"
+            )
         temporary = f"{self.root}/building/{app_id}.{uuid.uuid4().hex}"
         try:
-            for path in (self.root, f"{self.root}/building", f"{self.root}/apps", temporary):
-                os.makedirs(path, mode=0o700, exist_ok=True)
+            if not self._is_used:
+                for path in (self.root, f"{self.root}/apps"):
+                    os.makedirs(path, mode=0o700, exist_ok=True)
+                with contextlib.suppress(FileExistsError, PermissionError):
+                    # A link that leads nowhere: it is made whole, and once.
+                    os.symlink(uuid.uuid4().hex, f"{self.root}/{layout.ROOT_ID}")
+            for path in (f"{self.root}/building", temporary):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, mode=0o700)
             layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
             os.rename(temporary, self.dir(app_id))
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if error.errno == errno.ENOENT and self._is_used:
+                self._refuse_other_root()
+                raise self._was_away() from error
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise SchedulerRejectedError(
                     f"cannot write {self.root!r}: {error.strerror}; free or choose another root in the connection"
@@ -108,18 +127,28 @@ class Records:
         layout.append_journal(self.root, app_id, document["state"])
 
     def mark(self, app_id: str, name: str) -> bool:
-        """Leave a mark for the supervisor; tell whether the app is still there."""
+        """Leave a mark for the supervisor; tell whether the app is still there.
+
+        Raises:
+            SchedulerUnavailableError: the root has gone away, also if only for a moment.
+        """
         with self.readable():
             try:
                 os.close(os.open(f"{self.dir(app_id)}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             except FileNotFoundError:
+                self._refuse_returned(app_id)
                 return False
         return True
 
     def remove(self, app_id: str) -> None:
-        """Remove an app that has ended."""
+        """Remove an app that has ended.
+
+        Raises:
+            SchedulerUnavailableError: the root has gone away, also if only for a moment.
+        """
         with self.readable():
-            layout.remove_app(self.root, self.dir(app_id))
+            if not layout.remove_app(self.root, self.dir(app_id)):
+                self._refuse_returned(app_id)
 
     def sweep(self, keep_s: float) -> None:
         """Remove apps that ended more than `keep_s` seconds ago, at most once an hour for a root."""
@@ -140,13 +169,38 @@ class Records:
         try:
             yield
         except (NotADirectoryError, PermissionError) as error:
+            # What is left in the place of a mount may be closed to everybody.
+            self._refuse_other_root()
             raise SchedulerRejectedError(
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
-    def _refuse_missing_root(self) -> None:
+    def _read_id(self) -> str | None:
+        try:
+            return os.readlink(f"{self.root}/{layout.ROOT_ID}")
+        except OSError:
+            return None
+
+    def _refuse_other_root(self) -> None:
+        """Let nothing be concluded from a place where the root that was used before is not."""
+        if not self._is_used:
+            return
         # Nobody removes a root with live apps below it; an empty mount point says nothing of them.
-        if self._is_used and not os.path.isdir(f"{self.root}/apps"):
+        if not os.path.isdir(f"{self.root}/apps"):
             raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
+        # Numbers of devices and inodes change with each mount of some file systems.
+        if self._id is not None and self._read_id() != self._id:
+            raise SchedulerUnavailableError(
+                f"another directory is in the place of the root {self.root!r}; bring back the one that was there "
+                f"before, or restart this process if that one is gone for good"
+            )
+
+    def _refuse_returned(self, app_id: str) -> None:
+        """Let nobody take an app that was not found for a removed one if it is there again."""
+        if self.app(app_id) is not None:
+            raise self._was_away()
+
+    def _was_away(self) -> SchedulerUnavailableError:
+        return SchedulerUnavailableError(f"the root {self.root!r} was away for a moment; try again")

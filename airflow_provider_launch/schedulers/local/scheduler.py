@@ -142,7 +142,8 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _refuse_taken_gpus(self, request: LocalRequest) -> None:
         wanted = sum(role.gpu * len(role.replicas) for role in request.roles)
-        free = leases.free_gpus(self.root, self._gpus()) if wanted else []
+        with self._records.readable():
+            free = leases.free_gpus(self.root, self._gpus()) if wanted else []
         if wanted > len(free):
             raise SchedulerRejectedError(
                 f"app {request.app_id!r} wants {wanted} GPUs, {len(free)} of {len(self._gpus())} are free on "
@@ -187,13 +188,19 @@ class LocalScheduler(Scheduler[LocalOpts]):
             return None  # deleted meanwhile; a root that went away meanwhile is an error
         response = status.response_from(app_id, app, document, roles)
         if response.state is AppState.FAILED:
-            self._add_replies(self._records.dir(app_id), response)
+            found_all = self._add_replies(self._records.dir(app_id), response)
+            if not found_all and self._records.app(app_id) is None:
+                return None  # as above
         elif not is_terminal(response.state):
             self._observed.keep(app_id, response)
         return response
 
-    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> None:
-        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
+    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> bool:
+        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception.
+
+        Tell whether each of them has such a text.
+        """
+        found_all = True
         for index, role in enumerate(response.roles_statuses):
             for replica in role.replicas:
                 if replica.state is AppState.FAILED:
@@ -203,6 +210,9 @@ class LocalScheduler(Scheduler[LocalOpts]):
                         replica.structured_error_msg = reply
                         if response.structured_error_msg == NONE:
                             response.structured_error_msg = reply
+                    else:
+                        found_all = False
+        return found_all
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
         app = self._records.app(app_id)
@@ -221,7 +231,12 @@ class LocalScheduler(Scheduler[LocalOpts]):
         if app is None:
             raise UnknownAppException(app_id)
         first = app["request"]["roles"][0]["name"]
-        return read_result(self._records.dir(app_id), layout.role_dir(0, first))
+        with self._records.readable():
+            found = read_result(self._records.dir(app_id), layout.role_dir(0, first))
+        # Afterwards: a file that went away meanwhile looked like an app without a result.
+        if found is None and self._records.app(app_id) is None:
+            raise UnknownAppException(app_id)
+        return found
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -230,11 +245,12 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     def _delete_existing(self, app_id: str) -> None:
         with self._records.readable():
-            if not self._records.has_ended(app_id):
+            has_ended = self._records.has_ended(app_id)
+            if not has_ended:
                 # The supervisor cancels the app, and removes the directory when all has ended.
                 self._mark(app_id, layout.DELETE)
             # Also if it ended just now: then the supervisor may not see the mark any more.
-            if self._records.has_ended(app_id):
+            if has_ended or self._records.has_ended(app_id):
                 self._records.remove(app_id)
 
     def _mark(self, app_id: str, name: str) -> None:
@@ -277,8 +293,9 @@ class LocalScheduler(Scheduler[LocalOpts]):
     def _ensure(self, app_id: str) -> None:
         """Start a supervisor if the app has not ended and none lives."""
         app_dir = self._records.dir(app_id)
-        if self._records.is_supervised(app_id) or self._records.has_ended(app_id) or not os.path.isdir(app_dir):
-            return
+        with self._records.readable():
+            if self._records.is_supervised(app_id) or self._records.has_ended(app_id) or not os.path.isdir(app_dir):
+                return
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:

@@ -144,6 +144,8 @@ class _Supervisor:
         message = self._failure(decision) if decision.cause else ""
         if final is None and decision.next is Next.GO_ON:
             if decision.start and not self._is_in_place():
+                if layout.is_gone(layout.APP):
+                    raise FileNotFoundError(layout.APP)  # removed while away: it does not come back
                 self.is_behind = True
                 message = f"waits until {self.name!r} is back to go on with attempts"
             else:
@@ -238,16 +240,16 @@ class _Supervisor:
 
     def _load_attempt(self, app_attempt: int) -> None:
         """Make `app_attempt` the current one, with what its directory tells."""
-        self.app_attempt = app_attempt
-        self.stop_began = None
-        self.replicas = []
+        replicas = []
         for index, role in enumerate(self.request["roles"]):
             role_dir = layout.role_dir(index, role["name"])
             for k in range(len(role["replicas"])):
                 replica = _Replica(role, role_dir, k)
                 known = layout.numbers_in(f"run/{app_attempt}/{role_dir}/{k}")
                 replica.attempt = max(known, default=0)
-                self.replicas.append(replica)
+                replicas.append(replica)
+        # All at once: where one could not be looked at, the app would end without it, and nobody would miss it.
+        self.app_attempt, self.stop_began, self.replicas = app_attempt, None, replicas
         with self._later():
             os.makedirs(f"run/{app_attempt}", mode=0o700, exist_ok=True)
 
