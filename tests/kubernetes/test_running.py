@@ -155,19 +155,23 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
     apps = kubernetes_apps
     train = apps.sh(f"sleep 8; exit {code}", "train")
     app_id = apps.start(apps.sh("true", "prep"), train, overlay={"job": {"ttlSecondsAfterFinished": 3}})
-    seen = []
+    seen, by_others = [], []
     before = kubernetes_proxy.count("PATCH")
     deadline = time.monotonic() + 90
     while (found := apps.scheduler.describe(app_id)) is not None:
         assert time.monotonic() < deadline, found
         seen.append(found)
         if is_terminal(found.state) and (other := apps.another().describe(app_id)):
-            seen.append(other)
+            by_others.append(other)
         time.sleep(0.3)
 
     states = list(dict.fromkeys(one.state for one in seen if one.state is not AppState.PENDING))
     assert states == [AppState.RUNNING, AppState.FAILED if code else AppState.SUCCEEDED]
-    assert {one.msg for one in seen if one.state is AppState.FAILED} <= {"train/0 failed: exit code 3"}
+    assert {one.state for one in by_others} <= {states[-1]}
+    if code:
+        assert {one.msg for one in seen if one.state is AppState.FAILED} == {"train/0 failed: exit code 3"}
+        # The pods, of which alone others could learn the exit code, go before their Job.
+        assert all(one.msg.startswith(("train/0 failed: ", "train failed: ")) for one in by_others), by_others
     # The result, and the two Jobs; of a failure the end too.
     assert kubernetes_proxy.count("PATCH") - before <= (4 if code else 3)
 
@@ -186,6 +190,25 @@ def test_a_cancelled_app_goes_though_nobody_looks_at_it_again(kubernetes_apps):
     while apps.objects(app_id):
         assert time.monotonic() < deadline, apps.objects(app_id)
         time.sleep(0.5)
+
+
+def test_why_an_app_failed_is_told_until_it_is_gone(kubernetes_apps):
+    """Whatever removes it may take its time, such as somebody's finalizer."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh("exit 3"))
+    ended = apps.end(app_id)
+    anchor = f"/api/v1/{{ns}}/services/{app_id}"
+    for finalizers in (["launch.io/tests"], []):
+        body = apps.call("GET", anchor)
+        body["metadata"]["finalizers"] = finalizers
+        apps.call("PUT", anchor, body)
+        if finalizers:
+            apps.call("DELETE", anchor)
+            found = [scheduler.describe(app_id) for scheduler in (apps.scheduler, apps.another())]
+            assert "deletionTimestamp" in apps.call("GET", anchor)["metadata"]
+
+    assert "exit code 3" in ended.msg
+    assert [(one.state, one.msg) for one in found] == [(AppState.FAILED, ended.msg)] * 2
 
 
 def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_apps):

@@ -216,8 +216,9 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             verdict = judge(app, plan, now)
         assert plan is not None
         if app.anchor is not None and app.anchor.deleting:
-            state = known.final.state if known.final else verdict.state
-            return app, plan, Verdict(state, "being deleted", verdict.phases)
+            end = known.final or verdict
+            # Why it failed stays true, and is asked for longer than what becomes of its objects.
+            return app, plan, Verdict(end.state, end.msg if is_terminal(end.state) else "being deleted", verdict.phases)
         if verdict.settled:
             return app, plan, verdict
         return self._observer.borne((app, plan, verdict)) or self._observer.work(app.app_id, bears=True)
