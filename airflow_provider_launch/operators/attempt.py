@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
+
+from airflow_provider_launch.schedulers.ids import slug
 
 __all__ = ["KEY", "KILLED", "Memory", "Next", "Record", "StateStore", "app_id_for", "next_step"]
 
@@ -28,14 +29,11 @@ def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_in
     Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
     The start of the run tells apart two runs that were given one `run_id` after a deletion.
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")[:_SLUG_LENGTH].strip("-")
-    if not slug[:1].isalpha():
-        slug = f"a{slug}"[:_SLUG_LENGTH].rstrip("-")
     # The length of each part makes ("a", "b|c") another text than ("a|b", "c").
     parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
     text = "".join(f"{len(part)}:{part}|" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return f"{slug}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
+    return f"{slug(f'{dag_id}-{task_id}', _SLUG_LENGTH)}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
 
 
 @dataclass(frozen=True)

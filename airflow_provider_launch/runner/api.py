@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.runner.events import log_event
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, ListAppResponse, Scheduler, Stream
-from airflow_provider_launch.schedulers.ids import make_stable
+from airflow_provider_launch.schedulers.ids import make_stable, slug
 from airflow_provider_launch.settings import (
     ENV_TORCHX_INTERNAL_SESSION_ID,
     ENV_TORCHX_JOB_ID,
@@ -207,7 +207,8 @@ class Runner:
             if idempotency_key is not None:
                 if app_id is not None:
                     raise ValueError("give `app_id` or `idempotency_key`, not both: each decides the id of the app")
-                app_id = make_stable(copied.name, idempotency_key)
+                # Names are for people, and most schedulers take few of their characters.
+                app_id = make_stable(slug(copied.name, 25), f"{len(copied.name)}:{copied.name}{idempotency_key}", 39)
                 if Capability.ADOPT not in backend.capabilities:
                     warnings.warn(
                         f"{name!r} cannot adopt a running app: "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 
-__all__ = ["END_CANDIDATES", "START_CANDIDATES", "make_stable", "make_unique", "random_id", "random_uint64"]
+__all__ = ["END_CANDIDATES", "START_CANDIDATES", "make_stable", "make_unique", "random_id", "random_uint64", "slug"]
 
 # Neither vowels nor characters that look like others, so that no id is a word or is misread.
 START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
@@ -39,6 +40,15 @@ def make_stable(name: str, key: str, max_length: int = 0) -> str:
         return f"{name}-{spelt}"
     kept = name[: max(max_length - len(spelt) - 1, 0)].rstrip("-")
     return f"{kept}-{spelt}" if kept else spelt[:max_length]
+
+
+def slug(text: str, length: int) -> str:
+    """Return the text as the readable part of an id: lower case letters, digits and `-`, and a letter first.
+
+    Every scheduler takes it. It has at most `length` characters, and different texts may give the same one.
+    """
+    kept = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:length].strip("-")
+    return kept if kept[:1].isalpha() else f"a{kept}"[:length].rstrip("-")
 
 
 def _spelt(number: int) -> str:

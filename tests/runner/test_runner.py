@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import time
 
@@ -121,6 +122,19 @@ def test_the_same_key_is_the_same_app(make_runner, engine):
     handles = {make_runner().run(an_app(), "fake", idempotency_key="2024-01-01") for _ in range(3)}
 
     assert len(handles) == engine.started == 1
+
+
+@pytest.mark.parametrize("name", ["My App", "日本", "x" * 300, "../up", "-"])
+def test_a_key_gives_an_id_that_every_scheduler_takes(runner, name):
+    """Without a key these names work, and nobody has given an id."""
+    ids = [
+        str(runner.dryrun(AppDef(each, an_app().roles), "fake", idempotency_key=key).request.app_id)
+        for each, key in [(name, "a"), (name, "a"), (name, "b"), (f"{name} ", "a"), (name, " a")]
+    ]
+
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 4
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]{1,38}", each) for each in ids), ids
 
 
 def test_the_same_id_for_another_app_is_a_conflict(runner):
