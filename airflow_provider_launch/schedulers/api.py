@@ -179,8 +179,11 @@ class Scheduler(abc.ABC, Generic[T]):
     def result(self, app_id: str) -> JsonValue:  # noqa: ARG002 - a hook
         """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
 
+        That is replica 0 of the first role, in its last attempt.
+
         Raises:
-            LaunchError: there is a document, but it is too large or no JSON.
+            LaunchError: there is a document, but it is larger than 4 KB or no JSON.
+            UnknownAppException: there is no such app.
         """
         return None
 

@@ -35,6 +35,7 @@ class ReplicaStatus:
     hostaddr: str | None = None
     """Address of the host; becomes the host name where nothing else is known."""
     exit_code: int | None = None
+    """As a shell tells it: 128 + n for the signal n."""
     error_msg: str | None = None
     start_time: int | None = None
     end_time: int | None = None

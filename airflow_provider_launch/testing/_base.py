@@ -206,11 +206,16 @@ class Apps:
         with ThreadPoolExecutor(observers) as pool:
             return [*pool.map(history, range(observers))]
 
-    def exists_nowhere(self, app_id: str) -> bool:
-        """Return whether neither the scheduler nor, as far as it can tell, the engine has anything of the app."""
-        listed = {row.app_id for row in self.scheduler.list()}
-        started = (self.engine.alive(app_id) or 0) + (self.engine.starts(app_id) or 0)
-        return self.scheduler.describe(app_id) is None and app_id not in listed and not started
+    def traces(self, app_id: str) -> list[str]:
+        """Return what scheduler and engine have of the app; an unknown one leaves nothing."""
+        found = self.scheduler.describe(app_id)
+        told = {
+            f"describe tells {found.state.name}" if found else "": found is not None,
+            "list has it": app_id in {row.app_id for row in self.scheduler.list()},
+            "something of it is alive": self.engine.alive(app_id),
+            "something of it was started": self.engine.starts(app_id),
+        }
+        return [what for what, is_so in told.items() if is_so]
 
     def has_option(self, name: str) -> bool:
         """Return whether the scheduler has an option of this name."""
@@ -219,16 +224,31 @@ class Apps:
     def remove(self) -> None:
         """Delete every app of this test, and see that nothing of them is left running."""
         scheduler = self.another()
+        with contextlib.ExitStack() as all_of_them:
+            for app_id in self._ids:
+                all_of_them.callback(scheduler.delete, app_id)
+        # What is inherited only cancels. The tests of `delete` tell that; the others need not wait for it in vain.
+        removes = type(scheduler)._delete_existing is not Scheduler._delete_existing  # noqa: SLF001 - its author's part
         for app_id in self._ids:
-            scheduler.delete(app_id)
-        for app_id in self._ids:
-            until(lambda app_id=app_id: scheduler.describe(app_id) is None, self.timeout_s, f"{app_id} is deleted")  # type: ignore[misc]
+
+            def is_gone(app_id: str = app_id) -> bool:
+                found = scheduler.describe(app_id)
+                return found is None or (not removes and is_terminal(found.state))
+
+            what = f"{app_id} is gone; `delete` ends an app and removes its record, see `_delete_existing`"
+            until(is_gone, self.timeout_s, what)
             self.until_nothing_is_alive(app_id)
+
+
+class _Replicas(dict[tuple[str, int], ReplicaStatus]):
+    def __missing__(self, place: tuple[str, int]) -> ReplicaStatus:
+        role, k = place
+        raise AssertionError(f"describe tells nothing of replica {k} of role {role!r} in `roles_statuses`: {[*self]}")
 
 
 def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]:
     """Return the replicas of an app by role and number."""
-    return {(role.role, replica.id): replica for role in found.roles_statuses for replica in role.replicas}
+    return _Replicas({(role.role, replica.id): replica for role in found.roles_statuses for replica in role.replicas})
 
 
 class ContractBase:

@@ -111,7 +111,7 @@ class EndingTests(ContractBase):
         info = apps.dryrun(apps.sh("true"), app_id=app_id)
         apps.scheduler.cancel(app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
         assert apps.end(apps.scheduler.schedule(info)).state is AppState.SUCCEEDED
 
     @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (4, AppState.FAILED)])
@@ -146,7 +146,7 @@ class EndingTests(ContractBase):
         app_id = apps.new_id()
         apps.scheduler.cancel(app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_cancel_returns_at_once(self, apps: Apps) -> None:
         """A worker that is being killed has a few seconds for it."""
@@ -291,6 +291,12 @@ class EndingTests(ContractBase):
         """None means: there is no such app. Handles are texts that anybody can write, also with odd characters."""
         assert apps.scheduler.describe(app_id) is None
         assert not apps.scheduler.exists(app_id)
+
+    def test_a_path_that_leads_to_an_app_is_no_name_of_it(self, apps: Apps) -> None:
+        """Who may see one app by its handle must not see others by ways around."""
+        app_id = apps.start(apps.sh("sleep 60"))
+        for alias in (f"./{app_id}", f"{app_id}/", f"x/../{app_id}", f"../apps/{app_id}", f"{app_id}\n", f" {app_id}"):
+            assert apps.scheduler.describe(alias) is None, alias
 
     def test_describe_many_tells_known_from_unknown_apps(self, apps: Apps) -> None:
         """One app that is gone must not hide the others."""

@@ -65,6 +65,7 @@ class OutageTests(ContractBase):
             self.needs(Capability.RESULT)
         app_id = apps.start(apps.sh("echo up; sleep 60"))
         apps.until_running(app_id)
+        apps.until_written(app_id, "up")
         known = apps.scheduler
         if call == "describe_native" and known.describe_native(app_id) is None:
             pytest.skip("the engine keeps no request")

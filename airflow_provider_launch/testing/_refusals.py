@@ -41,7 +41,7 @@ class RefusalTests(ContractBase):
             with self.refused("trainer", "mount", apps.scheduler.backend):
                 apps.dryrun(role, app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_bound_directory_is_there_and_read_only(self, apps: Apps) -> None:
         """Data of the host must be seen, and must be safe where that was asked for."""
@@ -77,7 +77,7 @@ class RefusalTests(ContractBase):
             with self.refused("trainer", "gpu", apps.scheduler.backend):
                 apps.dryrun(role, app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_device_that_nobody_knows_is_refused(self, apps: Apps) -> None:
         """A misspelt device would be missing where it is needed."""
@@ -86,7 +86,7 @@ class RefusalTests(ContractBase):
         with self.refused("trainer", "no-such-device", apps.scheduler.backend):
             apps.dryrun(apps.sh("true", "trainer", resource=resource), app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_workspace_is_refused_where_it_cannot_be_mirrored(self, apps: Apps, tmp_path: Any) -> None:
         """The replicas would run the code of yesterday."""
@@ -109,7 +109,7 @@ class RefusalTests(ContractBase):
         with runner, pytest.raises(InvalidRunConfigException, match="no_such_option"):
             runner.dryrun(app, backend, {**apps.cfg, "no_such_option": 1}, app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_wrong_value_of_an_option_is_refused(self, apps: Apps) -> None:
         """Whatever the option: the error names it, before anything is launched."""
@@ -121,7 +121,7 @@ class RefusalTests(ContractBase):
             with pytest.raises(InvalidAppError, match=name):
                 apps.dryrun(apps.sh("true"), app_id=app_id, **{name: object()})
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_every_declared_default_is_accepted(self, apps: Apps) -> None:
         """What is printed as default can be written down as such."""

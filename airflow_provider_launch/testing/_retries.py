@@ -36,7 +36,7 @@ class RetryTests(ContractBase):
             with self.refused("trainer", "retry_policy", policy.value, apps.scheduler.backend):
                 apps.dryrun(role, app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     @pytest.mark.parametrize("policy", list(RetryPolicy))
     def test_any_policy_is_accepted_without_retries(self, apps: Apps, policy: RetryPolicy) -> None:

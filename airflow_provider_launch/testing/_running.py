@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, UnknownAppException
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, replicas
 
@@ -123,6 +123,19 @@ class RunningTests(ContractBase):
         assert replica.exit_code == code
         assert f"SIG{name}" in f"{replica.reason} {found.msg}"
 
+    def test_what_a_program_writes_about_its_failure_is_told(self, apps: Apps) -> None:
+        """PyTorch writes the exception there; without it people search through logs."""
+        script = (
+            'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
+            'echo \'{"message": "no such column"}\' > $TORCHELASTIC_ERROR_FILE; exit 3'
+        )
+        found = apps.run(apps.sh(script), apps.sh("true", "other"))
+        if replicas(found)["main", 0].exit_code == 9:
+            pytest.skip("the scheduler names no TORCHELASTIC_ERROR_FILE")
+
+        assert "no such column" in found.structured_error_msg
+        assert "no such column" in replicas(found)["main", 0].structured_error_msg
+
     def test_each_replica_has_its_own_exit_code(self, apps: Apps) -> None:
         """Only the code of the right replica leads to the cause."""
         script = f"test {macros.replica_id} = 1 || exit 0; sleep 1; exit 9"
@@ -180,6 +193,17 @@ class RunningTests(ContractBase):
 
         assert found.state is AppState.SUCCEEDED
         assert [role.metadata for role in found.roles] == [note]
+
+    def test_notes_about_the_app_are_kept(self, apps: Apps) -> None:
+        """Whoever finds an app by its handle wants to know whose it is."""
+        note = {"team": "speech", "ticket": 17}
+        app = AppDef("contract", [apps.sh("true")], metadata=dict(note))
+        app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg, app_id=apps.new_id()))
+        apps.end(app_id)
+        found = apps.another().describe(app_id)
+
+        assert found is not None
+        assert {key: found.metadata.get(key) for key in note} == note
 
     def test_dollars_that_are_no_macros_are_kept(self, apps: Apps) -> None:
         """`${HOME}` is for the program's own shell; only `$$` has a meaning, that of one `$`."""
@@ -264,7 +288,7 @@ class RunningTests(ContractBase):
         try:
             apps.start(apps.sh("echo longer", "z"), app_id=longer)
         except AppConflictError:
-            assert apps.exists_nowhere(longer)
+            assert apps.traces(longer) == []
         else:
             assert apps.end(longer).state is AppState.SUCCEEDED
             assert apps.lines(longer, "z") == ["longer\n"]
@@ -332,6 +356,28 @@ class RunningTests(ContractBase):
 
         assert apps.another().result(app_id) == {"loss": 0.5, "where": "naïve"}
 
+    def test_result_is_that_of_the_first_replica(self, apps: Apps) -> None:
+        """All replicas run the same program; whose document counts must not be chance."""
+        self.needs(Capability.RESULT)
+        script = (
+            'test $LAUNCH_ROLE/$LAUNCH_REPLICA_ID = main/0 || sleep 1; test -z "$LAUNCH_RESULT_PATH" || '
+            'echo "\\"$LAUNCH_ROLE/$LAUNCH_REPLICA_ID\\"" > $LAUNCH_RESULT_PATH'
+        )
+        app_id = apps.start(apps.sh(script, num_replicas=2), apps.sh(script, "other", num_replicas=2))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.scheduler.result(app_id) == "main/0"
+
+    def test_result_of_a_failed_attempt_is_none(self, apps: Apps) -> None:
+        """It may have found out something that is not true."""
+        self.needs(Capability.RESULT)
+        self.needs(Capability.REPLICA_RETRY)
+        script = "test $LAUNCH_ATTEMPT != 0 || { echo 1 > $LAUNCH_RESULT_PATH; exit 3; }"
+        app_id = apps.start(apps.sh(script, max_retries=1, retry_policy=RetryPolicy.REPLICA))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.scheduler.result(app_id) is None
+
     def test_no_result_is_none(self, apps: Apps) -> None:
         """Most apps have no result, and that is no error."""
         app_id = apps.start(apps.sh("true"))
@@ -340,7 +386,9 @@ class RunningTests(ContractBase):
         assert apps.scheduler.result(app_id) is None
 
     @pytest.mark.parametrize(
-        "script", ["echo nope > $LAUNCH_RESULT_PATH", "head -c 5000 /dev/zero | tr '\\000' 1 > $LAUNCH_RESULT_PATH"]
+        "script",
+        ["echo nope > $LAUNCH_RESULT_PATH", "printf '\"%05000d\"' 0 > $LAUNCH_RESULT_PATH"],
+        ids=["broken", "large"],
     )
     def test_broken_or_large_result_is_an_error(self, apps: Apps, script: str) -> None:
         """Half a result, silently taken for none, would be worse than an error."""
@@ -408,7 +456,7 @@ class RunningTests(ContractBase):
         app_id = apps.new_id()
         apps.dryrun(apps.sh("true"), app_id=app_id)
 
-        assert apps.exists_nowhere(app_id)
+        assert apps.traces(app_id) == []
 
     def test_dry_run_needs_no_engine(self, apps: Apps, unreachable_params: dict[str, Any] | None) -> None:
         """A DAG is tested where no cluster is."""

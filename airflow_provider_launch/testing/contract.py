@@ -41,6 +41,11 @@ _TOLD = frozenset(
 """What a backend tells about itself. All else is the contract, or what its tests look with."""
 
 
+def _is_fixture(value: object) -> bool:
+    # An object of its own since pytest 8.4, a function with a mark before.
+    return type(value).__name__ == "FixtureFunctionDefinition" or hasattr(value, "_pytestfixturefunction")
+
+
 class SchedulerContract(
     RunningTests,
     EndingTests,
@@ -75,6 +80,11 @@ class SchedulerContract(
                 f"{cls.__name__} overrides {', '.join(changed)}; a test of the contract cannot be changed, nor what "
                 f"it relies on: name the test in `xfail` with the reason, or choose another name for yours"
             )
+        for name in sorted(_TOLD):
+            is_fixture = _is_fixture(inspect.getattr_static(SchedulerContract, name, None))
+            if _is_fixture(inspect.getattr_static(cls, name, None)) != is_fixture:
+                kind = "a fixture, so decorate a method with `pytest.fixture`" if is_fixture else "no fixture"
+                raise TypeError(f"{cls.__name__}.{name} must be {kind}; see the page on testing a scheduler")
         for name, reason in cls.xfail.items():
             if name.partition("[")[0] not in tests:
                 raise TypeError(f"{cls.__name__}.xfail names {name!r}, which is no test of the contract")

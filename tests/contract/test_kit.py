@@ -226,9 +226,29 @@ def test_what_tests_rely_on_cannot_be_overridden(name):
 
 
 def test_what_a_backend_tells_about_itself_may_be_overridden():
-    names = ("params", "unreachable_params", "image", "resource", "cfg", "engine", "create")
+    names = ("params", "unreachable_params", "image", "program_with_a_blank", "resource", "cfg", "engine")
+    told = {name: pytest.fixture(lambda: None) for name in names}
 
-    assert type("TestMine", (SchedulerContract,), {name: lambda *_: None for name in names})
+    assert type("TestMine", (SchedulerContract,), {**told, "create": lambda **_: None, "timeout_s": 5.0})
+
+
+@pytest.mark.parametrize("name", ["params", "unreachable_params", "image", "resource", "cfg", "engine"])
+def test_what_is_a_fixture_must_be_one(name):
+    """Else every test ends in error, far from the cause."""
+    with pytest.raises(TypeError, match=rf"TestMine\.{name} must be a fixture"):
+        type("TestMine", (SchedulerContract,), {name: {}})
+
+
+def test_what_is_no_fixture_must_be_none():
+    with pytest.raises(TypeError, match=r"TestMine\.capabilities must be no fixture"):
+        type("TestMine", (SchedulerContract,), {"capabilities": pytest.fixture(lambda: None)})
+
+
+def test_a_scheduler_that_removes_no_records_is_not_waited_for(tmp_path):
+    """The tests of `delete` tell it; else each of all tests would wait in vain, and end in error."""
+    found = run_test("OnlyCancels", "test_exit_code_is_reported[7]", tmp_path)
+
+    assert [report.outcome for report in found.reports] == ["passed"], found.texts()
 
 
 def test_further_tests_may_be_added():

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import subprocess
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import InvalidAppError, UnknownAppException
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -217,6 +218,12 @@ class DeletesIntoABin(Threads):
 
 
 @caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
+class OnlyCancels(Threads):
+    timeout_s = 4
+    _delete_existing = Scheduler._delete_existing
+
+
+@caught_by("test_delete_can_be_repeated_and_ignores_unknown_apps")
 class RaisesAtTheDeleteOfUnknownApps(Threads):
     def delete(self, app_id: str) -> None:
         if not self.exists(app_id):
@@ -271,6 +278,14 @@ class RefusesOddIds(Threads):
         if not all(_APP_ID.fullmatch(app_id) for app_id in ids):
             raise InvalidAppError("no such id")
         return super().describe_many(ids)
+
+
+@caught_by("test_a_path_that_leads_to_an_app_is_no_name_of_it")
+class TakesIdsForPaths(Threads):
+    def describe_many(self, app_ids: Any) -> Any:
+        names = {app_id: Path(app_id).name for app_id in app_ids}
+        found = super().describe_many(names.values())
+        return {app_id: found[name] for app_id, name in names.items()}
 
 
 @caught_by("test_describe_many_tells_known_from_unknown_apps", "test_describe_many_gives_each_app_its_own_answer")

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers.api import LogChunk
-from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.schedulers.api import LogChunk, spec_hash
+from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.testing._base import until
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -58,6 +58,22 @@ class ChangesOddIds(Threads):
     def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
         valid = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in app_id or "")
         return super()._submit_dryrun(app, cfg, app_id=valid[:100].strip("-") or None)
+
+
+@caught_by("test_id_of_the_operator_is_taken")
+class TakesShortIdsOnly(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        if len(app_id or "") > 30:
+            raise InvalidAppError(f"app id {app_id!r} is too long; use up to 30 characters")
+        return super()._submit_dryrun(app, cfg, app_id=app_id)
+
+
+@caught_by("test_same_id_with_another_option_is_a_conflict")
+class ComparesAppsOnly(Threads):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        info.request["spec_hash"] = spec_hash(app, {})
+        return info
 
 
 class _SecondLife(AppThread):

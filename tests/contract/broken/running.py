@@ -111,6 +111,18 @@ class TellsEveryFailureAs1(ChangesReplicas):
         replica.exit_code = replica.exit_code and 1
 
 
+@caught_by("test_what_a_program_writes_about_its_failure_is_told")
+class TellsNothingThatAProgramWrote(Local):
+    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> bool:
+        return True
+
+
+@caught_by("test_notes_about_the_app_are_kept")
+class ForgetsNotes(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        found.metadata = {}
+
+
 @caught_by("test_signal_is_reported[TERM-143]", "test_signal_is_reported[KILL-137]")
 class TellsSignalsAsPythonDoes(ChangesReplicas):
     def told_of(self, replica: ReplicaStatus) -> None:
@@ -343,19 +355,47 @@ class ForgetsTheResult(Local):
         return None
 
 
+@caught_by("test_result_is_that_of_the_first_replica")
+class HandsBackTheLatestDocument(Local):
+    """Every replica may write one."""
+
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        image = app.roles[0].image
+        with_env(info.request, lambda number: {"LAUNCH_RESULT_PATH": f"{image}/{app_id}-{number}.result"})
+        return info
+
+    def result(self, app_id: str) -> Any:
+        app = self._records.app(app_id)
+        found = Path(app["request"]["roles"][0]["image"]).glob(f"{app_id}-*.result")
+        return json.loads(max(found, key=lambda path: path.stat().st_mtime).read_text())
+
+
 @caught_by("test_no_result_is_none")
 class InventsAResult(Threads):
     def result(self, app_id: str) -> Any:
         return {}
 
 
-@caught_by("test_broken_or_large_result_is_an_error")
+@caught_by("test_broken_or_large_result_is_an_error[broken]", "test_broken_or_large_result_is_an_error[large]")
 class TakesABrokenResultForNone(Local):
     def result(self, app_id: str) -> Any:
         try:
             return super().result(app_id)
         except LaunchError:
             return None
+
+
+@caught_by(
+    "test_broken_or_large_result_is_an_error[large]",
+    "test_result_of_a_failed_attempt_is_none",
+)
+class HandsBackAnyDocument(Local):
+    def result(self, app_id: str) -> Any:
+        found = sorted(
+            (Path(self.root) / "apps" / app_id / "run").rglob("result"), key=lambda path: path.stat().st_mtime
+        )
+        return json.loads(found[-1].read_text()) if found else None
 
 
 @caught_by("test_result_of_an_unknown_app_is_an_error")
