@@ -35,6 +35,8 @@ class Fault:
     """Counted from 1, from when the fault was added."""
     times: int | None = 1
     """None means from then on."""
+    may_miss: bool = False
+    """Whether the test is as good if no request has it; else that is an error at the end of the test."""
     matched: int = 0
     hits: int = 0
     """Requests that had the fault so far."""

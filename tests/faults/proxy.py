@@ -182,6 +182,7 @@ class FaultProxy:
         self._threads: list[threading.Thread] = []
         self._sockets: set[socket.socket] = set()
         self._faults: list[Fault] = []
+        self._added: list[Fault] = []
         self._gates: list[tuple[re.Pattern[str], threading.Event]] = []
         self._clock: Clock | None = None
         self._closing = False
@@ -217,12 +218,18 @@ class FaultProxy:
         """From now on break what the fault says. Of several faults for one request the first one acts, all count."""
         with self._lock:
             self._faults.append(fault)
+            self._added.append(fault)
         return fault
 
     def clear(self) -> None:
         """Forget all faults."""
         with self._lock:
             self._faults.clear()
+
+    def missed(self) -> list[Fault]:
+        """Return the faults that no request had: the test has not seen what it was written for."""
+        with self._lock:
+            return [fault for fault in self._added if not fault.hits and not fault.may_miss]
 
     def matching(self, method: str | None = None, path: str = "") -> list[Request]:
         """Return the requests so far whose method is this and whose path matches."""

@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -328,15 +329,28 @@ def test_refused_ends_streams_that_run(proxy, session, url):
 
 
 def test_a_stall_holds_what_matches_and_lets_it_go_afterwards(proxy, server, session, url):
-    with session.get(f"{url}/stream", stream=True, timeout=10) as answer:
+    with session.get(f"{url}/stream", stream=True, timeout=10) as answer, ThreadPoolExecutor(1) as pool:
         lines = answer.iter_lines(chunk_size=None)
         assert next(lines) == b"line0"
         with proxy.stalled("/stream"):
             server.more.set()
+            begun = pool.submit(next, lines)
             assert session.get(f"{url}/other").ok
             with pytest.raises(requests.ReadTimeout):
                 session.get(f"{url}/stream", timeout=0.3)
-        assert next(lines) == b"line1"
+            assert not begun.done()
+        assert begun.result(10) == b"line1"
+
+
+def test_a_fault_that_no_request_had_is_told(proxy, session, url):
+    """Also one that was cleared: the fixtures of the engines end such a test in error."""
+    proxy.add(Fault(error(500), path="/other"))
+    missed = proxy.add(Fault(error(500), path="/other", nth=2))
+    proxy.add(Fault(error(500), path="/never", may_miss=True))
+
+    assert session.get(f"{url}/other").status_code == 500
+    proxy.clear()
+    assert proxy.missed() == [missed]
 
 
 def test_the_end_of_the_proxy_ends_all_connections(server, session):

@@ -71,3 +71,4 @@ def docker_proxy(docker_engine: DockerEngine) -> Iterator[FaultProxy]:
     with FaultProxy(docker_engine.host) as proxy:
         yield proxy
     docker_engine.remove_made(proxy)
+    assert not proxy.missed()

@@ -112,6 +112,7 @@ def kubernetes_proxy(kubernetes_engine: KubernetesEngine, kubernetes_namespace: 
     """A proxy in front of the API server."""
     with kubernetes_engine.proxy(namespace=kubernetes_namespace) as proxy:
         yield proxy
+    assert not proxy.missed()
 
 
 @pytest.fixture
