@@ -99,14 +99,30 @@ class Daemon:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
             )
+        try:
+            self._wait_until_it_answers(self._process, timeout_s)
+        except BaseException:
+            self._give_up(self._process)
+            raise
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while reason := answers(self.host):
-            if (code := self._process.poll()) is not None:
+            if (code := process.poll()) is not None:
                 raise EngineError(f"dockerd ended with {code}; its last words: {self.last_words()}")
             if time.monotonic() > deadline:
-                self.stop()
                 raise EngineError(f"dockerd does not answer after {timeout_s:.0f} s ({reason}): {self.last_words()}")
             time.sleep(0.1)
+
+    def _give_up(self, process: subprocess.Popen[bytes], timeout_s: float = 20.0) -> None:
+        """End a daemon that was just started: it may have written no pid file yet."""
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._process = None
 
     @property
     def _pid_files(self) -> list[tuple[Path, str]]:

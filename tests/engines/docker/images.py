@@ -20,6 +20,7 @@ import docker
 from docker.errors import APIError, ImageNotFound
 
 from tests.engines.docker.daemon import EngineError
+from tests.engines.docker.packages import needs_libraries
 
 __all__ = ["BUSYBOX", "PRINTS_ITS_ARGS", "PYTHON", "Content", "busybox", "busybox_content", "python", "python_content"]
 
@@ -157,7 +158,7 @@ def _busybox() -> Path:
     program = shutil.which("busybox")
     if program is None:
         raise EngineError("the image of the tests is made from busybox: apt-get install busybox-static")
-    if subprocess.run(["ldd", program], check=False, capture_output=True).returncode == 0:
+    if needs_libraries(program):
         raise EngineError(f"{program} needs libraries; the image of the tests needs: apt-get install busybox-static")
     return Path(program)
 

@@ -74,16 +74,22 @@ class PrivateDocker:
         self.daemon.kill()
 
     def __enter__(self) -> Self:
-        self._make_network()
         try:
+            self._make_network()
             self.start()
         except BaseException:
-            self.__exit__()
+            self._remove()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Remove all containers, end the daemon, and remove its files and network."""
+        try:
+            self._remove_containers()
+        finally:
+            self._remove()
+
+    def _remove_containers(self) -> None:
         if self.daemon.pid is None:
             # Containers may have outlived it, and only a daemon can end them.
             with contextlib.suppress(EngineError):
@@ -92,9 +98,13 @@ class PrivateDocker:
             with contextlib.closing(self.client()) as client:
                 for container in client.containers.list(all=True):
                     container.remove(force=True)
-        self.daemon.stop()
-        unmount_below(self._network)
-        self.daemon.remove()
+
+    def _remove(self) -> None:
+        try:
+            self.daemon.stop()
+        finally:
+            unmount_below(self._network)
+            self.daemon.remove()
 
     def _make_network(self) -> None:
         # A file keeps the namespace while no daemon is in it, so that a bridge outlives its daemon.

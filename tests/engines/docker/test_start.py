@@ -40,7 +40,7 @@ def test_start_and_stop_by_hand(checkout):
         LAUNCH_REQUIRE_ENGINES=docker $0 -m pytest -q -o cache_dir=/var/tmp/cache tests/engines/docker/test_images.py
         $0 -m tests.engines.docker status
         $0 -m tests.engines.docker stop; $0 -m tests.engines.docker stop
-        pidof dockerd containerd || ls /run /var/tmp
+        pidof dockerd containerd && echo LEFT; ls /run /var/tmp
     """
     done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable)
 
@@ -49,7 +49,7 @@ def test_start_and_stop_by_hand(checkout):
     assert lines[:6] == [host, host, "1", host, "launch-busybox:local", "launch-python:local"], done
     assert " passed" in done.stdout
     assert lines[lines.index(host, 6) :][:3] == [host, "stopped", "none of ours runs"]
-    assert "launch-docker" not in lines
+    assert not {"launch-docker", "LEFT"} & set(lines)
 
 
 def test_start_after_a_daemon_that_was_killed(checkout):
@@ -66,20 +66,57 @@ def test_start_after_a_daemon_that_was_killed(checkout):
     assert done.stdout.splitlines() == ["DOCKER_HOST=unix:///run/launch-docker/docker.sock", "stopped"], done
 
 
+INTERRUPTING_DOCKERD = f"""#!{sys.executable}
+import os, signal, socket, sys, time
+
+open("/var/tmp/pid", "w").write(str(os.getpid()))
+host = next(flag for flag in sys.argv if flag.startswith("--host=unix://"))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(host.removeprefix("--host=unix://"))
+listener.listen()
+# Who asks has started the daemon, and waits until it answers.
+listener.accept()
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+def test_a_start_that_is_interrupted_leaves_no_daemon(checkout):
+    """It has a session of its own, so Ctrl-C does not reach it, and no pid file yet."""
+    script = """
+        mkdir /var/tmp/bin
+        echo "$2" >/var/tmp/bin/dockerd
+        chmod +x /var/tmp/bin/dockerd
+        PATH=/var/tmp/bin:$PATH $0 -c "$1"
+        test -s /var/tmp/pid && ! kill -0 $(cat /var/tmp/pid) && echo ENDED
+    """
+    # Who runs in the background may be deaf to Ctrl-C, and so are the processes that it starts.
+    start = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["", "start"]
+runpy.run_module("tests.engines.docker", run_name="__main__")
+"""
+    done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable, start, INTERRUPTING_DOCKERD)
+
+    assert "KeyboardInterrupt" in done.stderr
+    assert done.stdout.splitlines() == ["ENDED"], done
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_session_starts_what_it_requires_and_stops_it(checkout, workers):
     """One daemon for all workers, and none afterwards."""
     script = """
         busybox ip link set lo up
         $0 -m pytest -q -o cache_dir=/var/tmp/cache -n $1 tests/engines/docker/test_images.py
-        pidof dockerd containerd || ls /run /var/tmp
+        pidof dockerd containerd && echo LEFT; ls /run /var/tmp
     """
     done = run(checkout, *EMPTY, *ALONE, "sh", "-c", script, sys.executable, workers, LAUNCH_REQUIRE_ENGINES="docker")
 
     assert " passed in " in done.stdout, done
     assert "failed" not in done.stdout
     assert "skipped" not in done.stdout
-    assert "launch-docker" not in done.stdout.splitlines()
+    assert not {"launch-docker", "LEFT"} & set(done.stdout.splitlines())
 
 
 def test_there_is_never_a_second_daemon(checkout, docker_engine):

@@ -153,9 +153,9 @@ class Cluster:
     def start(self) -> None:
         """Start all programs, and wait until a pod can run and find others by name."""
         self.stop()
-        self._write_files()
-        self.host.prepare()
         try:
+            self._write_files()
+            self.host.prepare()
             self.etcd.start()
             self.containerd.start()
             self.api_server.start()

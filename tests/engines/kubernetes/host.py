@@ -29,11 +29,18 @@ SYSCTLS = [
 # Where kubelet, containerd and the CNI library leave something, whatever they are told.
 FOLDERS = ["/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/var/log/pods"]
 CGROUPS = Path("/sys/fs/cgroup")
+# The kubelet looks for these below the root; systemd turns on only what its services ask for. Not there with cgroup v1.
+CONTROL = CGROUPS / "cgroup.subtree_control"
+CONTROLLERS = ["cpu", "cpuset", "memory", "pids"]
 
 
 def run(*command: str, check: bool = True) -> str:
-    """Run a command of the system and return what it says."""
+    """Run a command of the system and return what it says; without `check` it may also be missing."""
     env = os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "LC_ALL": "C"}
+    if not shutil.which(command[0], path=env["PATH"]):
+        if check:
+            raise EngineError(f"there is no {command[0]}")
+        return ""  # then there is nothing of it to put back
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if check and done.returncode != 0:
         raise EngineError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -64,16 +71,17 @@ class Host:
         if not self.saved.exists():
             before = {name: path.read_text() for name in SYSCTLS if (path := Path("/proc/sys", name)).exists()}
             missing = [name for name in FOLDERS if not Path(name).exists()]
-            self.saved.write_text(json.dumps({"sysctls": before, "missing": missing}))
+            on = CONTROL.read_text().split() if CONTROL.exists() else CONTROLLERS
+            off = [name for name in CONTROLLERS if name not in on]
+            self.saved.write_text(json.dumps({"sysctls": before, "missing": missing, "controllers": off}))
         # Not loopback, and needs no interface of its own.
         if f" {self.address}/32 " not in ip("-o", "address", "show", "dev", "lo"):
             ip("address", "add", f"{self.address}/32", "dev", "lo")
         # Docker sets the policy to DROP; pods could then not reach each other.
         if not self._rule("-C"):
             self._rule("-I")
-        if (CGROUPS / "cgroup.controllers").exists():
-            # The kubelet looks for these below; systemd turns on only what its services ask for.
-            (CGROUPS / "cgroup.subtree_control").write_text("+cpu +cpuset +memory +pids")
+        if CONTROL.exists():
+            CONTROL.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
         for folder in self._cgroups(make=True):
             folder.mkdir(exist_ok=True)
 
@@ -94,6 +102,9 @@ class Host:
                     Path("/proc/sys", name).write_text(value)
         for name in before["missing"]:
             shutil.rmtree(name, ignore_errors=True)
+        for name in before["controllers"]:
+            with contextlib.suppress(OSError):  # somebody else uses it by now
+                CONTROL.write_text(f"-{name}")
         self.saved.unlink()
 
     def forget(self, network: str, data: Path, run: Path) -> None:
@@ -131,7 +142,7 @@ class Host:
 
     def _cgroups(self, *, make: bool = False) -> list[Path]:
         """Return our folder in each hierarchy that has it, or with `make` in each hierarchy."""
-        if (CGROUPS / "cgroup.controllers").exists():
+        if CONTROL.exists():
             roots = [CGROUPS]
         else:
             roots = [one for one in CGROUPS.iterdir() if one.is_dir() and not one.is_symlink() and one.is_mount()]
@@ -139,11 +150,13 @@ class Host:
 
     def _rule(self, action: str) -> bool:
         words = ["iptables", "-w", action, "FORWARD", "-i", self.bridge, "-o", self.bridge, "-j", "ACCEPT"]
-        env = os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-        done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
-        if done.returncode != 0 and action == "-I":
-            raise EngineError(f"{' '.join(words)}: {done.stderr.strip()}")
-        return done.returncode == 0
+        try:
+            run(*words)
+        except EngineError:
+            if action == "-I":
+                raise
+            return False
+        return True
 
 
 def _kubelets() -> list[int]:

@@ -140,8 +140,9 @@ def _go(wanted: str) -> str:
         raise EngineError(f"the cluster of the tests is built from Go modules, and there is no go: {cure}")
     # Asked outside of the module, where no other Go is fetched yet.
     told = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], cwd="/", check=True, capture_output=True, text=True)
-    has, toolchain = told.stdout.split()
-    if _numbers(has) < _numbers(wanted) and toolchain == "local":
+    has, toolchain = told.stdout.splitlines()
+    # Before 1.21 it fetches no other, and its line for that setting is empty.
+    if _numbers(has) < _numbers(wanted) and toolchain in {"", "local"}:
         raise EngineError(f"the cluster of the tests needs Go {wanted}, {go} is {has}: {cure}")
     return go
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 GO = """#!/bin/sh
-if [ "$1" = env ]; then echo {version}; echo local; exit; fi
+if [ "$1" = env ]; then echo {version}; echo {toolchain}; exit; fi
 echo "$@" >> {log}
 while [ "$1" != -o ]; do shift; done
 sleep 0.05
@@ -21,10 +21,12 @@ PROGRAMS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 @pytest.fixture
 def build(checkout, tmp_path):
-    def build(version: str = "go1.99.1", build: str = 'echo built > "$2"') -> subprocess.Popen[str]:
+    def build(
+        version: str = "go1.99.1", toolchain: str = "local", build: str = 'echo built > "$2"'
+    ) -> subprocess.Popen[str]:
         go = tmp_path / "bin/go"
         go.parent.mkdir(exist_ok=True)
-        go.write_text(GO.format(version=version, log=tmp_path / "log", build=build))
+        go.write_text(GO.format(version=version, toolchain=toolchain, log=tmp_path / "log", build=build))
         go.chmod(0o755)
         env = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
         command = [sys.executable, "-m", "tests.engines.kubernetes", "build"]
@@ -57,12 +59,14 @@ def test_what_is_built_stays(build, tmp_path):
     assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
 
 
-def test_an_old_compiler_is_refused_with_the_cure(build):
-    out, said = build(version="go1.19.8").communicate()
+@pytest.mark.parametrize(("version", "toolchain"), [("go1.19.8", ""), ("go1.24.1", "local")])
+def test_an_old_compiler_is_refused_with_the_cure(build, version, toolchain):
+    """One that is older than the setting says nothing of it."""
+    out, said = build(version, toolchain).communicate()
 
     assert out == ""
     assert "needs Go 1.26" in said
-    assert "go1.19.8" in said
+    assert version in said
     assert "LAUNCH_TEST_KUBECONFIG" in said
 
 

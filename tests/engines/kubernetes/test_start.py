@@ -21,7 +21,7 @@ ALONE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mo
 STATE = """
 import json, subprocess
 from pathlib import Path
-from tests.engines.kubernetes.host import FOLDERS, SYSCTLS
+from tests.engines.kubernetes.host import CGROUPS, CONTROL, FOLDERS, SYSCTLS
 from tests.engines.kubernetes.process import alive, until
 def said(*words): return subprocess.run(words, capture_output=True, text=True).stdout
 def state():
@@ -32,7 +32,8 @@ def state():
         "links": said("ip", "-o", "link").count("\\n"),
         "folders": [name for name in FOLDERS if Path(name).exists()],
         "own": [str(path) for root in ("/run", "/var/tmp") for path in Path(root).glob("NAME") if path.exists()],
-        "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob("*/NAME")],
+        "cgroups": [str(path) for path in [*CGROUPS.glob("NAME"), *CGROUPS.glob("*/NAME")]],
+        "controllers": CONTROL.read_text().split() if CONTROL.exists() else [],
         "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if "NAME" in line],
         "processes": [
             path.read_text()
@@ -114,7 +115,7 @@ by_hand("stop")
     assert after == before
     assert not before["processes"]
     # The cluster had indeed changed all that.
-    assert {name for name in between if between[name] == before[name]} <= {"folders"}
+    assert {name for name in between if between[name] == before[name]} <= {"folders", "controllers"}
     (seconds,) = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("SECONDS")]
     assert float(seconds[0]) < 60
     assert float(seconds[1]) < 10
