@@ -107,7 +107,7 @@ with ExitStack() as stack:
             asked,
             "/min",
             limit=PER_MINUTE,
-            note=f"one poller, each {INTERVAL_S:g} s; peer: 30 each",
+            note=f"one poller, each {INTERVAL_S:g} s",
         )
         own, server = (100 * used["direct"][kind] / SECONDS for kind in (1, 2))
         # Without the proxy, which is one of our threads.

@@ -15,11 +15,13 @@ LINE = re.compile(rb"step (\d+): loss 0\.12345, accuracy 0\.98, of usual length\
 
 def wrong(log: Path, lines: int) -> int:
     """Return how many of the lines are missing, more than once there, or out of order; the log is removed."""
-    expected = bad = 0
+    seen = bytearray(lines)
+    last, bad = -1, 0
     with log.open("rb") as records:
         for record in records:
             if found := LINE.search(record):
-                bad += int(found[1]) != expected
-                expected = int(found[1]) + 1
+                number = int(found[1])
+                bad += seen[number] or number < last
+                seen[number], last = True, number
     log.unlink()
-    return bad + max(0, lines - expected)
+    return bad + seen.count(False)

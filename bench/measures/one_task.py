@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,15 @@ def resumed(asked: DeferTask) -> dict[str, Any]:
     return {"next_method": asked.next_method, "next_kwargs": serialize(kwargs)}
 
 
+@contextlib.contextmanager
+def removed_afterwards(apps: list[str]) -> Iterator[None]:
+    """Remove what the peer left on the Docker engine, and these apps of ours."""
+    try:
+        yield
+    finally:
+        docker_engine.remove(f"{docker_engine.LABEL}={os.getpid()}", *(f"launch.io/app-id={app_id}" for app_id in apps))
+
+
 def main() -> None:
     side, rounds, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     name, _, deferrable = side.partition("-")
@@ -132,7 +142,8 @@ def main() -> None:
         pass  # imports time tables
     path = Path(os.environ["BENCH_HOME"], f"{os.getpid()}.log")
     apps: list[str] = []
-    with path.open("wb") as sink:
+    on_docker = name in {"ours", "peer"}
+    with path.open("wb") as sink, removed_afterwards(apps) if on_docker else contextlib.nullcontext():
         configure_logging(json_output=True, output=sink, sending_to_supervisor=True)
         for number in range(rounds):
             task_id = f"t{os.getpid()}-{number}"
@@ -150,8 +161,6 @@ def main() -> None:
             if handle := answers.xcoms.get((task_id, "handle")):
                 apps.append(str(handle).strip('"').rpartition("/")[2])
     print(f"LOG {path}", flush=True)
-    if name in {"ours", "peer"}:
-        docker_engine.remove(f"{docker_engine.LABEL}={os.getpid()}", *(f"launch.io/app-id={app_id}" for app_id in apps))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,11 @@ def docker_run(script: str) -> Cost | None:
     label = f"{docker_engine.LABEL}=cli-{os.getpid()}"
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = ["docker", "run", "--label", label, docker_engine.IMAGE, "sh", "-c", script]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    docker_engine.remove(label)
+    try:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    finally:
+        docker_engine.remove(label)
     return {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 

@@ -61,7 +61,7 @@ other = peer()
 last, waiting = ours["stages"][-1], empty["stages"][-1]
 pods: dict[str, Any] = other[0]["stages"][-1] if other else {}
 what = f"{last['count']} apps"
-note = f"peer: {PODS} pods, KubernetesPodTrigger, {other[1]}" if other else ""
+note = f"one run each; peer: {PODS} pods at another API, KubernetesPodTrigger, {other[1]}" if other else "one run"
 alone = f"{waiting['count']} triggers that only wait: "
 
 
@@ -123,5 +123,6 @@ for share, limit in ((0.5, None), (0.99, interval + 0.2)):
         quantile(ours["ends"], share),
         limit=limit,
         peer=quantile(theirs, share) if theirs else None,
-        note=f"asked each {interval:g} s; the peer each 2 s, {PODS} pods" if theirs else f"asked each {interval:g} s",
+        note=f"of {len(ours['ends'])}, asked each {interval:g} s"
+        + (f"; the peer each 2 s, {PODS} pods" if theirs else ""),
     )

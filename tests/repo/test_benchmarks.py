@@ -22,12 +22,12 @@ def text(checkout):
 
 
 def test_page_has_the_sections_of_the_runner(bench, text):
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Machine and versions", *bench.SECTIONS]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(bench.SECTIONS)
     assert text.startswith(bench.HEAD)
 
 
 def test_page_shows_measures_that_ran_to_their_end(bench, text):
-    tables = re.findall(r"^`(\w+)`, .+\n\n((?:\|.+\n)+)", text, re.MULTILINE)
+    tables = re.findall(r"^`(\w+)`, .+:\n.* cores, .*\.\n\n((?:\|.+\n)+)", text, re.MULTILINE)
 
     assert [name for name, _ in tables] == bench.NAMES
     assert all(table.count("\n") > 2 and "FAILED" not in table for _, table in tables)
@@ -41,18 +41,19 @@ def test_a_measure_alone_leaves_what_the_page_says_of_others(bench, text):
 
     assert bench.page([], text) == text
     assert again.count("a new figure") == 1
-    assert again.count("* another machine\n") == 1
+    assert again.count("\nanother machine.\n") == 1
     others = {name: block for name, block in blocks(bench, text).items() if name != "triggers"}
     assert blocks(bench, again) == {**others, "triggers": bench.block(found).strip()}
 
 
-def test_all_measures_together_write_the_page_anew(bench, text):
-    rows = [{"what": "a new figure", "ours": 1.0, "unit": "s"}]
-    found = [{"name": name, "day": "2030-01-01", "load": 0.5, "host": "one", "rows": rows} for name in bench.NAMES]
-    again = bench.page(found, text)
+def test_a_measure_that_hangs_takes_no_other_with_it(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "MEASURES", tmp_path)
+    monkeypatch.setattr(bench, "LIMIT_S", 0.5)
+    (tmp_path / "idle.py").write_text("import time; time.sleep(60)")
+    found = bench.measure("idle")
 
-    assert re.findall(r"^\* (.+)$", again, re.MULTILINE) == ["one"]
-    assert again.count("a new figure") == len(bench.NAMES)
+    assert [row["what"] for row in found["rows"]] == ["idle: FAILED, no end after 0.5 s"]
+    assert bench.is_over(found["rows"][0])
 
 
 def blocks(bench, text):
