@@ -300,8 +300,8 @@ class Heard:
 
 
 @contextlib.contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[None]:
-    """Do something in another thread, and see that it was done."""
+def meanwhile(act: Callable[[], object], place: Place) -> Iterator[None]:
+    """Do something in another thread, and see that it was done; if it fails, the task's replicas are let go."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -309,6 +309,8 @@ def meanwhile(act: Callable[[], object]) -> Iterator[None]:
             act()
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
+            # Else the task would wait for them until the test's time is over, and nobody heard of this error.
+            place.go()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -56,7 +56,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
             began.append(time.monotonic())
             is_over.wait(60)
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         ran, events = run_to_end(task, FakeExecutionApi())
         took = time.monotonic() - began[0]
         is_over.set()
@@ -179,7 +179,7 @@ def test_long_lines_and_broken_text_are_there_once(place: Place, deferrable: boo
         heard.until("[main/0] begun")
         place.go()
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         ran, _ = run_to_end(task, FakeExecutionApi())
 
     assert ran.state == "success", ran.error
@@ -259,7 +259,7 @@ def check_masked(place: Place, script: str, deferrable: bool, another_process: A
             ran = resumed(task, api, asked, event.payload)
             texts.append(masked(heard))
         else:
-            with meanwhile(go):
+            with meanwhile(go, place):
                 ran, _ = run_to_end(task, api)
             texts = [masked(heard)]
 

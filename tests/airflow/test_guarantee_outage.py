@@ -42,7 +42,7 @@ def test_an_outage_is_told_once_and_survived(place: Place, outage: str, deferrab
         heard.until("the scheduler answers again")
         place.go()
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         ran, events = run_to_end(task, FakeExecutionApi())
 
     assert ran.state == "success", (ran.error, ran.lines)
@@ -64,7 +64,7 @@ def test_an_outage_beyond_the_bound_fails_and_the_app_is_left(place: Place, outa
         with place.outages[outage]():
             is_over.wait(60)
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         first, events = run_to_end(task, api)
         is_over.set()
 

@@ -118,6 +118,7 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
 
     def act() -> None:
         heard.until("going on with app")
+        until(lambda: place.alive() == 1)
         events.append(run_triggers(old, during=kill))
         assert place.alive() == 1
         place.go()
@@ -127,7 +128,7 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
         # Past the resolution of the handle the trigger follows; a kill at any moment is as good.
         cancel(0, USER_ACTION)
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         second = run_task(launch(place, roles, poll_interval_s=0.05), api, try_number=2)
 
     assert events == [[[]]]
@@ -156,7 +157,7 @@ def test_a_late_deadline_of_an_older_try_spares_the_app_that_a_newer_try_has_ado
         assert state_of(place.apps()[0]) is AppState.RUNNING
         place.go()
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         second = run_task(launch(place, roles, poll_interval_s=0.05), api, try_number=2)
 
     assert second.state == "success", (second.error, second.lines)
@@ -262,6 +263,7 @@ def test_a_duration_is_a_duration_by_any_clock(
     """Guarantee 7: what counts from the start of the trigger, a sensor's timeout, needs no right clock."""
     old, _ = deferred(launch(place, place.role(WAIT), deferrable=True), FakeExecutionApi())
     trigger = AppStatusTrigger(old.handle, timeout_s=1.0, cancels_at_deadline=False, poll_interval_s=0.05)
+    until(lambda: place.alive() == 1)
     triggerer_clock(offset_s)
     began = time.monotonic()
 

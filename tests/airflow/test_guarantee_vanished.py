@@ -41,7 +41,7 @@ def test_an_app_that_vanishes_while_it_is_followed_is_a_failure(place: Place, de
         heard.until("[main/0] begun")
         place.vanish(place.apps()[0])
 
-    with Heard() as heard, meanwhile(act):
+    with Heard() as heard, meanwhile(act, place):
         ran, events = run_to_end(task, api := FakeExecutionApi())
 
     check(ran, api, place.mark)
