@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs import AppState, RetryPolicy
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -121,6 +121,23 @@ def test_of_many_logs_only_some_are_followed(kubernetes_apps, kubernetes_proxy):
     assert lines == [[f"{i}\n" for i in range(1, 7)]] * count
     assert 0 < len(followed) <= 8 + 1
     assert any("--main-0-" in path for path in followed)
+
+
+def test_an_attempt_that_never_began_hides_no_later_one(kubernetes_apps):
+    """A node may refuse a pod, and what runs before the program may fail."""
+    failures = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+    first = {
+        "name": "first",
+        "image": kubernetes_apps.image,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "test $FAILURES != 0"],
+        "env": [{"name": "FAILURES", "valueFrom": {"fieldRef": {"fieldPath": failures}}}],
+    }
+    role = kubernetes_apps.sh("echo up", max_retries=1, retry_policy=RetryPolicy.REPLICA)
+    found = kubernetes_apps.run(role, overlay={"pod": {"initContainers": [first]}})
+
+    assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    assert kubernetes_apps.lines(found.app_id) == ["up\n"]
 
 
 def test_the_log_of_a_deleted_pod_ends_and_the_app_is_still_known(kubernetes_apps):

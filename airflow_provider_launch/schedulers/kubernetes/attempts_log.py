@@ -41,6 +41,8 @@ class AttemptsLog:
                 continue
             if state.get("at") != at or state.get("uid") != pod.uid:
                 if not pod.began:
+                    if pod.over:
+                        continue  # refused by its node, or an init container failed: it has no log, and the next may
                     break
                 state = {"at": at, "uid": pod.uid}
             if state.get("done"):
