@@ -61,6 +61,21 @@ def test_times_that_are_out_of_order_cost_no_line():
     assert seen == [f"{n}\n" for n in range(1, number + 1)]
 
 
+def test_lines_of_one_time_are_told_apart():
+    """CRI-O gives one time to all that it takes out of a pipe at once, and programs repeat themselves."""
+    rng = random.Random(11)
+    written = [rng.choice(["\n", "loss 0.3\n", "epoch\n"]) for _ in range(300)]
+    log, seen, cursor = Log(), [], {}
+    for number, text in enumerate(written):
+        log.add((NOW + number // 50) * 10**9, text)
+        if rng.random() < 0.3:
+            lines, cursor, _ = read(log, cursor, limit=rng.choice([1, 30]))
+            seen += lines
+            assert read(log, cursor)[0] == written[len(seen) : number + 1]
+
+    assert seen + read(log, cursor)[0] == written
+
+
 def test_a_read_begins_some_seconds_before_its_place():
     log = Log()
     log.add(NOW * 10**9 + 5, "a\n")

@@ -2,8 +2,9 @@
 
 The log is a file that only grows, and a read gives its lines with a time of `since` or later, in the order of the file.
 The times are not in order, because stdout and stderr are copied by two threads, so "everything after the last time"
-would lose lines. A position is the last line delivered, by its time in nanoseconds and its checksum; a read begins some
-seconds before it and drops what precedes that very line. Where it is missing, the file is another one: it was rotated.
+would lose lines. A position is the last line delivered, by its time in nanoseconds, its checksum, and how many like it
+there were at that time: CRI-O gives one time to all that it takes out of a pipe at once. A read begins some seconds
+before it and drops what precedes that very line. Where it is missing, the file is another one: it was rotated.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class LineReader:
     def __init__(self, cursor: Mapping[str, Any], *, whole: bool = False) -> None:
         self._whole = whole
         last = cursor.get("last")
-        self._last: tuple[int, int] | None = (last[0], last[1]) if last else None
+        self._last: tuple[int, int, int] | None = (last[0], last[1], last[2]) if last else None
+        self._time: int | None = None
+        self._alike: dict[int, int] = {}
         self.seeking = self._last is not None
         """The place from which to go on is not found yet."""
         self.first: int | None = None
@@ -96,18 +99,21 @@ class LineReader:
         stamp = _STAMP.match(text)
         if stamp is None:
             return None  # the rest of a long line that began before the answer, and was delivered
-        time, text = self._time(stamp), text[stamp.end() :]
+        time, text = self._ns(stamp), text[stamp.end() :]
         if self.first is None:
             self.first = time
+        if time != self._time:
+            self._time, self._alike = time, {}
+        checksum = zlib.crc32(text)
+        nth = self._alike[checksum] = self._alike.get(checksum, 0) + 1
+        place = time, checksum, nth
         if self.seeking:
-            assert self._last is not None
-            if time == self._last[0] and zlib.crc32(text) == self._last[1]:
-                self.seeking = False
+            self.seeking = place != self._last
             return None
-        self._last = (time, zlib.crc32(text))
+        self._last = place
         return LogLine(text.decode("utf-8", "replace"), Stream.COMBINED, time / _NS)
 
-    def _time(self, stamp: re.Match[bytes]) -> int:
+    def _ns(self, stamp: re.Match[bytes]) -> int:
         second = (stamp[1], stamp[3])
         base = self._seconds.get(second)
         if base is None:

@@ -184,7 +184,7 @@ class LogReader:
         return Chunk(lines, after), how is _How.ENDED
 
     def _is_all(self, pod: str, cursor: dict[str, Any], settles_in_s: float) -> bool:
-        """Tell whether the log of a program that has ended goes no further than a place: one line is asked for."""
+        """Tell whether the log of a program that has ended goes no further than a place: two lines are asked for."""
         if not cursor or not self._is_last(pod, cursor):
             return False
         if not settles_in_s:
@@ -194,11 +194,13 @@ class LogReader:
         return self._is_last(pod, cursor)
 
     def _is_last(self, pod: str, cursor: dict[str, Any]) -> bool:
-        answer = self._ask(pod, LineReader({}), tail=1, complete=True)
+        answer = self._ask(pod, LineReader({}), tail=2, complete=True)
         lines: list[LogLine] = []
         how = self._take(pod, answer, lines)
         if how is _How.ENDED:
             answer.response.release_conn()
+        if len({line.time for line in lines}) < len(lines):
+            return False  # there may be more of that time, and some of them like the last
         return not answer.reader.pending and answer.reader.cursor() == cursor
 
     # ---- followed logs -----------------------------------------------------------------------------------------------
