@@ -417,6 +417,20 @@ def test_shown_requests_hide_secrets_and_are_json():
     json.loads(shown)
 
 
+def test_containers_beside_the_program_are_shown_without_their_secrets():
+    env = [{"name": "DB_PASSWORD", "value": "hush"}, {"name": "A", "value": "b"}]
+    parts = {
+        "containers": [{"name": "side", "image": "i"}],
+        "initContainers": [{"name": "a", "image": "i", "env": env}],
+    }
+    made = request(role(), overlay={"pod": parts})
+    text = format_request(made)
+
+    assert "hush" not in text
+    assert '"b"' in text
+    assert {"name": "side", "image": "i"} in job_body(made, made.roles[0], 0)["spec"]["template"]["spec"]["containers"]
+
+
 def test_the_pod_of_the_dry_run_has_the_index_that_its_variables_name():
     found = pod_body(job(role()))
 

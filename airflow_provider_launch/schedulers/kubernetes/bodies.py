@@ -134,11 +134,12 @@ def format_request(request: KubernetesRequest) -> str:
         retries = f", retries: {role.max_retries} ({role.policy})" if role.max_retries else ""
         lines.append(f"role {role.name}: {role.num_replicas} x {role.container['image']}{retries}")
         job = job_body(request, role, 0)
-        for container in job["spec"]["template"]["spec"]["containers"]:
-            values = masked_env({item["name"]: str(item.get("value", "")) for item in container.get("env", [])})
-            container["env"] = [
-                {**item, "value": values[item["name"]]} if "value" in item else item for item in container["env"]
-            ]
+        pod = job["spec"]["template"]["spec"]
+        for container in [*pod["containers"], *(pod.get("initContainers") or [])]:
+            given = container.get("env") or []
+            values = masked_env({item["name"]: str(item.get("value", "")) for item in given})
+            shown = [{**item, "value": values[item["name"]]} if "value" in item else item for item in given]
+            container.update({"env": shown} if shown else {})
         lines.append(f"POST jobs\n{_shown(job)}")
     return "\n".join(lines)
 
