@@ -10,7 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from kubernetes.config import kube_config
 
+from airflow_provider_launch.schedulers.kubernetes import access
 from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerUnavailableError
 
@@ -71,6 +73,23 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, text, word):
         with pytest.raises(InvalidAppError, match=rf"kubeconfig of the connection.*{word}.*must give") as caught:
             ask(**connection)
         assert "s3" not in str(caught.value)
+
+
+def test_a_context_is_not_ignored_where_there_is_a_service_account(tmp_path, monkeypatch):
+    """Apps would silently run in the worker's own cluster."""
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "namespace").write_text("airflow")
+    (tmp_path / "kubeconfig").write_text(kubeconfig(server="http://127.0.0.1:2"))
+    monkeypatch.setattr(access, "_SERVICE_ACCOUNT", tmp_path)
+    # As `KUBECONFIG` was when the package was imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+
+    with pytest.raises(SchedulerUnavailableError, match=r"127\.0\.0\.1:2 does not answer"):
+        ask(context="x")
+    with pytest.raises(InvalidAppError, match="no-such-context"):
+        ask(context="no-such-context")
+    with pytest.raises(InvalidAppError, match=r"in_cluster.*context"):
+        ask(context="x", in_cluster=True)
 
 
 class Empty(BaseHTTPRequestHandler):

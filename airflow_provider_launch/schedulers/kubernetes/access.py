@@ -110,8 +110,10 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> 
     """Fill in the configuration and return the namespace that belongs to it."""
     import yaml
 
-    given = connection.kubeconfig_path or connection.kubeconfig_secret
+    given = connection.kubeconfig_path or connection.kubeconfig_secret or connection.context
     inside = connection.in_cluster
+    if inside and connection.context:
+        raise ValueError(f"in_cluster is set, and so is a context of a kubeconfig, {connection.context!r}")
     if inside is None:
         inside = not given and (_SERVICE_ACCOUNT / "token").exists()
     if inside:

@@ -21,8 +21,8 @@ class KubernetesConnection(StructuredOpts):
     """Namespace of the apps. None means that of the kubeconfig's context or of the pod we run in, else `default`."""
 
     in_cluster: Optional[bool] = None
-    """Whether the service account of the pod we run in is used. None means: if there is one and no kubeconfig is
-    given."""
+    """Whether the service account of the pod we run in is used. None means: if there is one and neither a kubeconfig
+    nor a context is given."""
 
     kubeconfig_path: Optional[str] = None
     """File of the kubeconfig. None means `KUBECONFIG`, or `~/.kube/config`."""
