@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.follow import poll_many
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import ConflictError
 from airflow_provider_launch.schedulers.kubernetes.naming import Note
@@ -146,6 +147,51 @@ def test_a_policy_against_our_notes_is_told_by_who_needs_them(kubernetes_apps, p
         assert time.monotonic() < deadline
         time.sleep(0.2)
     apps.scheduler.delete(running)
+
+
+@pytest.fixture
+def dead_webhook(kubernetes_apps):
+    """Let all changes of Jobs in this namespace be asked of a webhook that does not answer."""
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    name = f"{make_unique('launch')}.tests.io"
+    hook = {
+        "name": name,
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kubernetes_apps.namespace}},
+        "rules": [{"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["jobs"]}],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+
+    @contextlib.contextmanager
+    def installed() -> Iterator[None]:
+        kubernetes_apps.call("POST", path, {"metadata": {"name": name}, "webhooks": [hook]})
+        try:
+            yield
+        finally:
+            kubernetes_apps.call("DELETE", f"{path}/{name}")
+
+    return installed
+
+
+def test_a_webhook_that_is_down_hides_one_app_and_not_all(kubernetes_apps, dead_webhook):
+    """Only who needs a change waits for it; after `unavailable_for_s` the tasks of all apps would fail."""
+    apps = kubernetes_apps
+    good = apps.start(apps.sh("exec sleep 300"))
+    bad = apps.start(apps.sh("sleep 6; exit 3"), apps.sh("exec sleep 300", "peer"))
+    for app_id in (good, bad):
+        apps.running(app_id)
+    with dead_webhook():
+        deadline = time.monotonic() + 60
+        while "webhook" not in (found := poll_many(apps.scheduler, [good, bad]))[bad].msg:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+            assert [answer.state for answer in found.values()] == [AppState.RUNNING] * 2
+    found = apps.end(bad)
+
+    assert found.state is AppState.FAILED
+    assert "exit code 3" in found.msg
+    apps.scheduler.delete(good)
 
 
 @pytest.mark.parametrize("submits", [True, False])

@@ -221,21 +221,6 @@ def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_app
     assert AppState.UNKNOWN not in seen
 
 
-def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps):
-    apps = kubernetes_apps
-    app_id = apps.start(apps.sh("sleep 300"), time_limit_s=1, overlay={"job": {"activeDeadlineSeconds": 3}})
-    deadline = time.monotonic() + 60
-    while any(pod.running for pod in apps.pods(app_id)) or not apps.pods(app_id):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-        if time.monotonic() > deadline - 50:
-            break
-    found = apps.end(app_id)
-
-    assert found.state is AppState.FAILED
-    assert "time limit" in found.msg
-
-
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
     LaunchError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -36,6 +37,8 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 4
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _PATIENCE_S = 8.0
 """How long a request is repeated that the server is too busy for."""
+_WEBHOOK_PATIENCE_S = 1.0
+"""How long one is that only a webhook has failed: the server has time for other apps, which wait meanwhile."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
@@ -62,8 +65,8 @@ class NotStartedError(LaunchError):
 class Cluster:
     """One namespace of one cluster. May be used from several threads at once.
 
-    Every method raises `SchedulerUnavailableError` when the cluster is not reached or cannot answer now, and
-    `SchedulerRejectedError` when it refuses.
+    Every method raises `SchedulerUnavailableError` when the cluster is not reached or cannot answer now,
+    `AppUnavailableError` when only a webhook could not be asked, and `SchedulerRejectedError` when it refuses.
     """
 
     def __init__(self, connection: KubernetesConnection) -> None:
@@ -234,7 +237,7 @@ class Cluster:
 
         Every request may be repeated: names are created once, and changes name the state that they change.
         """
-        deadline = time.monotonic() + min(_PATIENCE_S, self._connection.timeout_s)
+        began = time.monotonic()
         pause_s, renewed = _FIRST_PAUSE_S, False
         while True:
             response = self._sent(method, path, query, body, content_type)
@@ -250,10 +253,11 @@ class Cluster:
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
             wait_s = pause_s if wait_s is None else wait_s
-            if time.monotonic() + wait_s > deadline:
-                raise SchedulerUnavailableError(
-                    f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}"
-                )
+            is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
+            patience_s = _WEBHOOK_PATIENCE_S if is_of_one else min(_PATIENCE_S, self._connection.timeout_s)
+            if time.monotonic() + wait_s > began + patience_s:
+                kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
+                raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

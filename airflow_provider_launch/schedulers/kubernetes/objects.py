@@ -154,6 +154,10 @@ class Job:
     conditions: Mapping[str, Condition]
     started: float | None
     completions: int
+    retries: int
+    """Of each replica."""
+    deadline: int | None
+    """Seconds from its start after which Kubernetes ends it."""
     notes: Mapping[str, str]
     deleting: bool
     expires: bool
@@ -326,6 +330,8 @@ def job_of(document: Mapping[str, Any]) -> Job:
         },
         started=epoch(status.get("startTime")),
         completions=spec.get("completions", 1),
+        retries=spec.get("backoffLimitPerIndex") or 0,
+        deadline=spec.get("activeDeadlineSeconds"),
         notes=notes,
         deleting="deletionTimestamp" in metadata,
         expires=spec.get("ttlSecondsAfterFinished") is not None,

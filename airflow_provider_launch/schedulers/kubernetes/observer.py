@@ -20,9 +20,10 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
 from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Job, Plan, Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Verdict, judge
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
-from airflow_provider_launch.schedulers.kubernetes.status import response_from
+from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    AppUnavailableError,
     LaunchError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -43,6 +44,11 @@ _REFUSED_S = 5.0
 """How long a step that was refused is not tried again."""
 _STOPPED_PODS = 100
 """Replicas that are ended one by one, so that their logs stay; more of them are ended by their Job."""
+_BACKOFF_S = 8
+"""Kubernetes replaces a replica that has retries ten seconds after its first end, twenty after the second, and so on:
+its Job has to be over before that."""
+_LINGERS_S = 10.0
+"""How long a pod may need to end after its program has; then something else runs in it."""
 
 
 class Observer:
@@ -61,7 +67,8 @@ class Observer:
             app_id: the app.
             submitted: the caller is at work on the submission.
             request: of the submission.
-            bears: a step that is refused is told by the verdict, and tried again some other time.
+            bears: a step that is refused, or that a webhook fails, is told by the verdict, and tried again some other
+                time.
 
         Raises:
             SchedulerRejectedError: the step is refused each time.
@@ -86,7 +93,7 @@ class Observer:
                     break
             except (ConflictError, NotFoundError) as error:
                 late = error  # somebody else was faster: look again
-            except (SchedulerRejectedError, AppConflictError) as error:
+            except (SchedulerRejectedError, AppConflictError, AppUnavailableError) as error:
                 if not bears:
                     raise
                 return self._refused(found, error)
@@ -173,7 +180,7 @@ class Observer:
             return False
         if verdict.settle_end or verdict.expire:
             # The app has ended, whatever the cluster says to this.
-            with contextlib.suppress(SchedulerRejectedError):
+            with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
                 if verdict.settle_end:
                     self._note_result(app, plan, verdict)
                 self._expire(plan, verdict.expire, now)
@@ -276,7 +283,8 @@ class Observer:
         """End Jobs so that the pods stay with their logs.
 
         A Job that ends removes its pods. So the pods are ended first, one by one, and the Job when none of them runs;
-        should nobody come back for that, Kubernetes does it a minute after their grace.
+        should nobody come back for that, Kubernetes does it a minute after their grace. Where replicas have retries it
+        does it in some seconds, which observers put off while no replica has ended: the program still has its grace.
         """
         pods: list[Pod] = []
         if any(not job.suspended for job, _ in jobs):
@@ -293,20 +301,41 @@ class Observer:
                     change["suspend"] = False
             elif not live or len(live) > _STOPPED_PODS:
                 change = {"activeDeadlineSeconds": 1}
-            elif job.ended is None:
-                change = {"activeDeadlineSeconds": int(now - (job.started or now)) + plan.grace_s + BACKSTOP_S}
             else:
-                change = {}
+                change = _last_moment(job, mine, plan, now)
             if change or job.ended is None:
                 self._cluster.patch("jobs", job.name, _ending(job, why, change, plan))
             if 0 < len(live) <= _STOPPED_PODS:
-                # What has just ended by itself keeps its own end.
-                each(self._stop, [pod for pod in live if pod.running and pod.deadline != 1])
+                each(self._stop, [pod for pod in mine if _is_to_stop(pod, now)])
 
     def _stop(self, pod: Pod) -> None:
         """Let the node end a pod: TERM, and KILL after its grace."""
         with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
             self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str, Any]:
+    """Return the change by which Kubernetes ends a Job that nobody comes back for; empty: it is to stay as it is."""
+    started = job.started or now
+    if not job.retries:
+        return {} if job.ended else {"activeDeadlineSeconds": int(now - started) + plan.grace_s + BACKSTOP_S}
+    newest = newest_attempts(pods, job.attempt).values()
+    replaced = [
+        (pod.finished or pod.created) + _BACKOFF_S * 2 ** (pod.attempt + pod.disruptions)
+        for pod in newest
+        if pod.phase == "Failed" and pod.replica not in job.failed
+    ]
+    rest_s = min([now + _BACKOFF_S, *replaced]) - now
+    if job.ended and (replaced or started + (job.deadline or 0) - now > _BACKOFF_S / 2):
+        return {}
+    return {"activeDeadlineSeconds": int(now - started) + max(1, int(rest_s))}
+
+
+def _is_to_stop(pod: Pod, now: float) -> bool:
+    """Tell whether a pod may run on, or still begin; what has just ended by itself keeps its own end."""
+    if pod.over or pod.deleting or pod.deadline == 1:
+        return False
+    return pod.exit_code is None or now - (pod.finished or now) > _LINGERS_S
 
 
 def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str, Any]:
