@@ -303,8 +303,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "In cluster",
                         "description": "Whether the service account of the pod "
                         "we run in is used. None means: if "
-                        "there is one and no kubeconfig is\n"
-                        "given.",
+                        "there is one and neither a kubeconfig\n"
+                        "nor a context is given.",
                         "schema": {"type": ["boolean", "null"]},
                     },
                     "kubeconfig_path": {
