@@ -54,6 +54,8 @@ class Record:
     """How the app of a closed record ended; `KILLED` in an open one: its task was killed, and the app was not ended."""
     max_tries: int = -1
     """Airflow's limit of tries, which a clear of this very task raises, if it did not run then. -1: not known."""
+    retries: int = -1
+    """What the DAG said then: the limit is counted anew from it, so another number may give the same one."""
 
     @property
     def is_open(self) -> bool:
@@ -66,9 +68,9 @@ class Record:
         if not isinstance(value, dict):
             return None
         known = {item.name: value.get(item.name) for item in fields(cls)}
-        known["max_tries"] = value.get("max_tries", -1)
+        known |= {name: value.get(name, -1) for name in ("max_tries", "retries")}
         texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
-        numbers = ("attempt", "clear_number", "max_tries")
+        numbers = ("attempt", "clear_number", "max_tries", "retries")
         if not all(isinstance(known[name], str) for name in texts):
             return None
         if not all(isinstance(known[name], int) and not isinstance(known[name], bool) for name in numbers):
@@ -86,19 +88,21 @@ class Next(Enum):
     REPLACE = "end the app of before the clear, then launch a new one"
 
 
-def next_step(record: Record | None, clear_number: int, max_tries: int) -> Next:
+def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> Next:
     """Return what to do about the record of an earlier try.
 
     Args:
         record: what that try has kept.
         clear_number: how often tasks of the run were cleared, this one or another.
         max_tries: Airflow's limit of tries.
+        retries: what the DAG says now.
     """
     if record is None:
         return Next.LAUNCH
     # A clear kills a task that runs, and raises the limit of one that does not; else it was meant for another task.
     # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
-    concerns_us = not record.is_open or record.outcome == KILLED or record.max_tries != max_tries
+    limits = (record.max_tries, record.retries)
+    concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
     if record.clear_number != clear_number and concerns_us:
         return Next.REPLACE
     return Next.RESUME if record.is_open else Next.LAUNCH

@@ -73,13 +73,16 @@ class Obtaining:
         clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
         first = max(0, int(context["ti"].try_number) - 1)
         max_tries = int(getattr(context["ti"], "max_tries", -1))
-        step = next_step(record, clear_number, max_tries)
+        retries = int(self._op.retries or 0)
+        step = next_step(record, clear_number, max_tries, retries)
         digest = spec_hash(self._app, cfg)
         if record is not None and step is Next.REPLACE and self._is_here(record, step):
             self._retire(record)
         if record is not None and step is Next.RESUME and self._is_here(record, step):
             # What was cleared meanwhile was another task of the run.
-            record = dataclasses.replace(record, clear_number=clear_number, max_tries=max_tries, outcome="")
+            record = dataclasses.replace(
+                record, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
+            )
             found = self._resume(record, digest)
             if isinstance(found, Record):
                 return self._launch(cfg, found, was_intended=True), None
@@ -88,7 +91,7 @@ class Obtaining:
         attempt = first if record is None else record.attempt + 1
         app_id = self._new_app_id(context, attempt)
         identity = self._hook.options.identity
-        fresh = Record(attempt, app_id, digest, identity, clear_number, "intent", max_tries=max_tries)
+        fresh = Record(attempt, app_id, digest, identity, clear_number, "intent", max_tries=max_tries, retries=retries)
         return self._launch(cfg, fresh), None
 
     def _new_app_id(self, context: Context, attempt: int) -> str:
@@ -157,6 +160,8 @@ class Obtaining:
 
     def _retire(self, record: Record) -> None:
         """End the app of before a clear, and wait a while until it has ended."""
+        # A kill from here on concerns this app.
+        self._held.hold(record)
         scheduler = self._scheduler
         response = self._held.patiently(lambda: scheduler.describe(record.app_id))
         if response is None or is_terminal(response.state):

@@ -11,7 +11,7 @@ from airflow_provider_launch.hooks.task_log import PIECE_BYTES, pieces
 from airflow_provider_launch.operators.attempt import KILLED, Next, Record, app_id_for, next_step
 
 KEYS = {"dag_id": "My_DAG", "run_id": "r", "run_start": "s", "task_id": "Train.it", "map_index": -1, "attempt": 0}
-RECORD = Record(0, "a-b", "h", "local", 0, "scheduled", "local://c/a-b", max_tries=0)
+RECORD = Record(0, "a-b", "h", "local", 0, "scheduled", "local://c/a-b", max_tries=0, retries=0)
 
 
 def test_the_id_is_readable_and_stable() -> None:
@@ -52,10 +52,13 @@ def test_every_name_gives_an_id_that_all_backends_take(dag_id, task_id) -> None:
         (dataclasses.replace(RECORD, outcome=KILLED), 1, 0, Next.REPLACE),
         (dataclasses.replace(RECORD, outcome=KILLED), 0, 0, Next.RESUME),
         (dataclasses.replace(RECORD, max_tries=-1), 1, 0, Next.REPLACE),
+        # The limit is counted anew from `retries`: 0 + 1 before, 1 + 0 after.
+        (dataclasses.replace(RECORD, max_tries=1, retries=1), 1, 1, Next.REPLACE),
+        (dataclasses.replace(RECORD, max_tries=1, retries=1), 0, 1, Next.RESUME),
     ],
 )
 def test_the_next_step_follows_from_the_record(record, clear_number, max_tries, step) -> None:
-    assert next_step(record, clear_number, max_tries) is step
+    assert next_step(record, clear_number, max_tries, retries=0) is step
 
 
 def test_a_record_survives_the_store() -> None:

@@ -316,6 +316,50 @@ def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
     assert engine.started == 2
 
 
+def test_a_cleared_success_runs_again_though_the_dag_allows_fewer_retries(engine, make_api, play) -> None:
+    """Airflow counts the limit anew, from the tries that were made and what the DAG says now: here the same one."""
+    api = make_api(retries=1)
+    play(AppState.SUCCEEDED, AppState.SUCCEEDED)
+    run_task(on_cluster(retries=1), api)
+    api.clear()
+    api.tries["max_tries"] = 1
+    second = run_task(on_cluster(retries=0), api, try_number=2)
+
+    assert second.state == "success"
+    assert engine.started == 2
+
+
+def test_a_kill_while_the_app_of_before_a_clear_is_looked_for_ends_it(engine, make_api) -> None:
+    api = make_api()
+    run_task(on_cluster(wait=False), api)
+    (old,) = engine.apps
+    api.clear()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def killed(_ids: object) -> None:
+        engine.heal()
+        signal.raise_signal(signal.SIGTERM)
+        raise SchedulerUnavailableError("for a moment")
+
+    engine.on_describe = killed
+    try:
+        ran = run_task(on_cluster(wait=False), api, try_number=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.state == "failed"
+    assert engine.apps[old].state == AppState.CANCELLED
+    assert engine.started == 1
+
+
+def test_a_slow_answer_is_no_outage(engine, api, play) -> None:
+    """Who bears no outage at all still waits for answers."""
+    play(AppState.SUCCEEDED)
+    engine.on_describe = lambda _ids: time.sleep(0.2)
+
+    assert run_task(on_cluster(unavailable_for_s=0), api).state == "success"
+
+
 def test_another_scheduler_behind_the_connection_is_refused(engine, make_api) -> None:
     """Otherwise a retry would call the app gone, and launch a second one."""
     api = make_api(retries=1)
