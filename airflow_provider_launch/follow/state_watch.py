@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["UNKNOWN_S", "Learned", "StateWatch"]
 
-_SILENCE_S = 30.0
+_SILENCE_S, _ANSWER_S = 30.0, 5.0
+"""After which time without an answer the scheduler counts as out of reach, at most and at least."""
 UNKNOWN_S = 15.0
 """How long a scheduler may say that it does not know."""
 
@@ -105,7 +106,8 @@ class StateWatch:
         if self.has_ended():
             return learned
         now = time.monotonic()
-        silent = asking_since is not None and now - asking_since > min(_SILENCE_S, self._unavailable_for_s)
+        limit_s = min(_SILENCE_S, max(_ANSWER_S, self._unavailable_for_s))
+        silent = asking_since is not None and now - asking_since > limit_s
         if silent and self._down_since is None:
             self._down_since = asking_since
         if self._down_since is not None and (silent or now - self._down_since > self._unavailable_for_s):
