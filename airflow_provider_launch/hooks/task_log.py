@@ -23,6 +23,7 @@ __all__ = ["TaskLog", "pieces"]
 PIECE_BYTES = 32 * 1024
 _TAIL_LINES = 10
 _TAIL_CHARS = 500
+_KEPT_TAILS = 8
 _STDERR = Stream.STDERR
 # Airflow's UI folds the log at these words, wherever they stand in a line.
 _FOLDS = ("::group::", "::endgroup::")
@@ -73,6 +74,14 @@ class TaskLog:
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
         return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
+
+    def masked_tails(self, *keys: str) -> dict[str, list[str]]:
+        """Return the last lines of these replicas, without any of those that wrote last, masked as in the log."""
+        from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
+
+        tails = self.tails
+        wanted = keys or [*tails][-_KEPT_TAILS:]
+        return {key: [str(redact(line)) for line in tails[key]] for key in wanted if tails.get(key)}
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -144,7 +153,8 @@ class TaskLog:
                 self._on_url(url)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
-        replica = self._replicas.setdefault(key, _Replica([]))
+        # Who wrote last stands last.
+        replica = self._replicas[key] = self._replicas.pop(key, None) or _Replica([])
         prefix = f"[{key}] "
         if self._line_log is None:
             # Not before: of a thousand apps in a triggerer most say nothing for long.

@@ -58,6 +58,11 @@ class Checkpoint:
             self._saved = str(await BaseXCom.aget_one(**self._where()) or "")
         return unpack(self._saved)
 
+    @staticmethod
+    def fits(places: Mapping[str, JsonValue]) -> bool:
+        """Tell whether the places can be kept."""
+        return len(pack(places)) <= MAX_PACKED
+
     async def save(self, places: Mapping[str, JsonValue]) -> None:
         """Keep the places; a failure only means that lines may be shown twice after a crash."""
         packed = pack(places)

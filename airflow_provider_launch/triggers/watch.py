@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import dataclasses
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -34,9 +35,9 @@ __all__ = ["Watch"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
-_STATE_KEY, _DEADLINE_KEY, _TOLD_KEY = "*", "#", "%"
+_STATE_KEY, _DEADLINE_KEY, _TOLD_KEY, _SAID_KEY = "*", "#", "%", "+"
 """Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
-and how much was shown where there is a limit."""
+how much was shown where there is a limit, and what else was said."""
 # Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
@@ -89,13 +90,16 @@ class Watch:
         given = Handover.from_json(trigger.handover or {})
         places = await self._checkpoint.load() or dict(given.places)
         state = str(places.pop(_STATE_KEY, given.state) or "")
-        self._deadline = self._deadline_of(places.pop(_DEADLINE_KEY, None))
+        kept = places.pop(_DEADLINE_KEY, None)
+        self._deadline = self._deadline_of(kept)
         told = places.pop(_TOLD_KEY, given.told)
+        said = Handover.from_json(places.pop(_SAID_KEY, None) or given.to_json())
         if trigger.max_log_bytes is not None:
             self._limit = LogLimit(trigger.max_log_bytes, told)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
-        self._task_log = TaskLog(log, self._app_id, Handover(state=state, tails=given.tails), on_url=self._show_url)
+        said = dataclasses.replace(said, state=state)
+        self._task_log = TaskLog(log, self._app_id, said, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -107,7 +111,8 @@ class Watch:
             from_now=trigger.logs_from == "now",
             limit=self._limit,
         )
-        self._saved = self._feed.checkpoint
+        # A duration that has begun is kept at once: a trigger that is killed says no last words.
+        self._saved = None if trigger.timeout_s is not None and kept is None else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
 
     def begin(self) -> None:
@@ -160,7 +165,8 @@ class Watch:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""
         places = self.stop()
         if not _is_of_user(error):
-            await self._checkpoint.save_at_last(self._with_state(places))
+            full = self._with_state(places, tails=True)
+            await self._checkpoint.save_at_last(full if self._checkpoint.fits(full) else self._with_state(places))
 
     def stop(self) -> dict[str, Any]:
         """Follow no more, and return where to go on; may be repeated."""
@@ -179,13 +185,9 @@ class Watch:
         self._loop.run_in_executor(None, self._hub.leave, self._shared)
 
     def _tails(self) -> dict[str, Sequence[str]]:
-        """Return the last lines of the replica that failed first, masked as in the log: the worker's error has them."""
-        from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
-
+        """Return the last lines of the replica that failed first: the worker's error has them."""
         replica = first_failed(self._watch.response) if self._watch.response else None
-        key = f"{replica.role}/{replica.id}" if replica else ""
-        lines = self._task_log.tails.get(key)
-        return {key: [str(redact(line)) for line in lines]} if lines else {}
+        return self._task_log.masked_tails(f"{replica.role}/{replica.id}") if replica else {}
 
     def tick(self) -> None:
         """Judge that there is no answer, if there is none; and the deadline, for clocks may be set."""
@@ -232,8 +234,12 @@ class Watch:
             return f"the time is over, but app {self._app_id} could not be cancelled: {error}"
         return f"the time is over; app {self._app_id} is cancelled"
 
-    def _with_state(self, places: Mapping[str, Any]) -> dict[str, Any]:
-        kept: dict[str, Any] = {_STATE_KEY: self._task_log.last_state, _DEADLINE_KEY: self._deadline}
+    def _with_state(self, places: Mapping[str, Any], *, tails: bool = False) -> dict[str, Any]:
+        log = self._task_log
+        said = {"attempts": log.attempts, "url": log.url, "tails": log.masked_tails() if tails else {}}
+        kept: dict[str, Any] = {_STATE_KEY: log.last_state, _DEADLINE_KEY: self._deadline}
+        if any(said.values()):
+            kept[_SAID_KEY] = said
         if self._limit.max_bytes is not None:
             kept[_TOLD_KEY] = self._limit.told
         return {**places, **kept}

@@ -26,6 +26,7 @@ from tests.airflow.support import (
     FakeExecutionApi,
     a_dag,
     launch,
+    logged,
     run_task,
     run_to_end,
     run_trigger,
@@ -181,6 +182,55 @@ def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.Monke
     assert "worker/0" in kept[0]
 
 
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What triggers have kept, of which the next one finds the last; nothing is kept at the end, as after SIGKILL."""
+    kept: list[dict[str, Any]] = []
+
+    async def save(_self: Checkpoint, places: Any) -> None:
+        kept.append(dict(places))
+
+    async def load(_self: Checkpoint) -> dict[str, Any]:
+        return dict(kept[-1]) if kept else {}
+
+    async def killed(_self: Checkpoint, _places: Any) -> None: ...
+
+    for name, how in {"save": save, "load": load, "save_at_last": killed}.items():
+        monkeypatch.setattr(Checkpoint, name, how)
+    return kept
+
+
+def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: list[dict[str, Any]]) -> None:
+    handle = launched("sleep 30", grace_s=1)
+    kwargs = {"timeout_s": 4.0, "log_roles": [], "cancels_at_deadline": False}
+    began = time.monotonic()
+    assert run_trigger(AppStatusTrigger(handle, **kwargs), cancel_after=2.0) == []
+    (event,) = run_trigger(AppStatusTrigger(handle, **kwargs))
+
+    assert event.payload["why"] == "deadline"
+    assert time.monotonic() - began < 5.5
+
+
+def test_what_was_said_is_not_said_again_by_another_trigger(
+    store: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its last words stand in the error, whoever has shown them."""
+    script = "echo try $LAUNCH_ATTEMPT; [ $LAUNCH_ATTEMPT = 1 ] && sleep 3; exit 3"
+    handle = launched(script, max_retries=1)
+
+    async def at_last(self: Checkpoint, places: Any) -> None:
+        await self.save(places)
+
+    monkeypatch.setattr(Checkpoint, "save_at_last", at_last)
+    with logged() as lines:
+        assert run_trigger(AppStatusTrigger(handle), cancel_after=2.0) == []
+        (event,) = run_trigger(AppStatusTrigger(handle))
+
+    assert event.payload["why"] == "ended"
+    assert event.payload["tails"] == {"worker/0": ["try 0", "try 1"]}
+    assert sum("--- attempt 2 ---" in line["event"] for line in lines) == 1
+
+
 def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
 
@@ -229,9 +279,9 @@ def sensor(handle: Any, **kwargs: Any) -> AppStatusSensor:
         return AppStatusSensor(task_id="s", handle=handle, deferrable=True, **kwargs)
 
 
-def launched(script: str, **cfg: Any) -> str:
+def launched(script: str, max_retries: int = 0, **cfg: Any) -> str:
     api = FakeExecutionApi()
-    run_task(launch(sh(script), wait=False, cfg=cfg), api)
+    run_task(launch(sh(script, max_retries=max_retries), wait=False, cfg=cfg), api)
     return str(api.xcoms["t", "handle"])
 
 
@@ -242,6 +292,16 @@ def test_a_deferred_sensor_shows_the_log_and_ends_as_the_app_does() -> None:
     assert len(events) == 1
     assert api.xcoms["s", "return_value"]["state"] == "SUCCEEDED"
     assert [line for line in ran.lines if line.startswith("[worker/0]")] == [f"[worker/0] line {n}" for n in (1, 2, 3)]
+
+
+def test_what_a_deferred_sensor_shows_from_now_on_is_not_lost_with_the_log_of_its_triggerer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_LOGS_LAST", "False")
+    ran, _ = run_to_end(sensor(launched(WAIT), logs_from="now"), FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    assert ran.lines.count("[worker/0] line 3") == 2  # by the trigger, and by the worker
 
 
 def test_a_deferred_sensor_of_a_failed_app_fails_without_retries() -> None:
