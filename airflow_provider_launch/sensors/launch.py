@@ -139,11 +139,26 @@ class AppStatusSensor(BaseSensorOperator):
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would."""
+        from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+
         from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.hooks.killing import AppKilledError
         from airflow_provider_launch.sensors.looking import Look
 
-        with final_errors():
-            return Look(self, handle=str(event.get("handle") or "")).resume(context, event)
+        try:
+            with final_errors():
+                return Look(self, handle=str(event.get("handle") or "")).resume(context, event)
+        except (AirflowException, AppKilledError):
+            raise
+        # Airflow turns these two into a skip around `poke`, and not here.
+        except AirflowTaskTimeout as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+        except Exception as error:
+            if self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
 
     def _trigger_kwargs(self, handle: str | list[str]) -> dict[str, Any]:
         return {

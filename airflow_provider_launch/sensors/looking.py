@@ -151,7 +151,9 @@ class Look:
         def follow() -> dict[str, Any]:
             places = dict(handover.places)
             interval_s, known = self._sensor.follow_interval_s, bool(handover.state)
-            with self._follower(places, interval_s, is_first=not places, known=known) as follower:
+            # A trigger that has told a state has begun the log; and where its log is lost all of it is shown.
+            is_first = lasts and not places and not known
+            with self._follower(places, interval_s, is_first=is_first, known=known) as follower:
                 response = watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
             if response is None:
                 raise AirflowSensorTimeout(f"app {self._app_id} has not ended within {self._sensor.timeout:g} s")
@@ -185,13 +187,13 @@ class Look:
 
     def _glance(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
         memory = self._remembered(context)
-        told = Handover.from_json(memory)
+        told = Handover.from_json({**memory, "tails": unpack(memory.get("tails"))})
         self._sensor.ui_url = told.url
         log = self._task_log(context, told)
         limit = LogLimit(self._sensor.max_log_bytes, told.told)
         response: DescribeAppResponse | None = None
         known = bool(log.last_state)
-        with self._follower(unpack(memory.get("cursors")), None, is_first=len(memory) == 1, known=known) as follower:
+        with self._follower(unpack(memory.get("cursors")), None, is_first=not known, known=known) as follower:
             moment = _Moment()
             for event in follower:
                 self._check()
@@ -234,13 +236,15 @@ class Look:
             memory["cursors"] = packed
         else:
             self._sensor.log.warning("the app has too many replicas for the state store: lines may be shown twice")
+        tails = pack(log.masked_tails())
+        memory["tails"] = tails if len(packed) + len(tails) <= MAX_PACKED else None
         store = context.get("task_state_store")
         if store is not None:
             store.set(KEY, memory)
 
     def _tell_last_lines(self, context: Context, places: dict[str, Any], limit: LogLimit, first: TaskLog) -> TaskLog:
         """Read what no look has shown, and show its last lines."""
-        told = Handover(state=first.last_state, attempts=first.attempts, url=first.url)
+        told = Handover(state=first.last_state, tails=first.tails, attempts=first.attempts, url=first.url)
         log = self._task_log(context, told, LogLimit(limit.max_bytes, limit.told))
         with self._follower(places, None, is_first=False) as follower:
             watch(follower, log, self._check)
@@ -286,6 +290,7 @@ class Look:
             cursors=cursors,
             # Only the first look skips; replicas which appear later are shown whole.
             logs_from=sensor.logs_from if is_first else "start",
+            log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
             known=known,
         )
 

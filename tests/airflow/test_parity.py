@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.comms import DeferTask
+from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef
-from tests.airflow.support import FakeExecutionApi, Ran, run_to_end, sh
+from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
 from tests.airflow.support import launch as launch_task
 
 TWO_STREAMS = "echo out; echo err >&2; sleep 0.6"
@@ -117,6 +119,15 @@ def test_an_argument_does_the_same_in_both_modes(case: Case, monkeypatch: pytest
     assert synchronous == deferred
     assert case.expected is None or deferred == case.expected
     assert deferred is not False
+
+
+def test_what_shows_only_in_trouble_reaches_the_trigger() -> None:
+    wanted = {"poll_interval_s": 7.0, "unavailable_for_s": 8.0, "logs_from": "now", "on_kill": "leave"}
+    ran = run_task(launch_task(sh("sleep 2"), deferrable=True, **wanted), FakeExecutionApi())
+    assert isinstance(ran.msg, DeferTask)
+    kwargs = deserialize(ran.msg.trigger_kwargs)
+
+    assert {name.replace("on_kill", "kill_policy"): value for name, value in wanted.items()}.items() <= kwargs.items()
 
 
 def test_every_argument_has_a_case() -> None:

@@ -248,6 +248,69 @@ def test_execution_timeout_is_tried_again(engine, make_api, launched, deferrable
     assert ran.state == "up_for_retry"
 
 
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize("how", ["soft_fail", "never_fail"])
+def test_execution_timeout_skips_if_asked(engine, api, launched, deferrable, how) -> None:
+    _, xcom = launched
+    task = sensor(xcom["handle"], execution_timeout=timedelta(seconds=1), deferrable=deferrable, **{how: True})
+
+    assert run_to_end(task, api)[0].state == "skipped"
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize("trouble", ["vanished", "unreachable"])
+@pytest.mark.parametrize(("how", "state"), [("soft_fail", "failed"), ("never_fail", "skipped")])
+def test_errors_skip_as_airflow_says(engine, api, launched, deferrable, trouble, how, state) -> None:
+    app_id, xcom = launched
+    action = engine.cut if trouble == "unreachable" else lambda: engine.apps.pop(app_id)
+    threading.Timer(0.7, action).start()
+    task = sensor(xcom["handle"], unavailable_for_s=1, deferrable=deferrable, poke_interval=0.1, **{how: True})
+
+    assert run_to_end(task, api)[0].state == state
+
+
+def test_reschedule_tells_last_words_that_an_earlier_look_has_shown(engine, api, launched) -> None:
+    app_id, xcom = launched
+    task = sensor(xcom, mode="reschedule", poke_interval=5)
+    engine.write(app_id, "worker", 0, "Traceback\nof this\n")
+    first = run_task(task, api)
+    engine.state(app_id, AppState.FAILED, exit_codes={("worker", 0): 1})
+    second = run_task(task, api)
+
+    assert (first.state, second.state) == ("up_for_reschedule", "failed")
+    assert "  Traceback\n  of this" in str(second.error)
+    assert not [line for line in second.lines if line.startswith("[")]
+
+
+def test_reschedule_from_now_still_does_so_after_an_outage(engine, api, launched) -> None:
+    app_id, xcom = launched
+    engine.write(app_id, "worker", 0, "early\n")
+    task = sensor(xcom, mode="reschedule", poke_interval=5, logs_from="now")
+    engine.cut()
+    ran = [run_task(task, api)]
+    engine.heal()
+    ran.append(run_task(task, api))
+    engine.write(app_id, "worker", 0, "late\n")
+    ran.append(run_task(task, api))
+
+    assert [line for one in ran for line in one.lines if line.startswith("[")] == ["[worker/0] late"]
+
+
+def test_a_log_that_hangs_is_given_up_after_the_time_of_the_configuration(engine, api, launched, monkeypatch) -> None:
+    app_id, xcom = launched
+    monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
+    is_over = threading.Event()
+    engine.on_read = lambda *_: is_over.wait(12)
+    engine.state(app_id, AppState.SUCCEEDED)
+    started = time.monotonic()
+    ran = run_task(sensor(xcom), api)
+    took = time.monotonic() - started
+    is_over.set()
+
+    assert ran.state == "success"
+    assert took < 8
+
+
 @pytest.mark.parametrize("how", [{}, {"silent_fail": True}, {"never_fail": True}], ids=str)
 def test_a_killed_sensor_ends_whatever_it_makes_of_errors(engine, api, launched, how) -> None:
     _, xcom = launched
