@@ -75,7 +75,7 @@ class TaskLog:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
         return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
 
-    def masked_tails(self, *keys: str) -> dict[str, list[str]]:
+    def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
         """Return the last lines of these replicas, without any of those that wrote last, masked as in the log."""
         from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
 
@@ -154,7 +154,7 @@ class TaskLog:
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         # Who wrote last stands last.
-        replica = self._replicas[key] = self._replicas.pop(key, None) or _Replica([])
+        replica = self._replicas[key] = self._replicas.pop(key) if key in self._replicas else _Replica([])
         prefix = f"[{key}] "
         if self._line_log is None:
             # Not before: of a thousand apps in a triggerer most say nothing for long.

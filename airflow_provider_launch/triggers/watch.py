@@ -93,7 +93,8 @@ class Watch:
         kept = places.pop(_DEADLINE_KEY, None)
         self._deadline = self._deadline_of(kept)
         told = places.pop(_TOLD_KEY, given.told)
-        said = Handover.from_json(places.pop(_SAID_KEY, None) or given.to_json())
+        stored = places.pop(_SAID_KEY, None)
+        said = Handover.from_json(stored) if isinstance(stored, Mapping) else given
         if trigger.max_log_bytes is not None:
             self._limit = LogLimit(trigger.max_log_bytes, told)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
@@ -184,7 +185,7 @@ class Watch:
         # Not awaited: this may be the end of the triggerer.
         self._loop.run_in_executor(None, self._hub.leave, self._shared)
 
-    def _tails(self) -> dict[str, Sequence[str]]:
+    def _tails(self) -> Mapping[str, Sequence[str]]:
         """Return the last lines of the replica that failed first: the worker's error has them."""
         replica = first_failed(self._watch.response) if self._watch.response else None
         return self._task_log.masked_tails(f"{replica.role}/{replica.id}") if replica else {}
