@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_launch.specs import AppState, Resource, RetryPolicy, is_terminal
 from tests.faults import Fault, error
+from tests.support.local import until
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -219,6 +220,23 @@ def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_app
         seen.append(found.state)
 
     assert AppState.UNKNOWN not in seen
+
+
+def test_a_result_that_went_with_its_pod_is_told(kubernetes_apps, caplog):
+    """A node may go, and its pods with it, long before the other replicas have ended."""
+    apps = kubernetes_apps
+    app_id = apps.start(apps.sh('echo 5 > "$LAUNCH_RESULT_PATH"'), apps.sh("sleep 6", "peer"))
+    until(lambda: any(pod.phase == "Succeeded" for pod in apps.pods(app_id)))
+    assert apps.scheduler.result(app_id) == 5
+    (pod,) = [pod for pod in apps.pods(app_id) if pod.role == "main"]
+    until(lambda: apps.scheduler.describe(app_id).roles_statuses[0].replicas[0].state is AppState.SUCCEEDED)
+    time.sleep(2)  # until its Job has counted it
+    apps.call("DELETE", f"/api/v1/{{ns}}/pods/{pod.name}")
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert not caplog.records
+    assert apps.scheduler.result(app_id) is None
+    assert f"app {app_id}: the pod that may have written a result was removed" in caplog.text
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------

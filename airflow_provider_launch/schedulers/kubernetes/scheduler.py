@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -54,6 +55,8 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["VERBS", "KubernetesScheduler", "create_scheduler"]
+
+log = logging.getLogger(__name__)
 
 VERBS: Mapping[str, tuple[str, ...]] = {
     "services": ("create", "get", "list", "patch", "delete"),
@@ -313,12 +316,22 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
                 raise UnknownAppException(app_id)
             first = self._catalog.plan(app_id).roles[0].slug
             items, _ = self.cluster.list("pods", f"{selector([app_id])},{Tag.ROLE}={first},{Tag.INDEX}=0")
-        pod = newest_attempts(map(pod_of, items), anchor.attempt).get((first, 0))
+            pod = newest_attempts(map(pod_of, items), anchor.attempt).get((first, 0))
+            if pod is None and self._has_ended_well(app_id, first, anchor.attempt):
+                # Most apps write none, so this must not fail them.
+                log.warning(
+                    "app %s: the pod that may have written a result was removed, and the result with it", app_id
+                )
         if pod is None or pod.exit_code != 0 or not pod.said:
             return None
         data = pod.said.encode()
         # Of a larger document Kubernetes keeps as much as is allowed.
         return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
+
+    def _has_ended_well(self, app_id: str, role: str, attempt: int) -> bool:
+        apps, _ = self._catalog.jobs([app_id])
+        job = apps[app_id].jobs.get((role, attempt)) if app_id in apps else None
+        return job is not None and 0 in job.completed
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
