@@ -46,7 +46,7 @@ class SSHServer(paramiko.ServerInterface):
             transport.close()
         for one in self._sockets:
             one.close()
-        for thread in self._threads:
+        for thread in [*self._threads]:
             thread.join(10)
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
@@ -70,8 +70,9 @@ class SSHServer(paramiko.ServerInterface):
             self._ended.wait(30)
 
     def _start(self, target: Callable[[], None]) -> None:
-        self._threads.append(threading.Thread(target=target, daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def _accept(self) -> None:
         while True:

@@ -210,7 +210,8 @@ def _limited(limit_s: float, step: Callable[[], object], end: Callable[[], objec
 
     def stop() -> None:
         late.set()
-        end()
+        with suppress(Exception):  # what has ended meanwhile cannot be ended; a timer would print it
+            end()
 
     timer = threading.Timer(limit_s, stop)
     timer.daemon = True
