@@ -13,6 +13,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from airflow_provider_launch.schedulers.docker.access import _limited
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
 from airflow_provider_launch.schedulers.docker.wire import Wire
 from airflow_provider_launch.specs import SchedulerRejectedError, SchedulerUnavailableError
@@ -217,3 +218,17 @@ def test_a_broken_file_of_ssh_is_named(server, wire, ssh_home, name, more, cause
         ask(wire)
     (ssh_home / name).write_bytes((ssh_home / name).read_bytes().removesuffix(more))
     assert ask(wire) == b"[]"
+
+
+def test_what_ended_in_the_moment_of_its_limit_is_given_up_quietly():
+    """A timer would print the error, and nobody could catch it."""
+
+    def step() -> None:
+        time.sleep(0.3)
+        raise OSError("closed")
+
+    def end() -> None:
+        raise EOFError
+
+    with pytest.raises(TimeoutError, match="no answer by ssh"):
+        _limited(0.05, step, end)
