@@ -540,6 +540,28 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "30",
                     },
+                    "defer_after_s": {
+                        "description": "Seconds for which the worker of a "
+                        "deferrable task follows its app before "
+                        "it defers: an app that ends by then "
+                        "needs no triggerer. 0 defers at once.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "10",
+                    },
+                    "trigger_fire_after_s": {
+                        "description": "Seconds after a deferral before "
+                        "which no trigger ends it. "
+                        "Airflow fails a task that goes "
+                        "on before its scheduler has "
+                        "noticed that the worker has "
+                        "left.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "10",
+                    },
                     "trigger_log_bytes_per_s": {
                         "description": "Bytes of log lines that one "
                         "triggerer process writes in a "

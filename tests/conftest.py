@@ -68,6 +68,9 @@ os.environ.update(
     AIRFLOW__CORE__DAGS_FOLDER=str(HOME / "airflow" / "dags"),
     AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{HOME / 'airflow' / 'airflow.db'}",
     LAUNCH_HOME=str(HOME / "launch"),
+    # Apps of tests end at once, and what is tested is how the trigger follows; tests of these options set them.
+    AIRFLOW__LAUNCH__DEFER_AFTER_S="0",
+    AIRFLOW__LAUNCH__TRIGGER_FIRE_AFTER_S="0",
 )
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

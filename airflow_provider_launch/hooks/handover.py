@@ -8,7 +8,10 @@ from typing import Any
 
 from airflow_provider_launch.hooks.cursors import pack, unpack
 
-__all__ = ["Handover"]
+__all__ = ["FIRE_AFTER_S", "Handover"]
+
+FIRE_AFTER_S = 10.0
+"""How long after a deferral a trigger fires at the earliest. See [launch] trigger_fire_after_s."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
 from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.task_log import TaskLog
 from airflow_provider_launch.hooks.watching import watch
@@ -18,11 +20,10 @@ from airflow_provider_launch.specs.errors import UnknownOutcomeError
 from airflow_provider_launch.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.hooks.handover import Handover
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 
-__all__ = ["follow"]
+__all__ = ["follow", "follow_for"]
 
 
 def follow(
@@ -48,17 +49,53 @@ def follow(
         check: raises to leave.
         on_end: called with how the app has ended, while the rest of its log is read.
     """
+    limit = LogLimit(operator.max_log_bytes, handover.told)
+    task_log = _task_log(operator, ti, handle, handover, limit)
+    with _follower(operator, scheduler, handle, handover, is_new=is_new) as follower:
+        try:
+            response = watch(follower, task_log, check, on_end=on_end)
+        finally:
+            with contextlib.suppress(Exception):
+                task_log.finish()
+    if response is None:
+        raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
+    return response, task_log.tails
+
+
+def follow_for(
+    limit_s: float,
+    operator: LaunchAppOperator,
+    ti: Any,
+    scheduler: Scheduler[Any],
+    handle: str,
+    *,
+    is_new: bool,
+    check: Callable[[], None],
+) -> tuple[bool, Handover]:
+    """Follow the app for at most `limit_s` seconds; return whether it has ended, and where another goes on.
+
+    The other arguments are those of `follow`.
+    """
+    limit = LogLimit(operator.max_log_bytes)
+    # Without the limit: it keeps last lines for the end, which another one shows.
+    log = _task_log(operator, ti, handle, Handover(), None)
+    with _follower(operator, scheduler, handle, Handover(), is_new=is_new) as follower:
+        response = watch(follower, log, check, until=time.monotonic() + limit_s, limit=limit)
+        places = follower.cursors
+    return response is not None, Handover(places, log.last_state, log.masked_tails(), limit.told, log.attempts, log.url)
+
+
+def _task_log(operator: LaunchAppOperator, ti: Any, handle: str, handover: Handover, limit: LogLimit | None) -> TaskLog:
     app_id = parse_app_handle(handle).app_id
-    task_log = TaskLog(
-        operator.log,
-        app_id,
-        handover,
-        on_url=lambda url: show_ui(operator, ti, url),
-        limit=LogLimit(operator.max_log_bytes, handover.told),
-    )
-    with Follower(
+    return TaskLog(operator.log, app_id, handover, on_url=lambda url: show_ui(operator, ti, url), limit=limit)
+
+
+def _follower(
+    operator: LaunchAppOperator, scheduler: Scheduler[Any], handle: str, handover: Handover, *, is_new: bool
+) -> Follower:
+    return Follower(
         scheduler,
-        app_id,
+        parse_app_handle(handle).app_id,
         app_handle=handle,
         poll_interval_s=operator.poll_interval_s,
         unavailable_for_s=operator.unavailable_for_s,
@@ -70,12 +107,4 @@ def follow(
         log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
         scheduled=is_new,
         known=True,
-    ) as follower:
-        try:
-            response = watch(follower, task_log, check, on_end=on_end)
-        finally:
-            with contextlib.suppress(Exception):
-                task_log.finish()
-    if response is None:
-        raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
-    return response, task_log.tails
+    )

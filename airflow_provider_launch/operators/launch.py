@@ -53,6 +53,8 @@ class LaunchAppOperator(BaseOperator):
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
             default_deferrable` says.
+        defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
+            no triggerer. None: what `[launch] defer_after_s` says, 10 by default.
     """
 
     template_fields: Sequence[str] = ("app", "cfg", "launch_conn_id", "request")
@@ -79,6 +81,7 @@ class LaunchAppOperator(BaseOperator):
         time_limit_s: float | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
+        defer_after_s: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -97,6 +100,7 @@ class LaunchAppOperator(BaseOperator):
         self.time_limit_s = time_limit_s
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = _default_deferrable() if deferrable is None else deferrable
+        self.defer_after_s = defer_after_s
         self.request: str | None = None
         self.ui_url: str | None = None
         self._killed = False
@@ -113,6 +117,8 @@ class LaunchAppOperator(BaseOperator):
         for name, seconds in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
             if seconds is not None:
                 check_seconds(name, seconds)
+        if self.defer_after_s is not None:
+            check_seconds("defer_after_s", self.defer_after_s, may_be_0=True)
         check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
 
     # ---- templates -------------------------------------------------------------------------------------------
@@ -151,13 +157,17 @@ class LaunchAppOperator(BaseOperator):
         with _final_errors():
             return self._launching(_as_app(self.app)).run(context)
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Finish a deferred task: what the trigger did not show, and the outcome, as `execute` would.
+
+        Without an event Airflow has gone on with a task that was cleared meanwhile: this is `execute` then.
 
         Raises:
             AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
             Exception: those of `execute`.
         """
+        if event is None:
+            return self.execute(context)
         with _final_errors():
             # Not the app of the DAG: what was launched counts, and a function must not be called again.
             return self._launching(None).resume(context, event)

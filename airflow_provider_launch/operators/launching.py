@@ -11,7 +11,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_launch.hooks.arguments import check_log_roles, check_streams
-from airflow_provider_launch.hooks.handover import Handover
+from airflow_provider_launch.hooks.handover import FIRE_AFTER_S, Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.lineage import with_parent_run
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
 __all__ = ["Launching"]
+
+_DEFER_AFTER_S = 10.0
 
 
 class Launching:
@@ -126,23 +128,47 @@ class Launching:
         self._held.check()
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
+        handover = Handover()
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
-            from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
+            ended, handover = self._follow_first(handle, is_new=is_new)
+            if not ended:
+                from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
 
-            begin_checkpoint(self._ti)
-            self._op.defer(trigger=self._trigger(handle, began, is_new=is_new), method_name="resume")
-        return self._conclude(handle, Handover(), is_new=is_new)
+                begin_checkpoint(self._ti)
+                trigger = self._trigger(handle, began, handover, is_new=is_new)
+                self._op.defer(trigger=trigger, method_name="resume")
+        return self._conclude(handle, handover, is_new=is_new)
+
+    def _follow_first(self, handle: str, *, is_new: bool) -> tuple[bool, Handover]:
+        """Follow the app for its first seconds; return whether it has ended, and what was shown.
+
+        Most that goes wrong does so at once, and Airflow fails deferred tasks whose triggers fire within seconds.
+        """
+        op = self._op
+        limit_s = op.defer_after_s
+        if limit_s is None:
+            limit_s = conf.getfloat("launch", "defer_after_s", fallback=_DEFER_AFTER_S)
+        # Two followers would not agree on which lines of an app that is taken up are old.
+        if limit_s <= 0 or (op.logs_from == "now" and not is_new):
+            return False, Handover()
+        from airflow_provider_launch.operators.following import follow_for
+
+        return follow_for(
+            limit_s, op, self._ti, self._scheduler, handle, is_new=is_new, check=self._held.check,
+        )  # fmt: skip
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
+        record = self._held.recall(context.get("task_state_store"))
+        # The trigger may have failed before it found the app, which runs all the same.
+        handle = handle or (record.handle if record is not None else "")
         if not handle:
             raise LaunchError(f"the trigger did not find the app: {text}")
         app_id = parse_app_handle(handle).app_id
         handover = Handover.from_json(event)
         # Else the link would be empty when this worker is done.
         self._op.ui_url = handover.url
-        record = self._held.recall(context.get("task_state_store"))
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
         self._held.hold(record)
@@ -173,7 +199,7 @@ class Launching:
         self._held.check()
         return value
 
-    def _trigger(self, handle: str, began: float, *, is_new: bool) -> AppStatusTrigger:
+    def _trigger(self, handle: str, began: float, handover: Handover, *, is_new: bool) -> AppStatusTrigger:
         # Only deferrable tasks need it, and only when they defer.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -193,6 +219,8 @@ class Launching:
             kill_policy=op.kill_policy,
             scheduled=is_new,
             known=not is_new,
+            handover=None if handover == Handover() else handover.to_json(),
+            fire_after_s=conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
         )
 
     # ---- follow ----------------------------------------------------------------------------------------------

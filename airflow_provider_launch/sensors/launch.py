@@ -108,9 +108,11 @@ class AppStatusSensor(BaseSensorOperator):
         """Wait as the arguments say, and return what XCom gets."""
         if not self.deferrable:
             return self._execute_here(context)
+        from airflow.sdk import conf
         from airflow.sdk.exceptions import TaskDeferred
 
         from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch.hooks.handover import FIRE_AFTER_S
         from airflow_provider_launch.hooks.outcome import handle_of
         from airflow_provider_launch.sensors.looking import Look
         from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
@@ -120,7 +122,11 @@ class AppStatusSensor(BaseSensorOperator):
             # What is wrong with handle or connection is told at once.
             Look(self).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
-        kwargs = {**self._trigger_kwargs(handle_of(self.handle)), "timeout_s": min(limits)}
+        kwargs = {
+            **self._trigger_kwargs(handle_of(self.handle)),
+            "timeout_s": min(limits),
+            "fire_after_s": conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
+        }
         begin_checkpoint(context["ti"])
         raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
 
@@ -137,8 +143,13 @@ class AppStatusSensor(BaseSensorOperator):
                 Look(self).cancel()
             raise
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would."""
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would.
+
+        Without an event Airflow has gone on with a task that was cleared meanwhile: this is `execute` then.
+        """
+        if event is None:
+            return self.execute(context)
         from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
         from airflow_provider_launch.hooks.errors import final_errors

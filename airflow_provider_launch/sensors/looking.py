@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +27,7 @@ from airflow_provider_launch.hooks.log_limit import LogLimit
 from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
 from airflow_provider_launch.hooks.patience import patiently
 from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.hooks.watching import watch
+from airflow_provider_launch.hooks.watching import first_lines, watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.errors import (
@@ -201,7 +200,7 @@ class Look:
                     self._bear_outage(memory, event)
                 # A log that fails must not change how the task ends.
                 with contextlib.suppress(Exception):
-                    log.tell(_first_lines(event, limit, follower, log) if isinstance(event, LogLines) else event)
+                    log.tell(first_lines(event, limit, follower, log) if isinstance(event, LogLines) else event)
                 if isinstance(event, Ended):
                     response = event.response
                 if response is not None or (moment.is_over(event) and not follower.is_skipping):
@@ -314,22 +313,6 @@ class Look:
     def _check(self) -> None:
         if self._sensor._killed:  # noqa: SLF001 - set by its `on_kill`
             raise AppKilledError("the task was killed")
-
-
-def _first_lines(event: LogLines, limit: LogLimit, follower: Follower, log: TaskLog) -> LogLines:
-    """Return the lines which are shown before the end; where there are others, their replica is read no further."""
-    key = f"{event.role}/{event.replica}"
-    was_full = limit.is_full(key)
-    shown = limit.admit(key, event.lines)
-    if shown == len(event.lines):
-        return event
-    follower.leave(shown)
-    first = dataclasses.replace(event, lines=event.lines[:shown])
-    if not was_full:
-        log.tell(first)
-        log.say_cut(key, limit.max_bytes)
-        return dataclasses.replace(event, lines=[])
-    return first
 
 
 class _Moment:

@@ -1,4 +1,4 @@
-"""What the triggers of one process share: a scheduler and a poller for each connection, the log pump, a timer."""
+"""What the triggers of one process share: scheduler and poller of each connection, the log pump, a timer, kills."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.triggers.kills import Kills
 from airflow_provider_launch.triggers.pump import LogPump
 from airflow_provider_launch.triggers.ticker import Ticker
 
@@ -51,6 +52,7 @@ class Hub:
     def __init__(self, log_bytes_per_s: float) -> None:
         self.pump = LogPump(log_bytes_per_s)
         self.ticker = Ticker(_LOOK_S)
+        self.kills = Kills()
         self._shared: dict[tuple[str, str], Shared] = {}
         self._mutex = threading.Lock()
 

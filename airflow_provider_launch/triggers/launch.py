@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AppStatusTrigger"]
 
-_GONE = "gone"
-_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", _GONE}
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", "gone"}
+_KILL_S, _KILL_PAUSE_S, _KILL_LONGEST_PAUSE_S = 60.0, 0.5, 8.0
+"""How long a kill is tried again while Airflow or the scheduler does not answer, and the pauses between."""
 
 
 class AppStatusTrigger(BaseTrigger):
@@ -47,6 +49,8 @@ class AppStatusTrigger(BaseTrigger):
         scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
         handover: what an earlier follower of the task leaves.
+        fire_after_s: the event comes no earlier than this after the start of the trigger. A task that goes on before
+            Airflow's scheduler knows that its worker has left is failed by it.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class AppStatusTrigger(BaseTrigger):
         scheduled: bool = False,
         known: bool = False,
         handover: Mapping[str, Any] | None = None,
+        fire_after_s: float = 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.handle = handle
@@ -84,6 +89,7 @@ class AppStatusTrigger(BaseTrigger):
         self.scheduled = scheduled
         self.known = known
         self.handover = handover
+        self.fire_after_s = fire_after_s
         self._fired = False
         self._resolved = ""
 
@@ -99,6 +105,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
+        began = time.monotonic()
         try:
             watch = await self._join()
             try:
@@ -118,17 +125,19 @@ class AppStatusTrigger(BaseTrigger):
                 watch.leave()
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             event = self._event("error", f"{type(error).__name__}: {error}")
+        await asyncio.sleep(began + self.fire_after_s - time.monotonic())
         # Before the yield: the triggerer may end the trigger as if it were killed right after it.
         self._fired = True
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Cancel the app when a user has ended the task; called also when nobody has."""
-        if self._fired or self.kill_policy != "cancel" or not self._resolved:
+        if self._fired or self.kill_policy != "cancel":
             return
-        if not await self._is_task_over():
-            return
-        await asyncio.to_thread(self._cancel)
+        from airflow_provider_launch.triggers.hub import hub
+
+        # Airflow cancels this again each second; with fifty tasks ended at once one second is too short.
+        await hub().kills.finish(self._kill())
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +182,31 @@ class AppStatusTrigger(BaseTrigger):
 
     # ---- kill --------------------------------------------------------------------------------------------------------
 
+    async def _kill(self) -> None:
+        """Cancel the app if the task is over; an outage of Airflow or of the scheduler is waited for."""
+        from airflow_provider_launch.triggers.hub import hub
+
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + _KILL_S, _KILL_PAUSE_S
+        while True:
+            try:
+                # A trigger may be ended before it has begun.
+                self._resolved = self._resolved or await self._handle()
+                if await self._is_task_over():
+                    await hub().kills.run(self._cancel)
+            except InvalidAppError as error:
+                self.log.error("the task was ended, but its app cannot be cancelled: %s", error)  # noqa: TRY400 - its text says it all
+            except Exception as error:  # noqa: BLE001 - Airflow or the scheduler is out of reach; tried again
+                if loop.time() < deadline:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _KILL_LONGEST_PAUSE_S)
+                    continue
+                self.log.error(  # noqa: TRY400 - the same
+                    "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end",
+                    self._resolved or self.handle, error,
+                )  # fmt: skip
+            return
+
     async def _is_task_over(self) -> bool:
         """Tell whether the task is really over: a trigger that moves to another triggerer is ended in the same way."""
         # After a clear the state is None, and the new try decides what becomes of the app.
@@ -184,27 +218,18 @@ class AppStatusTrigger(BaseTrigger):
 
     async def _task_state(self) -> str | None:
         """Return the state of the task, which may be None; "gone": the run was deleted, or there is no task."""
+        from airflow_provider_launch.triggers.hub import hub
+
         ti = self.task_instance
         if ti is None:
-            return _GONE
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
-        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-            dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id], map_index=ti.map_index
-        )
-        key = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-        state: str | None = states.get(ti.run_id, {}).get(key, _GONE)
-        return state
+            return "gone"
+        return await hub().kills.task_state(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
 
     def _cancel(self) -> None:
-        """Cancel the app, with a scheduler of its own."""
-        from airflow_provider_launch.hooks.launch import LaunchHook
+        """Cancel the app."""
+        from airflow_provider_launch.triggers.hub import hub
 
         parsed = parse_app_handle(self._resolved)
-        hook = LaunchHook.for_connection(self.launch_conn_id or parsed.session_name)
-        try:
-            hook.scheduler.cancel(parsed.app_id)
-            self.log.warning("the task was ended; app %s is cancelled", parsed.app_id)
-        finally:
-            hook.close()
+        with hub().kills.scheduler(self.launch_conn_id or parsed.session_name) as scheduler:
+            scheduler.cancel(parsed.app_id)
+        self.log.warning("the task was ended; app %s is cancelled", parsed.app_id)

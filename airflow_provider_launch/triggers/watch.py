@@ -226,7 +226,7 @@ class Watch:
         if not await self._trigger.is_awaited():
             # A newer try may follow the same app; if the task still waits, its worker repeats the cancel.
             return "the time is over"
-        return await asyncio.to_thread(self._cancel)
+        return await self._hub.kills.run(self._cancel)
 
     def _cancel(self) -> str:
         try:

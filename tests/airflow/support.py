@@ -104,13 +104,13 @@ class Ran:
     @property
     def lines(self) -> list[str]:
         """The texts of the log, rendered."""
-        return [_rendered(entry) for entry in self.log]
+        return [rendered(entry) for entry in self.log]
 
     def told(self, part: str) -> bool:
         return any(part in line for line in self.lines)
 
 
-def _rendered(entry: dict[str, Any]) -> str:
+def rendered(entry: dict[str, Any]) -> str:
     event = str(entry["event"])
     args = entry.get("positional_args")
     return event % tuple(args) if args else event
@@ -211,7 +211,7 @@ def logged() -> Iterator[list[dict[str, Any]]]:
     def keep(_logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
         entries.append({**event, "level": method})
         for listener in LISTENERS:
-            listener(_rendered(entries[-1]))
+            listener(rendered(entries[-1]))
         raise structlog.DropEvent
 
     before = structlog.get_config()

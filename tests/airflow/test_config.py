@@ -36,8 +36,9 @@ def test_what_is_read_is_declared_and_what_is_declared_is_read() -> None:
 @pytest.mark.parametrize(
     ("method", "name", "fallback"), reads(), ids=lambda part: part if isinstance(part, str) else ""
 )
-def test_code_and_declaration_agree(method, name, fallback) -> None:
+def test_code_and_declaration_agree(method, name, fallback, monkeypatch) -> None:
     """The fallback holds where Airflow does not load the declaration: two defaults would be two behaviours."""
+    monkeypatch.delenv(f"AIRFLOW__LAUNCH__{name.upper()}", raising=False)
     assert KINDS[method] == DECLARED[name]["type"]
     assert fallback is not None
     if isinstance(fallback, ast.Constant):
@@ -45,7 +46,9 @@ def test_code_and_declaration_agree(method, name, fallback) -> None:
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_airflow_knows_each_option_with_its_default(name) -> None:
+def test_airflow_knows_each_option_with_its_default(name, monkeypatch) -> None:
+    monkeypatch.delenv(f"AIRFLOW__LAUNCH__{name.upper()}", raising=False)  # tests/conftest.py sets some
+
     assert conf.get("launch", name) == DECLARED[name]["default"]
 
 

@@ -103,17 +103,23 @@ class Airflow:
         for part in list(self._sessions):
             self.stop(part, signal.SIGKILL)
 
-    def start(self, part: str) -> None:
-        """Start one of the parts; its output goes to `<home>/<part>.log`."""
+    def start(self, part: str, **env: str) -> None:
+        """Start one of the parts, with more variables; its output goes to `<home>/<part>.log`."""
         with (self.home / f"{part}.log").open("ab") as output:
             self._sessions[part] = subprocess.Popen(
                 [sys.executable, "-m", "airflow", *self._commands[part]],
-                env=self._env,
+                env=self._env | env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def start_another_triggerer(self) -> None:
+        """Start a second triggerer, as `triggerer-2`."""
+        (port,) = _free_ports(1)
+        self._commands["triggerer-2"] = _PARTS["triggerer"]
+        self.start("triggerer-2", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(port))
 
     def stop(self, part: str, how: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> None:
         """Send the signal to one of the parts, and wait until nothing of it is left.

@@ -55,6 +55,8 @@ def _how(mode: str) -> dict[str, Any]:
         "cfg": {"grace_s": GRACE_S},
         "retry_delay": timedelta(0),
         "deferrable": mode == "deferrable",
+        # What these scenarios are about is the trigger.
+        "defer_after_s": 0,
     }
 
 
@@ -70,3 +72,9 @@ for _mode in MODES:
         LaunchAppOperator(app=_two, **_how(_mode))
     with _dag("mapped", _mode):
         LaunchAppOperator.partial(retries=1, pool=MAPPED_POOL, **_how(_mode)).expand(app=apps())
+
+_briefly = {"task_id": "app", "launch_conn_id": "local", "cfg": {"grace_s": GRACE_S}, "deferrable": True}
+with _dag("many", "deferrable"):
+    LaunchAppOperator.partial(defer_after_s=0, **_briefly).expand(app=apps())
+with _dag("short", "deferrable"):
+    LaunchAppOperator.partial(max_active_tis_per_dag=16, **_briefly).expand(app=apps())

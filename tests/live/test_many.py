@@ -1,0 +1,87 @@
+"""Many deferred tasks at once, followed by two triggerers, and many apps that end within seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.live.engines import apps_of
+from tests.live.runs import Run
+from tests.live.test_endings import DEAD_WITHIN_S
+
+SOAK = os.environ.get("LAUNCH_SOAK", "0") not in ("", "0")
+DEFERRED = 1000 if SOAK else 100
+SHORT = 200 if SOAK else 60
+# A worker takes one or two seconds of a core to launch and defer.
+PER_TASK_S = 4
+
+
+def states(run: Run) -> Counter[str | None]:
+    return Counter(task["state"] for task in run.tasks())
+
+
+def wait_for(run: Run, state: str, count: int) -> None:
+    deadline = time.monotonic() + 120 + PER_TASK_S * count
+    while states(run)[state] < count:
+        assert time.monotonic() < deadline, states(run)
+        time.sleep(5)
+
+
+@pytest.fixture
+def second_triggerer(live) -> Iterator[None]:
+    live.airflow.start_another_triggerer()
+    yield
+    live.airflow.stop("triggerer-2")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("how", ["failed", "success", "cleared", "deleted"])
+@pytest.mark.usefixtures("second_triggerer")
+def test_a_run_of_deferred_tasks_that_ends_leaves_nothing_running(live, how: str) -> None:
+    """Airflow cancels all triggers of the run at once, and again each second."""
+    run = live.run("many_deferrable", "local", "exec sleep 1800", count=DEFERRED)
+    wait_for(run, "deferred", DEFERRED)
+    old = apps_of(live.engines["local"], run.run_id)
+    assert len(old) == DEFERRED
+
+    if how == "cleared":
+        run.clear()
+    else:
+        run.mark_run("success" if how == "success" else "failed")
+    if how == "deleted":
+        run.delete()
+
+    # A new try of a cleared task ends its old app, and workers come one after the other.
+    limit_s = DEAD_WITHIN_S + (PER_TASK_S * DEFERRED if how == "cleared" else 0)
+    deadline = time.monotonic() + limit_s
+    while alive := [app_id for app_id, state in _states(live, run, old).items() if not is_terminal(state)]:
+        assert time.monotonic() < deadline, f"{len(alive)} of {DEFERRED} apps live on"
+        time.sleep(1)
+    if how == "cleared":
+        wait_for(run, "deferred", DEFERRED)
+        found = apps_of(live.engines["local"], run.run_id)
+        assert Counter(state for app_id, state in found.items() if app_id not in old) == {AppState.RUNNING: DEFERRED}
+        run.mark_run("failed")
+
+
+def _states(live, run: Run, wanted: dict[str, AppState]) -> dict[str, AppState]:
+    found = apps_of(live.engines["local"], run.run_id)
+    return {app_id: state for app_id, state in found.items() if app_id in wanted}
+
+
+@pytest.mark.alone
+def test_short_apps_of_deferrable_tasks_succeed(live) -> None:
+    """No try is lost to a trigger that fires before Airflow's scheduler knows that the worker has left."""
+    run = live.run("short_deferrable", "local", "sleep $(($1 % 11))", count=SHORT)
+    deadline = time.monotonic() + 120 + PER_TASK_S * SHORT
+    while sum((found := states(run))[state] for state in ("success", "failed")) < SHORT:
+        assert time.monotonic() < deadline, found
+        time.sleep(5)
+
+    assert found == {"success": SHORT}
+    assert Counter(apps_of(live.engines["local"], run.run_id).values()) == {AppState.SUCCEEDED: SHORT}
