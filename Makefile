@@ -104,7 +104,7 @@ bench: $(READY)  ## measure speed side by side with the peers, into docs/benchma
 
 constraints: $(READY)  ## pin the newest versions that fit, for every Python, in constraints.txt
 	@echo "# What the tests ran with; written by: make constraints. Several lines of one package are for different Pythons." > $(BUILD)/constraints.txt
-	$(UV) pip compile --quiet pyproject.toml --group dev --universal --python-version 3.10 --upgrade \
+	$(UV) pip compile --quiet pyproject.toml --group dev --all-extras --universal --python-version 3.10 --upgrade \
 	  --no-header --no-annotate --no-emit-index-url >> $(BUILD)/constraints.txt
 	mv $(BUILD)/constraints.txt constraints.txt
 

@@ -60,8 +60,9 @@ class _Field:
     @property
     def group(self) -> type[StructuredOpts] | None:
         """The options class of a nested group."""
-        is_group = isinstance(self.opt_type, type) and issubclass(self.opt_type, StructuredOpts)
-        return self.opt_type if is_group else None
+        # On Python 3.10 list[str] is an instance of type, but no class.
+        is_class = isinstance(self.opt_type, type) and get_origin(self.opt_type) is None
+        return self.opt_type if is_class and issubclass(self.opt_type, StructuredOpts) else None
 
     @property
     def is_optional_group(self) -> bool:

@@ -36,8 +36,27 @@ ODD_TEXTS = (
 )
 """Texts that a shell, a template, a config file or a wire format may change on the way."""
 
-_NC = "command -v nc >/dev/null && N=nc || N='busybox nc'; $N --help 2>&1 | grep -q BusyBox || exit 77; "
-"""Sets N to busybox's nc, which tools differ about; 77 says that there is none."""
+_TALK = """
+if command -v nc >/dev/null && nc --help 2>&1 | grep -q BusyBox; then N=nc
+elif command -v busybox >/dev/null; then N='busybox nc'
+elif command -v python3 >/dev/null; then N=
+else exit 77; fi
+serve() {
+    if [ "$N" ]; then $N -l -p "$1" <&3; else python3 -c '
+import socket, sys
+connection, _ = socket.create_server(("", int(sys.argv[1]))).accept()
+sys.stdout.write(connection.makefile().readline())' "$1"; fi
+}
+send() {
+    if [ "$N" ]; then $N -w 5 "$1" "$2"; else python3 -c '
+import socket, sys
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(sys.stdin.buffer.read())' "$1" "$2" 2>/dev/null; fi
+}
+"""
+"""`serve PORT` prints the line that it receives, `send HOST PORT` sends its input: by busybox's nc, else by Python.
+
+Other versions of nc have other options. Exit code 77 means that the image has neither.
+"""
 
 
 class RunningTests(ContractBase):
@@ -305,22 +324,22 @@ class RunningTests(ContractBase):
         ports = {"p0": 0, "p1": 0} if chosen else {"p0": 29511, "p1": 29512}
         # An input that never ends: a server whose input has ended hangs up before a slow client has said anything.
         server = "mkfifo silence; exec 3<>silence; rm -f silence; " + " & ".join(
-            f"$N -l -p {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']} <&3" for k in range(2)
+            f"serve {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']}" for k in range(2)
         )
         port = f"LAUNCH_PORT_HEAD_P{macros.replica_id}"
         client = (
             (f'eval "P=\\${port}"; ' if chosen else f"P=$((29511 + {macros.replica_id})); ")
             + f"H=$${macros.rank0_env}; i=0; "
-            + f"until echo hi from {macros.replica_id} | $N -w 5 $H $P; do "
+            + f"until echo hi from {macros.replica_id} | send $H $P; do "
             + "i=$((i + 1)); test $i -lt 150 || exit 1; sleep 0.2; done"
         )
         app_id = apps.start(
-            apps.sh(f"{_NC}{server} & wait", "head", port_map=ports if chosen else {}),
-            apps.sh(_NC + client, "worker", num_replicas=2),
+            apps.sh(f"{_TALK}{server} & wait", "head", port_map=ports if chosen else {}),
+            apps.sh(_TALK + client, "worker", num_replicas=2),
         )
         found = apps.end(app_id)
         if any(replica.exit_code == 77 for replica in replicas(found).values()):
-            pytest.skip("the image has no busybox, whose nc the test uses")
+            pytest.skip("the image has neither busybox nor python3, by which the replicas of this test talk")
 
         assert found.state is AppState.SUCCEEDED
         assert sorted(apps.lines(app_id, "head")) == ["hi from 0\n", "hi from 1\n"]
