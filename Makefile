@@ -10,7 +10,8 @@ UV     := $(VENV)/bin/uv
 ARGS   ?=
 DAG    ?= launch_local_demo
 DAGS   ?= example_dags
-JOBS   ?= 2
+# Most tests wait most of the time: two cores serve four.
+JOBS   ?= 4
 PORT   ?= 8793
 
 # The environment is current as long as the files that describe it are: their checksum names the stamp.
@@ -42,7 +43,7 @@ CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.ku
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ui test live engine cluster lint types gen docs bench constraints build clean
+.PHONY: help setup demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -74,6 +75,10 @@ demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=
 
 test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"
 	$(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
+
+soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md says, also in a real Airflow; about an hour
+	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
+	LAUNCH_SOAK=1 LAUNCH_TRIGGERER_RESTARTS=20 $(PY) -m pytest tests/live $(ARGS)
 
 live: $(READY)  ## run tasks in a real Airflow, end them in every way, and look at what is alive; about 10 minutes
 	$(PY) -m pytest tests/live $(ARGS)

@@ -29,6 +29,7 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_proxy,
 )
 from tests.support.engines import refuse_unknown, required
+from tests.support.two_runs import TwoRuns
 
 __all__ = [  # fixtures for all
     "docker_engine",
@@ -121,6 +122,10 @@ ENGINES = {
     "kubernetes": partial(os.environ.get, f"{_MISSING}kubernetes"),
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TwoRuns())
 
 
 @pytest.hookimpl(tryfirst=True)  # before there are workers, which inherit the variables

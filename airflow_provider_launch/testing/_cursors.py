@@ -25,7 +25,7 @@ __all__ = ["SEED", "CursorTests"]
 SEED = "LAUNCH_CONTRACT_SEED"
 """Variable with the seed of a run that is to be repeated; each random test prints its own."""
 
-_CUTS = 200
+_CUTS = 200 if os.environ.get("LAUNCH_SOAK", "0") not in ("", "0") else 40
 _FEW_CUTS = 30
 _PAUSE_S = 0.03
 _DIES = 0.2
@@ -122,7 +122,7 @@ def _texts(chunk: LogChunk) -> list[str]:
 class CursorTests(ContractBase):
     """Readers come and go, and nothing is lost or told twice."""
 
-    def test_nothing_is_lost_or_repeated_at_200_cuts(self, apps: Apps) -> None:
+    def test_nothing_is_lost_or_repeated_at_many_cuts(self, apps: Apps) -> None:
         """Tasks defer, triggerers restart, workers die: each goes on from the cursor that the last one stored."""
         reader = _Reader(apps, apps.start(apps.sh(_WRITER)))
         reader.cut(_CUTS)

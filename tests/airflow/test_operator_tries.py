@@ -451,7 +451,9 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(kwargs, message) -> 
         launch(sh("true"), **kwargs)
 
 
-def test_a_broken_log_source_does_not_change_the_outcome(engine, api, play) -> None:
+def test_a_broken_log_source_does_not_change_the_outcome(engine, api, play, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "2")
+
     def refuse(*_):
         raise RuntimeError("log server is down")
 

@@ -11,18 +11,23 @@ import pytest
 from airflow_provider_launch.testing import SchedulerContract
 from airflow_provider_launch.testing._cursors import SEED
 from tests.contract.broken import defects
+from tests.support.repeats import SOAK, often
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = Path(__file__).with_name("broken") / "suite.py"
 DEFECTS = defects.load_all()
 PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
+# One proof for each test of the contract, the one that was written first; `make soak` and CI run all.
+FIRST = {test.partition("[")[0]: (scheduler, test) for scheduler, test in reversed(PAIRS)}
+PROOFS = often([*FIRST.values()], PAIRS)
 # Where more is promised than the healthy ones offer, there is no healthy one here.
 HEALTHY = sorted(
     {
         ("HealthyLocal" if issubclass(scheduler, defects.Local) else "HealthyThreads", test)
         for scheduler, tests in DEFECTS.items()
         for test in tests
-        if scheduler.promised is None
+        # Both schedulers pass the whole contract in modules of their own; here it is about the engine that is watched.
+        if scheduler.promised is None and (SOAK or "clock" in test or "log_source" in test or "cost" in test)
     }
 )
 # What a broken scheduler leaves is no failure of the test that noticed it.
@@ -111,7 +116,7 @@ def _plain_pytest(monkeypatch):
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
-@pytest.mark.parametrize(("scheduler", "test"), PAIRS)
+@pytest.mark.parametrize(("scheduler", "test"), PROOFS)
 def test_defect_is_noticed(scheduler, test, tmp_path):
     found = run_test(scheduler, test, tmp_path)
 
@@ -170,7 +175,7 @@ def test_one_stream_may_be_kept(test, tmp_path):
 
 def test_a_random_test_tells_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
     """A failure that comes once in a hundred runs is of use only with its moments."""
-    test = "test_nothing_is_lost_or_repeated_at_200_cuts"
+    test = "test_nothing_is_lost_or_repeated_at_many_cuts"
     run_test("HealthyThreads", test, tmp_path)
     (found,) = re.findall(rf"{SEED}=(\d+)", capsys.readouterr().out)
     monkeypatch.setenv(SEED, found)

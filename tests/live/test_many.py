@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.live.engines import apps_of
 from tests.live.runs import Run
 from tests.live.test_endings import DEAD_WITHIN_S
+from tests.support.repeats import often
 
-SOAK = os.environ.get("LAUNCH_SOAK", "0") not in ("", "0")
-DEFERRED = 1000 if SOAK else 100
-SHORT = 200 if SOAK else 60
+DEFERRED = often(100, 1000)
+SHORT = often(60, 200)
 # A worker takes one or two seconds of a core to launch and defer.
 PER_TASK_S = 4
 

@@ -13,7 +13,7 @@ from airflow_provider_launch.specs import AppState, Role
 from tests.support.local import Apps
 
 
-def test_a_cursor_loses_and_repeats_nothing_at_200_cuts(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cursor_loses_and_repeats_nothing_at_many_cuts(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read is done by a scheduler as another process has it, from a cursor that went through JSON."""
     monkeypatch.setattr(log_files, "CHUNK_BYTES", 300)  # many cuts in a small log, also where the reads begin late
     program = (

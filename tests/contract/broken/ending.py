@@ -266,6 +266,8 @@ class ListsLiveAppsOnly(Threads):
     "test_describe_many_gives_each_app_its_own_answer",
 )
 class TellsUnknownAppsAsUnknown(Threads):
+    timeout_s = 4
+
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         return {app_id: found[app_id] or DescribeAppResponse(app_id, AppState.UNKNOWN) for app_id in found}
@@ -349,6 +351,8 @@ class ClosesOnceOnly(Threads):
 
 @caught_by("test_an_end_that_is_told_need_not_be_asked_for")
 class TellsOfNoEnd(Threads):
+    timeout_s = 4
+
     def await_end(self, app_id: str, timeout_s: float) -> bool:
         time.sleep(timeout_s)
         return False

@@ -73,6 +73,8 @@ class ChangesReplicas(ChangesWhatIsTold):
 
 @caught_by("test_several_roles_run_at_the_same_time")
 class TellsOfTheFirstRoleOnly(ChangesWhatIsTold):
+    timeout_s = 4
+
     def told(self, found: DescribeAppResponse) -> None:
         del found.roles_statuses[1:]
 
