@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.triggers.helpers import Helpers
 from airflow_provider_launch.triggers.kills import Kills
 from airflow_provider_launch.triggers.pump import LogPump
+from airflow_provider_launch.triggers.task_states import TaskStates
 from airflow_provider_launch.triggers.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["Hub", "Shared", "hub"]
 _BYTES_PER_S = 256 * 1024
 _LOOK_S = 5.0
 """How often triggers look at silence and at the clock; all else wakes them."""
+_HELPERS = 16
+"""How many apps of ended tasks are cancelled at a time."""
 
 
 @dataclass
@@ -30,6 +34,8 @@ class Shared:
     hook: LaunchHook
     poller: Poller
     users: int = 0
+    _for_kills: Scheduler[Any] | None = None
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def options(self) -> LaunchOptions:
@@ -40,6 +46,23 @@ class Shared:
     def scheduler(self) -> Scheduler[Any]:
         """Its scheduler."""
         return self.hook.scheduler
+
+    def for_kills(self) -> Scheduler[Any]:
+        """Return another scheduler of the connection, which asks Airflow nothing.
+
+        A request of the pollers that hangs does not keep it busy.
+        """
+        with self._mutex:
+            if self._for_kills is None:
+                self._for_kills = self.hook.new_scheduler()
+            return self._for_kills
+
+    def close(self) -> None:
+        """Free both."""
+        self.poller.join(0.5)
+        if self._for_kills is not None:
+            self._for_kills.close()
+        self.hook.close()
 
 
 class Hub:
@@ -52,7 +75,9 @@ class Hub:
     def __init__(self, log_bytes_per_s: float) -> None:
         self.pump = LogPump(log_bytes_per_s)
         self.ticker = Ticker(_LOOK_S)
-        self.kills = Kills()
+        helpers = Helpers("launch-kills", _HELPERS)
+        self.task_states = TaskStates(helpers)
+        self.kills = Kills(self, self.task_states, helpers)
         self._shared: dict[tuple[str, str], Shared] = {}
         self._mutex = threading.Lock()
 
@@ -71,6 +96,14 @@ class Hub:
             shared.users += 1
             return shared
 
+    def keep(self, shared: Shared) -> bool:
+        """Join again what is still in use, without a request; False: its last user has gone."""
+        with self._mutex:
+            if shared.users == 0:
+                return False
+            shared.users += 1
+            return True
+
     def leave(self, shared: Shared) -> None:
         """Go; the last one closes the scheduler."""
         with self._mutex:
@@ -78,8 +111,7 @@ class Hub:
             if shared.users:
                 return
             self._shared = {key: kept for key, kept in self._shared.items() if kept is not shared}
-        shared.poller.join(0.5)
-        shared.hook.close()
+        shared.close()
 
 
 _hub: Hub | None = None

@@ -1,128 +1,146 @@
-"""Ending the apps of many tasks at once: states in few requests, cancels side by side, out of reach of cancellations.
-
-Airflow cancels a trigger whose task was ended about once a second, also while its `on_kill` runs, and calls `on_kill`
-of all triggers of a run in the same moment.
-"""
+"""The apps of tasks which a user has ended: cancelled on threads that Airflow's cancellations do not reach."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.triggers.task_states import GONE
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.api import Scheduler
+    from collections.abc import Callable
 
-__all__ = ["Kills"]
+    from airflow_provider_launch.triggers.helpers import Helpers
+    from airflow_provider_launch.triggers.hub import Hub, Shared
+    from airflow_provider_launch.triggers.task_states import TaskStates
+
+__all__ = ["KILL_S", "Kills"]
 
 T = TypeVar("T")
 
-_GONE = "gone"
-"""State of a task that Airflow does not know: its run was deleted."""
-_THREADS = 16
-_GATHER_S = 0.1
-"""Questions about one task that come within this time are one request; mapped, it may have a thousand triggers."""
+KILL_S = 60.0
+"""How long a cancel is repeated while Airflow or the scheduler does not answer."""
+_PAUSE_S = 0.5
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", GONE}
 
-_Question = tuple[asyncio.AbstractEventLoop, str, str, str]
-_States = dict[str, Any]
+
+@dataclass
+class _Kill:
+    handle: str
+    conn_id: str
+    ti: Any
+    log: Any
+    context: contextvars.Context
+    deadline: float
+    shared: Shared | None
+    done: Future[None] = field(default_factory=Future)
 
 
 class Kills:
-    """What triggers do when their tasks are ended; one for each process."""
+    """Cancels the apps of tasks that are really over.
 
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._questions: dict[_Question, asyncio.Future[_States]] = {}
-        self._hooks: dict[str, tuple[LaunchHook, int]] = {}
-        self._mutex = threading.Lock()
+    Airflow cancels a trigger again about each second, also while its `on_kill` runs, and ends many at the same time:
+    nothing of this may depend on the trigger that asked for it.
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the work returns; whoever waits here may be cancelled, the work is not, and is waited for."""
-        task = asyncio.get_running_loop().create_task(work)
-        # The event loop keeps no reference of its own.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(task)
-        return task.result()
+    Args:
+        hub: has the connections.
+        states: tells which tasks are over: a trigger that moves to another triggerer is ended in the same way.
+        helpers: where the cancels run.
+    """
+
+    def __init__(self, hub: Hub, states: TaskStates, helpers: Helpers) -> None:
+        self._hub = hub
+        self._states = states
+        self._helpers = helpers
+
+    def end(self, handle: str, conn_id: str | None, ti: Any, log: Any, *, shared: Shared | None = None) -> Future[None]:
+        """Cancel the app if its task is over; the future is done when nothing more will happen, and never raises.
+
+        What could not be cancelled is an error in the log.
+
+        Args:
+            handle: of the app.
+            conn_id: the connection. None: the one that the handle names.
+            ti: the task instance, as the triggerer gives it.
+            log: where the outcome goes, in the context of the caller.
+            shared: what the trigger shares of the connection, which then need not be read again.
+        """
+        conn_id = conn_id or parse_app_handle(handle).session_name
+        kept = shared if shared is not None and self._hub.keep(shared) else None
+        kill = _Kill(handle, conn_id, ti, log, contextvars.copy_context(), time.monotonic() + KILL_S, kept)
+        kill.done.set_running_or_notify_cancel()
+        self._ask(kill)
+        return kill.done
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what a blocking call returns. Its threads are its own: those of the event loop may all be busy."""
-        with self._mutex:
-            if self._pool is None:
-                # No daemons: a process that ends waits for the cancels that it has begun.
-                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="launch-kills")
-            pool = self._pool
-        # The context names the task into whose log is written.
-        return await asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, call)
+        """Return what a blocking call returns, which runs to its end also when its caller is cancelled."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+        context = contextvars.copy_context()
 
-    async def task_state(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-        """Return the state of the task, which may be None; "gone" if there is no such task."""
-        loop = asyncio.get_running_loop()
-        question = (loop, dag_id, run_id, task_id)
-        asked = self._questions.get(question)
-        if asked is None:
-            asked = self._questions[question] = asyncio.ensure_future(self._ask(question))
-        # Others wait for the same answer.
-        states = await asyncio.shield(asked)
-        state: str | None = states.get(task_id if map_index < 0 else f"{task_id}_{map_index}", _GONE)
-        return state
+        def work() -> None:
+            try:
+                result = context.run(call)
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                done.set_exception(error)
+            else:
+                done.set_result(result)
 
-    async def _ask(self, question: _Question) -> _States:
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        self._helpers.submit(work)
+        return await asyncio.wrap_future(done)
 
-        _, dag_id, run_id, task_id = question
-        try:
-            await asyncio.sleep(_GATHER_S)
-        finally:
-            # Who comes later wants a later answer.
-            del self._questions[question]
-        answer = await self.run(
-            lambda: RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id], task_ids=[task_id])
+    def _ask(self, kill: _Kill, after_s: float = 0.0) -> None:
+        self._states.ask(kill.ti, after_s).add_done_callback(
+            lambda found: self._helpers.submit(lambda: self._go_on(kill, found))
         )
-        states: _States = answer.get(run_id, {})
-        return states
 
-    @contextlib.contextmanager
-    def scheduler(self, conn_id: str) -> Iterator[Scheduler[Any]]:
-        """Give the scheduler of a connection, which those who need it at the same time share.
+    def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:
+        error = found.exception()
+        if error is None:
+            self._finally(kill, lambda: self._cancel(kill) if found.result() in _OVER else None)
+        elif time.monotonic() + _PAUSE_S < kill.deadline:
+            self._ask(kill, _PAUSE_S)
+        else:
+            self._finally(kill, lambda: self._fail(kill, f"Airflow did not answer what state the task is in: {error}"))
 
-        It is not that of the pollers, which a request that hangs may keep busy.
-        """
-        with self._mutex:
-            kept = self._hooks.get(conn_id)
-            if kept is not None:
-                self._hooks[conn_id] = (kept[0], kept[1] + 1)
-        hook = kept[0] if kept is not None else self._opened(conn_id)
+    def _finally(self, kill: _Kill, call: Callable[[], object]) -> None:
         try:
-            yield hook.scheduler
+            call()
+        except Exception as error:  # noqa: BLE001 - it is said in the log, and nobody else can do better
+            self._fail(kill, str(error))
         finally:
-            self._leave(conn_id, hook)
+            if kill.shared is not None:
+                self._hub.leave(kill.shared)
+            kill.done.set_result(None)
 
-    def _opened(self, conn_id: str) -> LaunchHook:
-        hook = LaunchHook.for_connection(conn_id)
-        # Here, once: its first use is not for sixteen threads at the same time.
-        _ = hook.scheduler
-        with self._mutex:
-            kept, users = self._hooks.get(conn_id, (hook, 0))
-            self._hooks[conn_id] = (kept, users + 1)
-        if kept is not hook:
-            hook.close()
-        return kept
-
-    def _leave(self, conn_id: str, hook: LaunchHook) -> None:
-        with self._mutex:
-            users = self._hooks[conn_id][1] - 1
-            if users:
-                self._hooks[conn_id] = (hook, users)
+    def _cancel(self, kill: _Kill) -> None:
+        app_id = parse_app_handle(kill.handle).app_id
+        while True:
+            try:
+                if kill.shared is None:
+                    kill.shared = self._hub.join(kill.conn_id)
+                kill.shared.for_kills().cancel(app_id)
+            except SchedulerUnavailableError:
+                if time.monotonic() + _PAUSE_S >= kill.deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                self._write(kill, kill.log.warning, "the task was ended; app %s is cancelled", app_id)
                 return
-            del self._hooks[conn_id]
-        hook.close()
+
+    def _fail(self, kill: _Kill, why: str) -> None:
+        text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
+        self._write(kill, kill.log.error, text, kill.handle, why)
+
+    @staticmethod
+    def _write(kill: _Kill, method: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(Exception):
+            # The supervisor finds the task's log by what is in the context.
+            kill.context.run(method, *args)

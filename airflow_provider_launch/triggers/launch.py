@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,13 +16,15 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from airflow_provider_launch.triggers.hub import Shared
     from airflow_provider_launch.triggers.watch import Watch
 
 __all__ = ["AppStatusTrigger"]
 
-_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", "gone"}
-_KILL_S, _KILL_PAUSE_S, _KILL_LONGEST_PAUSE_S = 60.0, 0.5, 8.0
-"""How long a kill is tried again while Airflow or the scheduler does not answer, and the pauses between."""
+_LEAVE_S = 28.0
+"""How long a trigger waits for the cancel of its app before it ends; Airflow's `on_kill_timeout` is 30 s."""
 
 
 class AppStatusTrigger(BaseTrigger):
@@ -92,6 +95,8 @@ class AppStatusTrigger(BaseTrigger):
         self.fire_after_s = fire_after_s
         self._fired = False
         self._resolved = ""
+        self._shared: Shared | None = None
+        self._ending: Future[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the triggerer makes this trigger from; plain JSON, no secrets.
@@ -105,6 +110,8 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
+        from airflow_provider_launch.triggers.watch import is_of_user
+
         began = time.monotonic()
         try:
             watch = await self._join()
@@ -118,11 +125,19 @@ class AppStatusTrigger(BaseTrigger):
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
                     await watch.abandon(error)
+                    if is_of_user(error):
+                        # Not only in `on_kill`: the next cancellation ends what waits for that, and the task's log.
+                        # Here already: the connection is still joined.
+                        await self._end_killed()
                     raise
                 finally:
                     watch.stop()
             finally:
                 watch.leave()
+        except asyncio.CancelledError as error:
+            if is_of_user(error) and self._resolved:
+                await self._end_killed()
+            raise
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             event = self._event("error", f"{type(error).__name__}: {error}")
         await asyncio.sleep(began + self.fire_after_s - time.monotonic())
@@ -132,12 +147,30 @@ class AppStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the app when a user has ended the task; called also when nobody has."""
+        # A trigger may be ended before it has begun.
+        self._resolved = self._resolved or await self._handle()
+        await self._end_killed()
+
+    async def _end_killed(self) -> None:
+        """Cancel the app if the task is over, and wait for it however often Airflow cancels this trigger meanwhile.
+
+        Airflow does so each second; with fifty tasks ended at once one second is too short.
+        """
         if self._fired or self.kill_policy != "cancel":
             return
-        from airflow_provider_launch.triggers.hub import hub
+        if self._ending is None:
+            from airflow_provider_launch.triggers.hub import hub
 
-        # Airflow cancels this again each second; with fifty tasks ended at once one second is too short.
-        await hub().kills.finish(self._kill())
+            self._ending = hub().kills.end(
+                self._resolved, self.launch_conn_id, self.task_instance, self.log, shared=self._shared
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LEAVE_S
+        ending = asyncio.wrap_future(self._ending)
+        while not ending.done() and (left := deadline - loop.time()) > 0:
+            # Each further cancellation is the same end.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({ending}, timeout=left)
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 
@@ -150,6 +183,7 @@ class AppStatusTrigger(BaseTrigger):
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
         conn_id = self.launch_conn_id or parsed.session_name
+        # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
         shared = await asyncio.to_thread(hub().join, conn_id)
         try:
             if shared.options.backend != parsed.scheduler_backend:
@@ -158,6 +192,7 @@ class AppStatusTrigger(BaseTrigger):
         except InvalidAppError:
             await asyncio.to_thread(hub().leave, shared)
             raise
+        self._shared = shared
         return Watch(self, shared, self._resolved, parsed.app_id)
 
     async def _handle(self) -> str:
@@ -180,56 +215,12 @@ class AppStatusTrigger(BaseTrigger):
     def _event(self, why: str, text: str, handover: Handover | None = None) -> dict[str, Any]:
         return {"handle": self._resolved, "why": why, "text": text, **(handover or Handover()).to_json()}
 
-    # ---- kill --------------------------------------------------------------------------------------------------------
-
-    async def _kill(self) -> None:
-        """Cancel the app if the task is over; an outage of Airflow or of the scheduler is waited for."""
-        from airflow_provider_launch.triggers.hub import hub
-
-        loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + _KILL_S, _KILL_PAUSE_S
-        while True:
-            try:
-                # A trigger may be ended before it has begun.
-                self._resolved = self._resolved or await self._handle()
-                if await self._is_task_over():
-                    await hub().kills.run(self._cancel)
-            except InvalidAppError as error:
-                self.log.error("the task was ended, but its app cannot be cancelled: %s", error)  # noqa: TRY400 - its text says it all
-            except Exception as error:  # noqa: BLE001 - Airflow or the scheduler is out of reach; tried again
-                if loop.time() < deadline:
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _KILL_LONGEST_PAUSE_S)
-                    continue
-                self.log.error(  # noqa: TRY400 - the same
-                    "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end",
-                    self._resolved or self.handle, error,
-                )  # fmt: skip
-            return
-
-    async def _is_task_over(self) -> bool:
-        """Tell whether the task is really over: a trigger that moves to another triggerer is ended in the same way."""
-        # After a clear the state is None, and the new try decides what becomes of the app.
-        return await self._task_state() in _OVER
+    # ---- the task ----------------------------------------------------------------------------------------------------
 
     async def is_awaited(self) -> bool:
-        """Tell whether the task waits for a trigger; without a task nobody else does."""
-        return self.task_instance is None or await self._task_state() == "deferred"
-
-    async def _task_state(self) -> str | None:
-        """Return the state of the task, which may be None; "gone": the run was deleted, or there is no task."""
+        """Return whether the task waits for a trigger; without a task nothing else does."""
+        if self.task_instance is None:
+            return True
         from airflow_provider_launch.triggers.hub import hub
 
-        ti = self.task_instance
-        if ti is None:
-            return "gone"
-        return await hub().kills.task_state(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
-
-    def _cancel(self) -> None:
-        """Cancel the app."""
-        from airflow_provider_launch.triggers.hub import hub
-
-        parsed = parse_app_handle(self._resolved)
-        with hub().kills.scheduler(self.launch_conn_id or parsed.session_name) as scheduler:
-            scheduler.cancel(parsed.app_id)
-        self.log.warning("the task was ended; app %s is cancelled", parsed.app_id)
+        return await asyncio.wrap_future(hub().task_states.ask(self.task_instance)) == "deferred"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.hub import Shared
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "is_of_user"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
@@ -165,7 +165,7 @@ class Watch:
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""
         places = self.stop()
-        if not _is_of_user(error):
+        if not is_of_user(error):
             full = self._with_state(places, tails=True)
             await self._checkpoint.save_at_last(full if self._checkpoint.fits(full) else self._with_state(places))
 
@@ -289,7 +289,7 @@ class Watch:
             self._loop.call_soon_threadsafe(self._learn)
 
 
-def _is_of_user(error: asyncio.CancelledError) -> bool:
+def is_of_user(error: asyncio.CancelledError) -> bool:
     """Tell whether a user's act ended the trigger, and not the end of the triggerer."""
     try:
         from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG

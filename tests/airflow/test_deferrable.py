@@ -16,6 +16,7 @@ from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
@@ -140,9 +141,10 @@ def test_on_kill_cancels_only_if_the_task_is_over(
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: states))
     trigger, _ = deferred(cfg={"grace_s": 1})
     cancelled: list[str] = []
-    monkeypatch.setattr(trigger, "_cancel", lambda: cancelled.append(trigger._resolved))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalScheduler, "cancel", lambda _self, app_id: cancelled.append(app_id))
+        assert run_trigger(trigger, cancel_after=1.0, message=USER_ACTION) == []
 
-    assert run_trigger(trigger, cancel_after=1.0, message=USER_ACTION) == []
     assert bool(cancelled) is is_cancelled
     _end(trigger)
 
@@ -151,9 +153,10 @@ def test_on_kill_cancels_only_if_the_task_is_over(
 def test_the_end_of_the_triggerer_cancels_nothing(monkeypatch: pytest.MonkeyPatch, message: str | None) -> None:
     trigger, _ = deferred(cfg={"grace_s": 1})
     cancelled: list[str] = []
-    monkeypatch.setattr(trigger, "_cancel", lambda: cancelled.append(trigger._resolved))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalScheduler, "cancel", lambda _self, app_id: cancelled.append(app_id))
+        assert run_trigger(trigger, cancel_after=1.0, message=message) == []
 
-    assert run_trigger(trigger, cancel_after=1.0, message=message) == []
     assert cancelled == []
     _end(trigger)
 
@@ -247,9 +250,12 @@ def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: p
 
 def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     trigger, _ = deferred(cfg={"grace_s": 1}, on_kill="leave")
-    monkeypatch.setattr(trigger, "_cancel", lambda: pytest.fail("was cancelled"))
+    cancelled: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalScheduler, "cancel", lambda _self, app_id: cancelled.append(app_id))
+        run_trigger(trigger, cancel_after=0.8, message=USER_ACTION)
 
-    run_trigger(trigger, cancel_after=0.8, message=USER_ACTION)
+    assert cancelled == []
     _end(trigger)
 
 

@@ -120,7 +120,7 @@ def test_what_could_not_be_cancelled_is_in_the_log(
     engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow(monkeypatch, "failed", failures=1000)
-    monkeypatch.setattr("airflow_provider_launch.triggers.launch._KILL_S", 1.0)
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.0)
     (trigger,) = deferred(engine, 1)
     ended = time.monotonic() + 4
 
@@ -128,7 +128,7 @@ def test_what_could_not_be_cancelled_is_in_the_log(
         end_together([trigger], engine, until=lambda: airflow.asked > 1 and time.monotonic() > ended)
 
     (error,) = [entry for entry in entries if entry["level"] == "error"]
-    assert "app fake://cluster/app-0 could not be cancelled: the API server does not answer" in rendered(error)
+    assert "app fake://cluster/app-0 could not be cancelled: Airflow did not answer" in rendered(error)
 
 
 def test_a_trigger_that_is_ended_before_it_begins_cancels_its_app(

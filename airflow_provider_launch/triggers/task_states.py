@@ -1,0 +1,82 @@
+"""States of tasks, asked for many triggers at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.triggers.helpers import Helpers
+
+__all__ = ["GONE", "TaskStates"]
+
+GONE = "gone"
+"""The state of a task whose run was deleted, and of a trigger without a task."""
+# A run that is marked as failed ends its triggers in one go: one request then answers for a whole mapped task.
+_GATHER_S = 0.05
+
+_Task = tuple[str, str, str]
+
+
+class TaskStates:
+    """Asks Airflow for states of tasks: one request for all the triggers of a mapped task that ask together.
+
+    Args:
+        helpers: where the requests are made.
+    """
+
+    def __init__(self, helpers: Helpers) -> None:
+        self._helpers = helpers
+        self._asking: dict[_Task, list[tuple[int, Future[str | None]]]] = {}
+        self._mutex = threading.Lock()
+
+    def ask(self, ti: Any, after_s: float = 0.0) -> Future[str | None]:
+        """Return the state of a task instance from now on: None after a clear, `GONE` without a row.
+
+        Args:
+            ti: as the triggerer gives it; None: a trigger without a task.
+            after_s: seconds until it is asked, together with what else is asked of the same mapped task.
+
+        Raises:
+            LookupError: as the result of the future: Airflow did not answer.
+        """
+        future: Future[str | None] = Future()
+        # Nobody can take it back: a trigger that is cancelled leaves it to be answered.
+        future.set_running_or_notify_cancel()
+        if ti is None:
+            future.set_result(GONE)
+            return future
+        key = (ti.dag_id, ti.run_id, ti.task_id)
+        with self._mutex:
+            asking = self._asking.get(key)
+            if asking is not None:
+                asking.append((ti.map_index, future))
+                return future
+            self._asking[key] = [(ti.map_index, future)]
+        self._helpers.submit(lambda: self._answer(key, after_s))
+        return future
+
+    def _answer(self, key: _Task, after_s: float) -> None:
+        time.sleep(max(_GATHER_S, after_s))
+        with self._mutex:
+            # Before the request: who asks from here on gets the answer of a later one.
+            asking = self._asking.pop(key)
+        try:
+            states = _states_of(*key, asking[0][0] if len(asking) == 1 else None)
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it; a request of a triggerer that ends is cancelled
+            for _, future in asking:
+                future.set_exception(LookupError(f"{type(error).__name__}: {error}"))
+            return
+        for map_index, future in asking:
+            future.set_result(states.get(key[2] if map_index < 0 else f"{key[2]}_{map_index}", GONE))
+
+
+def _states_of(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> dict[str, str | None]:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states: dict[str, dict[str, str | None]] = RuntimeTaskInstance.get_task_states(
+        dag_id=dag_id, run_ids=[run_id], task_ids=[task_id], map_index=map_index
+    )
+    return states.get(run_id, {})

@@ -1,0 +1,177 @@
+"""Many deferred tasks are ended at once: Airflow cancels their triggers again each second, and each app is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk.api.datamodels._generated import TaskInstance
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import USER_ACTION, logged
+from tests.support.fake_scheduler import FakeScheduler, an_app
+
+COUNT = 200
+ANSWER_S, CANCEL_S = 0.02, 0.05
+AGAIN_S = 0.2
+
+
+class States:
+    """Airflow's answers about tasks: one after the other, as its supervisor gives them, and each takes a while."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str | None] = {}
+        self.failures = 0
+        self.requests = 0
+        self._alone = threading.Lock()
+
+    def get(self, *, map_index: int | None = None, **_: Any) -> dict[str, dict[str, str | None]]:
+        with self._alone:
+            self.requests += 1
+            time.sleep(ANSWER_S)
+            if self.requests <= self.failures:
+                raise RuntimeError("API_SERVER_ERROR")
+            key = f"t_{map_index}"
+            return {"r": self.states if map_index is None else {key: self.states[key]} if key in self.states else {}}
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> States:
+    states = States()
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states.get))
+    return states
+
+
+@pytest.fixture
+def app_ids(engine: Any, api: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Running apps, whose cancel takes a while."""
+    scheduler = FakeScheduler("tests", engine)
+    ids = [scheduler.submit(an_app(f"app{k}"), {}) for k in range(COUNT)]
+    for app_id in ids:
+        engine.state(app_id, AppState.RUNNING)
+    cancel = FakeScheduler.cancel
+
+    def slowly(self: FakeScheduler, app_id: str) -> None:
+        time.sleep(CANCEL_S)
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "cancel", slowly)
+    return ids
+
+
+def trigger_of(app_id: str, k: int) -> AppStatusTrigger:
+    trigger = AppStatusTrigger(f"fake://cluster/{app_id}", scheduled=True, log_roles=[])
+    ids = {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), "dag_id": "d", "run_id": "r", "task_id": "t"}
+    trigger.trigger_id, trigger.task_instance = k, TaskInstance(**ids, try_number=1, map_index=k)
+    return trigger
+
+
+def end_all(app_ids: list[str], before: Callable[[], object], *, stop_after_s: float | None = None) -> None:
+    """Run a trigger for each app in Airflow's runner, and cancel them as it does until all are gone.
+
+    Args:
+        app_ids: whose.
+        before: called when all of them follow.
+        stop_after_s: seconds after which the triggerer is stopped, which cancels each once more, without a message.
+    """
+
+    async def drive() -> None:
+        runner = TriggerRunner()
+        triggers = [trigger_of(app_id, k) for k, app_id in enumerate(app_ids)]
+        tasks = []
+        for k, trigger in enumerate(triggers):
+            tasks.append(asyncio.create_task(runner.run_trigger(k, trigger, None)))
+            runner.triggers[k] = {"task": tasks[-1], "is_watcher": False, "name": str(k), "events": 0}
+        while not all(trigger._resolved for trigger in triggers):  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.05)
+        before()
+        began = time.monotonic()
+        while not all(task.done() for task in tasks):
+            assert time.monotonic() < began + 120
+            if stop_after_s is not None and time.monotonic() > began + stop_after_s:
+                # The end of the event loop cancels whatever tasks there are.
+                return
+            for task in tasks:
+                task.cancel(USER_ACTION)
+            await asyncio.sleep(AGAIN_S)
+
+    asyncio.run(drive())
+
+
+def alive(engine: Any, app_ids: list[str]) -> set[int]:
+    return {k for k, app_id in enumerate(app_ids) if engine.apps[app_id].state is AppState.RUNNING}
+
+
+@pytest.mark.parametrize("state", ["failed", "success", None], ids=["failed", "success", "deleted"])
+def test_all_apps_of_ended_tasks_are_cancelled_before_their_triggers_have_gone(
+    engine: Any, app_ids: list[str], states: States, state: str | None
+) -> None:
+    """Some of the triggers only move to another triggerer, and some tasks were cleared: their apps live."""
+    spared = {k: ("deferred", None, "queued")[k % 3] for k in range(0, COUNT, 10)}
+
+    def before() -> None:
+        states.states |= {f"t_{k}": state for k in range(COUNT) if state is not None}
+        states.states |= {f"t_{k}": other for k, other in spared.items()}
+
+    with logged() as entries:
+        end_all(app_ids, before)
+
+    assert alive(engine, app_ids) == set(spared)
+    assert len(engine.cancelled) == COUNT - len(spared)
+    assert sum("is cancelled" in str(entry["event"]) for entry in entries) == COUNT - len(spared)
+    # A request for each task would keep Airflow's supervisor from all else.
+    assert states.requests <= COUNT / 10
+
+
+def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_begun(
+    engine: Any, app_ids: list[str], states: States
+) -> None:
+    def before() -> None:
+        states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
+
+    end_all(app_ids, before, stop_after_s=AGAIN_S)
+
+    assert alive(engine, app_ids) == set()
+
+
+def test_airflow_that_does_not_answer_for_a_while_is_asked_again(
+    engine: Any, app_ids: list[str], states: States
+) -> None:
+    def before() -> None:
+        states.failures = states.requests + 3
+        states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
+
+    end_all(app_ids, before)
+
+    assert alive(engine, app_ids) == set()
+
+
+def test_what_could_not_be_ended_stands_in_the_log(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: FakeScheduler, _app_id: str) -> None:
+        raise SchedulerUnavailableError("no route to the cluster")
+
+    def before() -> None:
+        states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
+
+    monkeypatch.setattr(FakeScheduler, "cancel", refuse)
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.5)
+    with logged() as entries:
+        end_all(app_ids[:40], before)
+
+    errors = [
+        entry for entry in entries if entry["level"] == "error" and "could not be cancelled" in str(entry["event"])
+    ]
+    texts = [str(entry["event"]) for entry in errors]
+    assert all(any(app_id in text and "no route" in text for text in texts) for app_id in app_ids[:40])
+    assert len(texts) == 40
