@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "LogGap",
     "LogLines",
+    "Progress",
     "Reached",
     "StateChanged",
     "Tick",
@@ -32,6 +33,13 @@ class StateChanged:
     old: AppState | None
     """None: this is the first thing known of the app."""
     new: AppState
+    response: DescribeAppResponse
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Nothing has changed for a while."""
+
     response: DescribeAppResponse
 
 
@@ -99,4 +107,4 @@ class Ended:
     cursors: Mapping[str, JsonValue]
 
 
-Event = StateChanged | LogLines | LogGap | Unreachable | Reached | Tick | Ended
+Event = StateChanged | Progress | LogLines | LogGap | Unreachable | Reached | Tick | Ended

@@ -30,6 +30,8 @@ class Handover:
     """The attempt that was told of last by `role/replica`, where that is not the first."""
     url: str | None = None
     """The page of the app, if one was named."""
+    began: float | None = None
+    """Since when the app runs, in epoch seconds, as far as the task has seen."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -40,6 +42,7 @@ class Handover:
             "told": dict(self.told),
             "attempts": dict(self.attempts),
             "url": self.url,
+            "began": self.began,
         }
 
     @classmethod
@@ -55,4 +58,5 @@ class Handover:
             dict(told) if isinstance(told, Mapping) else {},
             dict(attempts) if isinstance(attempts, Mapping) else {},
             str(value.get("url") or "") or None,
+            began if isinstance(began := value.get("began"), (int, float)) else None,
         )

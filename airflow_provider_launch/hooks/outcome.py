@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_launch.hooks.folds import unfolded
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.roles import Role
@@ -16,6 +17,7 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 __all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
 
 _SIGNAL_BASE = 128
+_KILLED = _SIGNAL_BASE + signal.SIGKILL
 
 
 def as_xcom(
@@ -58,8 +60,10 @@ def first_failed(response: DescribeAppResponse) -> ReplicaStatus | None:
     for state in (AppState.FAILED, AppState.CANCELLED):
         found = [replica for replica in replicas if replica.state == state]
         if found:
-            # The first in time: the others are mostly those which were stopped because of it.
-            return min(found, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
+            # The one that the scheduler names, else the first in time: the others are mostly those which were stopped
+            # because of it.
+            named = [replica for replica in found if f"{replica.role}/{replica.id} " in response.msg]
+            return min(named or found, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
     return None
 
 
@@ -78,23 +82,26 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     # effect: a time limit, a cancellation.
     if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
         reasons.insert(0, msg)
-    parts = [f"app {handle} {response.state}" + (f": {'; '.join(reasons)}" if reasons else "")]
+    # The cause first: a log view cuts long lines, and a handle is long.
+    ended = f"app {handle} {response.state}"
+    parts = [unfolded(f"{'; '.join(reasons)}; {ended}") if reasons else ended]
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
-        parts.extend(f"\n  {line}" for line in tail)
+        parts.extend(f"\n  {unfolded(line)}" for line in tail)
     return AppFailedError(response.to_status(), "".join(parts))
 
 
 def _replica_text(replica: ReplicaStatus) -> str:
     text = f"role {replica.role!r} replica {replica.id}"
-    details = [f"attempt {1 + replica.num_restarts}"] if replica.num_restarts is not None else []
+    details = [f"attempt {replica.num_restarts}"] if replica.num_restarts is not None else []
     if replica.hostname and replica.hostname != NONE:
         details.append(f"on {replica.hostname}")
     if details:
         text += f" ({', '.join(details)})"
     text += f" {_ending(replica)}"
     reason = replica.reason or replica.error_msg
-    return f"{text}: {reason}" if reason else text
+    # What ended it is named once.
+    return f"{text}: {reason}" if reason and reason not in text else text
 
 
 def _ending(replica: ReplicaStatus) -> str:
@@ -108,4 +115,5 @@ def _ending(replica: ReplicaStatus) -> str:
         name = ""
     if code < 0:
         return f"was ended by {name or f'signal {number}'}"
-    return f"exited with code {code}" + (f" ({name})" if name else "")
+    hint = "; its memory may have run out" if code == _KILLED else ""
+    return f"exited with code {code}" + (f" ({name}{hint})" if name else "")

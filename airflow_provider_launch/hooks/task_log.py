@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Reached, StateChanged, Unreachable
+from airflow_provider_launch.follow.events import (
+    Ended,
+    Event,
+    LogGap,
+    LogLines,
+    Progress,
+    Reached,
+    StateChanged,
+    Unreachable,
+)
+from airflow_provider_launch.hooks.folds import unfolded
 from airflow_provider_launch.hooks.line_logger import line_logger
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_launch.hooks.handover import Handover
     from airflow_provider_launch.hooks.log_limit import LogLimit
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["TaskLog", "pieces"]
+__all__ = ["PROGRESS_S", "TaskLog", "duration", "pieces"]
 
 PIECE_BYTES = 32 * 1024
 _TAIL_LINES = 10
 _TAIL_CHARS = 500
 _KEPT_TAILS = 8
 _STDERR = Stream.STDERR
-# Airflow's UI folds the log at these words, wherever they stand in a line.
-_FOLDS = ("::group::", "::endgroup::")
+PROGRESS_S = 30.0
+"""After so much silence a line says how far the app is."""
+
+
+_SHOWN_CODES = 8
+_EARLY = ("", str(AppState.UNSUBMITTED), str(AppState.SUBMITTED), str(AppState.PENDING))
+_LEVELS = {
+    AppState.FAILED: logging.ERROR,
+    AppState.CANCELLED: logging.WARNING,
+    AppState.UNKNOWN: logging.WARNING,
+}
 
 
 @dataclass(slots=True)
@@ -40,6 +62,8 @@ class _Replica:
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
 
+    The last state stands behind the last lines: it is written with `Ended`, which comes to one part of a task only.
+
     Args:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
@@ -48,7 +72,18 @@ class TaskLog:
         limit: how much of a long log is shown. None: all.
     """
 
-    __slots__ = ("_limit", "_line_log", "_log", "_name", "_on_url", "_replicas", "last_state", "url")
+    __slots__ = (
+        "_limit",
+        "_line_log",
+        "_log",
+        "_name",
+        "_on_url",
+        "_quiet_since",
+        "_replicas",
+        "began",
+        "last_state",
+        "url",
+    )
 
     def __init__(
         self,
@@ -69,6 +104,9 @@ class TaskLog:
         for key, attempt in told.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
         self.last_state = told.state
+        self.began = told.began
+        """Epoch seconds of the first state that was not PENDING. None: not yet."""
+        self._quiet_since = time.monotonic()
 
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
@@ -101,9 +139,11 @@ class TaskLog:
             self._log.warning("app %s: the scheduler does not answer, asking again: %s", self._name, event.error)
         elif isinstance(event, Reached):
             self._log.info("app %s: the scheduler answers again after %.0f s", self._name, event.after_s)
+        elif isinstance(event, Progress):
+            self._progress(event.response)
         elif isinstance(event, Ended):
             self.finish()
-            self._show_url(event.response.ui_url)
+            self._end(event.response)
 
     def finish(self) -> None:
         """Write the last lines of what was cut short; may be repeated."""
@@ -134,16 +174,65 @@ class TaskLog:
                 self.say_cut(key, limit.max_bytes)
             limit.hold(key, lines[first:])
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether so long nothing was written that `Progress` writes a line."""
+        return time.monotonic() - self._quiet_since >= PROGRESS_S
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether nothing was written that says that the app has run."""
+        return self.last_state.partition(" ")[0] in _EARLY
+
     def _state(self, event: StateChanged) -> None:
-        new = str(event.new)
-        msg = event.response.msg if event.response.msg not in ("", NONE) else ""
-        told = f"{new} {msg}" if event.new == AppState.PENDING else new
-        if told != self.last_state:
-            old = str(event.old) if event.old is not None else self.last_state.partition(" ")[0]
-            change = f"{old} -> {new}" if old and old != new else new
-            self._log.info("app %s: %s%s", self._name, change, f" ({msg})" if msg else "")
-            self.last_state = told
+        msg = _message(event.response)
+        if not is_terminal(event.new):
+            self._change(event.new, msg)
+        elif self._is_early and _has_run(event.response):
+            # Nobody asked while it ran.
+            self._change(AppState.RUNNING, "")
         self._show_url(event.response.ui_url)
+
+    def _change(self, new: AppState, msg: str) -> None:
+        told = f"{new} {msg}" if new == AppState.PENDING else str(new)
+        if self.began is None and str(new) not in _EARLY:
+            self.began = time.time()
+        if told == self.last_state:
+            return
+        old = self.last_state.partition(" ")[0]
+        change = f"{old} -> {new}" if old and old != str(new) else str(new)
+        self._log.log(_LEVELS.get(new, logging.INFO), "app %s: %s%s", self._name, change, f" ({msg})" if msg else "")
+        self.last_state = told
+        self._quiet_since = time.monotonic()
+
+    def _end(self, response: DescribeAppResponse) -> None:
+        if str(response.state) != self.last_state:
+            self._change(response.state, _message(response))
+            took = "" if self.began is None else f" after {duration(time.time() - self.began)}"
+            codes = "; ".join(
+                f"{role.role}: {_shortened([replica.exit_code for replica in role.replicas])}"
+                for role in response.roles_statuses
+            )
+            attempts = 1 + max(0, response.num_restarts)
+            self._log.info(
+                "app %s: ended as %s%s; exit codes: %s; attempts: %d",
+                self._name, response.state, took, codes or "none", attempts,
+            )  # fmt: skip
+        self._show_url(response.ui_url)
+
+    def _progress(self, response: DescribeAppResponse) -> None:
+        if not self.is_quiet or is_terminal(response.state):
+            return
+        self._quiet_since = time.monotonic()
+        states = [replica.state for role in response.roles_statuses for replica in role.replicas]
+        total = max(len(states), sum(role.num_replicas for role in response.roles))
+        running = sum(state == AppState.RUNNING for state in states)
+        took = "" if self.began is None else f", {duration(time.time() - self.began)}"
+        msg = _message(response)
+        self._log.info(
+            "app %s: %s, %d of %d replicas running%s%s",
+            self._name, response.state, running, total, took, f" ({msg})" if msg else "",
+        )  # fmt: skip
 
     def _show_url(self, url: str | None) -> None:
         if url and url != self.url:
@@ -155,6 +244,10 @@ class TaskLog:
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         # Who wrote last stands last.
         replica = self._replicas[key] = self._replicas.pop(key) if key in self._replicas else _Replica([])
+        if lines and self._is_early:
+            # Faster than the state: what writes lines runs.
+            self._change(AppState.RUNNING, "")
+        self._quiet_since = time.monotonic()
         prefix = f"[{key}] "
         if self._line_log is None:
             # Not before: of a thousand apps in a triggerer most say nothing for long.
@@ -164,13 +257,13 @@ class TaskLog:
         for line in lines:
             if line.attempt != replica.attempt:
                 replica.attempt = line.attempt
-                out(f"{prefix}--- attempt {line.attempt + 1} ---")
+                out(f"{prefix}--- attempt {line.attempt} ---")
             text = line.text
             text = text.removesuffix("\n")
             write = err if line.stream is _STDERR else out
             # Four bytes is the longest character, so most lines need no second look.
             if len(text) * 4 <= PIECE_BYTES:
-                write(prefix + text if "group::" not in text else prefix + _unfolded(text))
+                write(prefix + text if "group::" not in text else prefix + unfolded(text))
             else:
                 self._long(key, text, write)
         # A list, for a deque of ten takes as much memory as one of sixty.
@@ -181,10 +274,10 @@ class TaskLog:
     def _long(key: str, text: str, write: Callable[[str], object]) -> None:
         parts = pieces(text)
         if len(parts) == 1:
-            write(f"[{key}] {_unfolded(text)}")
+            write(f"[{key}] {unfolded(text)}")
             return
         for number, part in enumerate(parts, 1):
-            write(f"[{key} {number}/{len(parts)}] {_unfolded(part)}")
+            write(f"[{key} {number}/{len(parts)}] {unfolded(part)}")
 
 
 def pieces(text: str) -> list[str]:
@@ -202,9 +295,28 @@ def pieces(text: str) -> list[str]:
     return parts or [""]
 
 
-def _unfolded(text: str) -> str:
-    """Keep the words by which the UI folds a log readable but without effect."""
-    for word in _FOLDS:
-        # A zero-width space: the line looks the same, and the UI does not find its word.
-        text = text.replace(word, f":\u200b{word[1:]}")
-    return text
+def duration(seconds: float) -> str:
+    """Return a duration for people: `5 s`, `2 min 5 s`, `3 h 0 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - minutes of an hour
+
+
+def _message(response: DescribeAppResponse) -> str:
+    return response.msg if response.msg not in ("", NONE) else ""
+
+
+def _has_run(response: DescribeAppResponse) -> bool:
+    """Whether a replica has ended with an exit code: then it was started before."""
+    codes = [replica.exit_code for role in response.roles_statuses for replica in role.replicas]
+    return response.state == AppState.SUCCEEDED or any(code is not None for code in codes)
+
+
+def _shortened(codes: Sequence[int | None]) -> str:
+    """Return exit codes by replica: `0`, `0, 1, 0`, `64 x 0`, `62 x 0, 2 x 1`."""
+    if len(codes) <= _SHOWN_CODES and len({*codes}) > 1:
+        return ", ".join(map(str, codes))
+    counts = {code: codes.count(code) for code in dict.fromkeys(codes)}
+    return ", ".join(f"{count} x {code}" if count > 1 else str(code) for code, count in counts.items()) or "none"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_provider_launch.follow.events import Ended, LogLines, StateChanged
+from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.specs.states import is_terminal
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def watch(
             except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
                 # Said nowhere, because the log is what is broken; given up after some in a row.
                 failed += 1
+        if isinstance(event, Tick) and task_log.is_quiet and follower.response is not None:
+            task_log.tell(Progress(follower.response))
         if isinstance(event, StateChanged) and is_terminal(event.new):
             on_end(event.response)
         if isinstance(event, Ended):

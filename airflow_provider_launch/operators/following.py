@@ -82,7 +82,9 @@ def follow_for(
     with _follower(operator, scheduler, handle, Handover(), is_new=is_new) as follower:
         response = watch(follower, log, check, until=time.monotonic() + limit_s, limit=limit)
         places = follower.cursors
-    return response is not None, Handover(places, log.last_state, log.masked_tails(), limit.told, log.attempts, log.url)
+    return response is not None, Handover(
+        places, log.last_state, log.masked_tails(), limit.told, log.attempts, log.url, log.began
+    )
 
 
 def _task_log(operator: LaunchAppOperator, ti: Any, handle: str, handover: Handover, limit: LogLimit | None) -> TaskLog:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
+from airflow_provider_launch.hooks.folds import folded
 from airflow_provider_launch.hooks.killing import AppKilledError
 from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators.attempt import Next, Record, app_id_for, next_step
@@ -228,7 +229,8 @@ class Obtaining:
         self._op.request = text
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
-        self._log.info("request to scheduler %s:\n%s", self._backend, shown)
+        for line in folded(f"Request to scheduler {self._backend}", shown):
+            self._log.info("%s", line)
 
     def _warn_no_adopt(self, consequence: str) -> None:
         self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)

@@ -227,7 +227,7 @@ class Look:
     def _remember(
         self, context: Context, memory: dict[str, Any], places: dict[str, Any], log: TaskLog, limit: LogLimit
     ) -> None:
-        memory |= {"state": log.last_state, "attempts": log.attempts, "url": log.url}
+        memory |= {"state": log.last_state, "attempts": log.attempts, "url": log.url, "began": log.began}
         if limit.max_bytes is not None:
             memory["told"] = limit.told
         packed = pack(places)
@@ -243,7 +243,7 @@ class Look:
 
     def _tell_last_lines(self, context: Context, places: dict[str, Any], limit: LogLimit, first: TaskLog) -> TaskLog:
         """Read what no look has shown, and show its last lines."""
-        told = Handover(state=first.last_state, tails=first.tails, attempts=first.attempts, url=first.url)
+        told = Handover({}, first.last_state, first.tails, {}, first.attempts, first.url, first.began)
         log = self._task_log(context, told, LogLimit(limit.max_bytes, limit.told))
         with self._follower(places, None, is_first=False) as follower:
             watch(follower, log, self._check)

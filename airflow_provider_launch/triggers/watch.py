@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.events import gap_of_unknown_roles
+from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.state_watch import StateWatch
 from airflow_provider_launch.hooks.handover import Handover
 from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
@@ -160,7 +160,7 @@ class Watch:
             await asyncio.sleep(_STEP_S)
         await self._checkpoint.save(self._with_state(places))
         told = self._task_log
-        return Handover(places, told.last_state, self._tails(), self._limit.told, told.attempts, told.url)
+        return Handover(places, told.last_state, self._tails(), self._limit.told, told.attempts, told.url, told.began)
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""
@@ -195,6 +195,9 @@ class Watch:
         with _JUDGING:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
+                if self._watch.response is not None and self._task_log.is_quiet:
+                    self._feed.say(Progress(self._watch.response))
+                    self._hub.pump.wake(self._feed)
         if self._error is not None or self._left() <= 0:
             self._learn()
 
@@ -237,9 +240,14 @@ class Watch:
 
     def _with_state(self, places: Mapping[str, Any], *, tails: bool = False) -> dict[str, Any]:
         log = self._task_log
-        said = {"attempts": log.attempts, "url": log.url, "tails": log.masked_tails() if tails else {}}
+        said = {
+            "attempts": log.attempts,
+            "url": log.url,
+            "began": log.began,
+            "tails": log.masked_tails() if tails else {},
+        }
         kept: dict[str, Any] = {_STATE_KEY: log.last_state, _DEADLINE_KEY: self._deadline}
-        if any(said.values()):
+        if said["attempts"] or said["url"] or said["tails"]:
             kept[_SAID_KEY] = said
         if self._limit.max_bytes is not None:
             kept[_TOLD_KEY] = self._limit.told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -102,7 +103,7 @@ def test_what_crosses_processes_is_plain_json_without_secrets(monkeypatch: pytes
 def test_a_failed_app_fails_the_deferred_task_with_the_same_words() -> None:
     script = "echo why; sleep 0.5; exit 3"
     errors = [
-        str(run_to_end(launch(sh(script), deferrable=mode), FakeExecutionApi())[0].error).partition(": role")[2]
+        re.sub("test-dag-t-\\w+", "", str(run_to_end(launch(sh(script), deferrable=mode), FakeExecutionApi())[0].error))
         for mode in (True, False)
     ]
 
@@ -231,7 +232,7 @@ def test_what_was_said_is_not_said_again_by_another_trigger(
 
     assert event.payload["why"] == "ended"
     assert event.payload["tails"] == {"worker/0": ["try 0", "try 1"]}
-    assert sum("--- attempt 2 ---" in line["event"] for line in lines) == 1
+    assert sum("--- attempt 1 ---" in line["event"] for line in lines) == 1
 
 
 def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

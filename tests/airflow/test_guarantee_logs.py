@@ -132,7 +132,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
         until(lambda: len(numbered(heard)) > 1500, 60)
         quiet_at.go()
         # Beside a flood that goes on.
-        heard.until("-> SUCCEEDED", 5 + place.lag_s)
+        heard.until("Trigger fired event", 5 + place.lag_s)
         place.go()
 
     with Heard() as heard:

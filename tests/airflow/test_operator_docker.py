@@ -132,7 +132,7 @@ def test_failure_names_role_replica_and_exit_code(tasks) -> None:
     assert ran.state == "failed"
     assert isinstance(ran.error, AppFailedError)
     text = str(ran.error)
-    assert "role 'worker' replica 1 (attempt 1" in text
+    assert "role 'worker' replica 1 (attempt 0" in text
     assert "exited with code 3" in text
     assert {"  first", "  why"} <= set(text.splitlines())
     assert (tasks.mark, "return_value") not in api.xcoms

@@ -78,7 +78,7 @@ def test_failure_names_role_replica_and_exit_code(launch) -> None:
 
     assert ran.state == "failed"
     assert isinstance(ran.error, AppFailedError)
-    assert "role 'worker' replica 1 (attempt 1" in str(ran.error)
+    assert "role 'worker' replica 1 (attempt 0" in str(ran.error)
     assert "exited with code 3" in str(ran.error)
     assert "  why" in str(ran.error).splitlines()
 

@@ -118,7 +118,7 @@ def test_the_newest_attempt_counts():
 
     assert found.num_restarts == 2
     assert told(found)[1] == (AppState.FAILED, 2, None)
-    assert "attempt 3" in found.msg
+    assert "attempt 2" in found.msg
 
 
 def test_between_two_attempts_a_replica_is_running():

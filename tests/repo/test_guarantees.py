@@ -17,7 +17,7 @@ def test_each_named_test_exists(checkout) -> None:
 
 def test_each_guarantee_has_a_test(checkout) -> None:
     page = (checkout / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([A-Z].+) \| (.+) \|$", page, re.MULTILINE)[1:]
+    rows = re.findall(r"^\| ([A-Z].+) \| (.+) \|$", page.partition("\n## ")[0], re.MULTILINE)[1:]
 
     assert len(rows) >= 12
     assert all(".py" in shown for _, shown in rows)

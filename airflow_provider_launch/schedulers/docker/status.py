@@ -282,8 +282,8 @@ class _Judge:
             return f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         container = self.current[decision.cause.role, decision.cause.replica][-1]
         text = f"{container.role}/{container.replica} failed: {self._why(container)}"
-        attempts = container.app_attempt + container.attempt + 1
-        return text if attempts == 1 else f"{text} (attempt {attempts})"
+        attempt = container.app_attempt + container.attempt
+        return f"{text} (attempt {attempt})" if attempt else text
 
     def _why(self, container: Container) -> str:
         detail = self.details.get(container.id)

@@ -78,8 +78,8 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     names = {role.slug: role.name for role in plan.roles}
     if pod := _first_failed(app, newest):
         text = f"{names.get(pod.role, pod.role)}/{pod.replica} failed: {_why(pod)}"
-        attempts = pod.app_attempt + pod.attempt + 1
-        return text if attempts == 1 else f"{text} (attempt {attempts})"
+        attempt = pod.app_attempt + pod.attempt
+        return f"{text} (attempt {attempt})" if attempt else text
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         if job and (failing := job.failing):

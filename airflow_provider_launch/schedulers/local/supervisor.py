@@ -233,8 +233,8 @@ class _Supervisor:
             return "failed"
         replica = next(r for r in self.replicas if (r.role["name"], r.k) == (cause.role, cause.replica))
         text = f"{cause.role}/{cause.replica} failed: {_reason(replica.exit)}"
-        attempts = max(self.app_attempt, replica.attempt) + 1
-        return text if attempts == 1 else f"{text} (attempt {attempts})"
+        attempt = max(self.app_attempt, replica.attempt)
+        return f"{text} (attempt {attempt})" if attempt else text
 
     # ---- looking ---------------------------------------------------------------------------------------------
 

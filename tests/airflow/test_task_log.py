@@ -1,0 +1,164 @@
+"""What stands in the task log around the lines of the app: request, states, progress, summary, error."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged
+from airflow_provider_launch.hooks import task_log
+from airflow_provider_launch.hooks.handover import Handover
+from airflow_provider_launch.hooks.task_log import TaskLog, duration
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from tests.airflow.support import FakeExecutionApi, launch, rendered, run_task, run_to_end, sh
+
+FOLD = "::group::all is well"
+in_modes = pytest.mark.parametrize("deferrable", [False, True])
+
+
+def about_the_app(ran: Any) -> list[str]:
+    """The lines of the app and about it, in order, without its name."""
+    begun = [line.startswith("launched ") for line in ran.lines].index(True)
+    lines = [line for line in ran.lines[begun:] if line.startswith(("[worker/", "app "))]
+    return [line if line.startswith("[") else line.partition(": ")[2] for line in lines]
+
+
+@in_modes
+def test_text_of_the_app_folds_nothing(deferrable: bool) -> None:
+    """In an argument it folded the whole log, in a last line the error."""
+    script = f"echo '{FOLD}'; exit 3"
+    ran, _ = run_to_end(launch(sh(script), deferrable=deferrable), FakeExecutionApi())
+    texts = [*ran.lines, str(ran.error)]
+
+    assert not [text for text in texts if FOLD in text]
+    assert "::group::Request to scheduler local" in ran.lines
+    # One is Airflow's.
+    assert not {line for line in ran.lines if "::group::" in line} - {
+        "::group::Request to scheduler local",
+        "::group::Post Execute",
+    }
+    assert "exited with code 3" in str(ran.error)
+
+
+@in_modes
+def test_the_states_of_a_short_app_stand_around_its_lines(deferrable: bool) -> None:
+    """It has ended before anybody asks; its lines must not seem to come after its end."""
+    ran, _ = run_to_end(launch(sh("echo one; echo two"), deferrable=deferrable), FakeExecutionApi())
+    found = [line for line in about_the_app(ran) if not line.startswith(("PENDING", "SUBMITTED"))]
+
+    assert found[0].endswith("RUNNING")
+    assert found[1:3] == ["[worker/0] one", "[worker/0] two"]
+    assert found[3] == "RUNNING -> SUCCEEDED"
+    assert found[4].startswith("ended as SUCCEEDED after ")
+    assert found[4].endswith("exit codes: worker: 0; attempts: 1")
+
+
+@in_modes
+def test_a_failure_is_an_error_that_begins_with_its_cause(deferrable: bool) -> None:
+    ran, _ = run_to_end(launch(sh("exit 3", num_replicas=2), deferrable=deferrable), FakeExecutionApi())
+    failed = [entry["level"] for entry in ran.log if "-> FAILED" in rendered(entry)]
+
+    assert failed == ["error"]
+    assert str(ran.error).startswith("role 'worker' replica ")
+    assert "exited with code 3" in str(ran.error).partition(";")[0]
+
+
+def test_a_killed_replica_names_its_signal_once() -> None:
+    ran = run_task(launch(sh("kill -9 $$$$")), FakeExecutionApi())
+
+    assert str(ran.error).count("SIGKILL") == 1
+    assert "memory may have run out" in str(ran.error)
+
+
+def test_attempts_are_counted_as_the_variable_counts_them() -> None:
+    ran = run_task(launch(sh("echo try $LAUNCH_ATTEMPT; exit 1", max_retries=1)), FakeExecutionApi())
+
+    assert [line for line in ran.lines if line.startswith("[worker/0]")] == [
+        "[worker/0] try 0",
+        "[worker/0] --- attempt 1 ---",
+        "[worker/0] try 1",
+    ]
+    assert "(attempt 1" in str(ran.error)
+    assert ran.told("attempts: 2")
+
+
+# ---- without an app --------------------------------------------------------------------------------------------------
+
+
+def response(state: AppState, *states: AppState, codes: tuple[int | None, ...] = ()) -> DescribeAppResponse:
+    replicas = [ReplicaStatus(k, each, "worker", "host") for k, each in enumerate(states)]
+    for replica, code in zip(replicas, codes, strict=False):
+        replica.exit_code = code
+    return DescribeAppResponse("x", state, num_restarts=0, roles_statuses=[RoleStatus("worker", replicas)])
+
+
+@pytest.fixture
+def written(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.INFO, "app")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "app"]
+
+
+@pytest.fixture
+def log() -> TaskLog:
+    return TaskLog(logging.getLogger("app"), "x", Handover())
+
+
+RUNNING = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppState.PENDING)
+
+
+def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: Any, monkeypatch: Any) -> None:
+    log.tell(StateChanged(None, AppState.RUNNING, RUNNING))
+    log.tell(Progress(RUNNING))
+    assert written() == ["app x: RUNNING"]
+
+    monkeypatch.setattr(task_log, "PROGRESS_S", 0)
+    log.tell(Progress(RUNNING))
+
+    assert written()[1:] == ["app x: RUNNING, 2 of 3 replicas running, 0 s"]
+
+
+@pytest.mark.parametrize("state", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
+def test_the_end_stands_behind_the_last_line(log: TaskLog, written: Any, state: AppState) -> None:
+    ended = response(state, state, codes=(1,))
+    log.tell(StateChanged(None, state, ended))
+    log.tell(LogLines("worker", 0, [LogLine("bye\n", Stream.STDOUT)]))
+    log.tell(Ended(ended, {}))
+
+    assert written()[0] == "app x: RUNNING"
+    assert written()[-2] == f"app x: RUNNING -> {state}"
+    assert written()[-1].startswith(f"app x: ended as {state} after 0 s; exit codes: worker: 1; attempts: 1")
+
+
+def test_an_app_that_never_ran_is_not_said_to_run(log: TaskLog, written: Any) -> None:
+    never = response(AppState.FAILED, AppState.FAILED)
+    log.tell(StateChanged(None, AppState.FAILED, never))
+    log.tell(Ended(never, {}))
+
+    assert written()[0] == "app x: FAILED"
+
+
+def test_what_was_written_is_not_written_again_by_the_next_one(written: Any) -> None:
+    ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0,))
+    log = TaskLog(logging.getLogger("app"), "x", Handover(state="SUCCEEDED"))
+    log.tell(StateChanged(None, AppState.SUCCEEDED, ended))
+    log.tell(Ended(ended, {}))
+
+    assert written() == []
+
+
+def test_exit_codes_of_many_replicas_are_counted(log: TaskLog, written: Any) -> None:
+    ended = response(AppState.FAILED, *[AppState.FAILED] * 64, codes=(0,) * 62 + (1, 1))
+    log.tell(Ended(ended, {}))
+
+    assert "worker: 62 x 0, 2 x 1;" in written()[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (125, "2 min 5 s"), (3600, "1 h 0 min"), (90_061, "25 h 1 min")]
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
