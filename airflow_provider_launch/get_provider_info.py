@@ -70,6 +70,15 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Days after which the directory of a finished app is removed.",
                         "schema": {"minimum": 0, "type": ["integer", "null"]},
                     },
+                    "max_time_limit_s": {
+                        "label": "Max time limit (seconds)",
+                        "description": "The longest `time_limit_s` that "
+                        "a launch may ask for, and the "
+                        "limit of one that asks for none. "
+                        "None means that\n"
+                        "launches need no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
                     "copy_env": {
                         "label": "Copy env",
                         "description": "Patterns (`HF_*`) of variables that "
@@ -178,6 +187,15 @@ def get_provider_info() -> dict[str, Any]:
                         "an answer is given up; pulls are not "
                         "meant.",
                         "schema": {"maximum": 86400, "minimum": 1, "type": ["number", "null"]},
+                    },
+                    "max_time_limit_s": {
+                        "label": "Max time limit (seconds)",
+                        "description": "The longest `time_limit_s` that "
+                        "a launch may ask for, and the "
+                        "limit of one that asks for none. "
+                        "None means that\n"
+                        "launches need no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "pull": {
                         "label": "Pull",
@@ -325,6 +343,15 @@ def get_provider_info() -> dict[str, Any]:
                     "timeout_s": {
                         "label": "Timeout (seconds)",
                         "description": "Seconds after which a request without an answer is given up.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "max_time_limit_s": {
+                        "label": "Max time limit (seconds)",
+                        "description": "The longest `time_limit_s` that "
+                        "a launch may ask for, and the "
+                        "limit of one that asks for none. "
+                        "None means that\n"
+                        "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "pull": {

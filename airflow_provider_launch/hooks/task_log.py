@@ -18,6 +18,7 @@ from airflow_provider_launch.follow.events import (
     StateChanged,
     Unreachable,
 )
+from airflow_provider_launch.hooks import metrics
 from airflow_provider_launch.hooks.folds import unfolded
 from airflow_provider_launch.hooks.line_logger import line_logger
 from airflow_provider_launch.schedulers.api import LogLine, Stream
@@ -130,14 +131,18 @@ class TaskLog:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
         if isinstance(event, LogLines):
             self._limited(f"{event.role}/{event.replica}", event.lines)
+            metrics.count("log_lines", len(event.lines))
         elif isinstance(event, StateChanged):
             self._state(event)
         elif isinstance(event, LogGap):
             where = f" of {event.role}/{event.replica}" if event.role is not None else ""
             self._log.warning("app %s: log%s: %s", self._name, where, event.message)
+            metrics.count("log_gaps")
         elif isinstance(event, Unreachable):
+            metrics.count("outages")
             self._log.warning("app %s: the scheduler does not answer, asking again: %s", self._name, event.error)
         elif isinstance(event, Reached):
+            metrics.seconds("unreachable", event.after_s)
             self._log.info("app %s: the scheduler answers again after %.0f s", self._name, event.after_s)
         elif isinstance(event, Progress):
             self._progress(event.response)

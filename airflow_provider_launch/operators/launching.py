@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
+from airflow_provider_launch.hooks import metrics
 from airflow_provider_launch.hooks.arguments import check_log_roles, check_streams
 from airflow_provider_launch.hooks.handover import FIRE_AFTER_S, Handover
 from airflow_provider_launch.hooks.killing import AppKilledError, Killer
@@ -29,6 +31,7 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -119,7 +122,7 @@ class Launching:
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
         self._ti = context["ti"]
-        self._app = with_parent_run(self._app, self._ti, self._log.warning)
+        self._app = _with_owner(with_parent_run(self._app, self._ti, self._log.warning), self._ti)
         handle, response = Obtaining(self._op, self._app, self._hook, self._held).obtain(context, cfg)
         # What is taken up may have written before.
         is_new = response is None
@@ -241,6 +244,7 @@ class Launching:
         response, tails = follow(
             op, self._ti, self._scheduler, handle, handover, is_new=is_new, check=self._held.check, on_end=read_result
         )
+        metrics.count("apps_ended", backend=self._backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._held.succeeded = True
             result = results[0] if results else self._held.patiently(lambda: self._result(app_id))
@@ -272,3 +276,10 @@ class Launching:
         if given is not None and given != limit:
             raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
         return {**cfg, name: limit}
+
+
+def _with_owner(app: AppDef, ti: Any) -> AppDef:
+    """Return the app with the task by which `Runner.list` finds it; the given app is not changed."""
+    map_index = -1 if ti.map_index is None else ti.map_index
+    owner = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
+    return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
+from airflow_provider_launch.hooks import metrics
 from airflow_provider_launch.hooks.folds import folded
 from airflow_provider_launch.hooks.killing import AppKilledError
 from airflow_provider_launch.links.launch import show_request
@@ -191,6 +192,7 @@ class Obtaining:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
         self._held.keep(record)
         self._held.hold(record)
+        began = time.monotonic()
         try:
             handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
         except AppKilledError:
@@ -199,6 +201,8 @@ class Obtaining:
             # What was refused is shown too.
             show_request(op, self._ti)
             raise
+        metrics.seconds("submit", time.monotonic() - began, backend=self._backend)
+        metrics.count("apps_launched", backend=self._backend)
         app_id = parse_app_handle(handle).app_id
         launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
         self._held.hold(launched)

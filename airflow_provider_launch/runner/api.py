@@ -400,13 +400,33 @@ class Runner:
                 raise UnknownAppException(app_handle)
             return scheduler.log_iter(parsed.app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
-    def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
-        """Return the apps of this launcher on a scheduler, with their handles."""
+    def list(
+        self,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        *,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+    ) -> builtins.list[ListAppResponse]:
+        """Return the apps of this launcher on a scheduler, with their handles.
+
+        Args:
+            scheduler: which one.
+            cfg: where it is, for a scheduler that lists by it.
+            dag_id: only apps that tasks of this DAG have launched.
+            run_id: only those of this run.
+            task_id: only those of this task; all of them, if it is mapped.
+        """
+        given = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+        wanted = {name: value for name, value in given.items() if value is not None}
         backend = self.scheduler(scheduler)
         name = resolve_scheduler_name(scheduler, self._factories)
         with log_event("list", name):
             # Plug-ins older than `cfg` take no argument.
             apps = backend.list(cfg) if cfg else backend.list()
+            if wanted:
+                apps = [app for app in apps if wanted.items() <= app.owner.items()]
             for app in apps:
                 app.app_handle = make_app_handle(name, self._name, app.app_id)
             return apps

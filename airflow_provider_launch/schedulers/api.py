@@ -29,7 +29,7 @@ from airflow_provider_launch.schedulers.logs import (
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
-from airflow_provider_launch.specs.errors import UnknownAppException, UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidRunConfigException, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.resources import NULL_RESOURCE
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import is_terminal
@@ -75,6 +75,9 @@ class Scheduler(abc.ABC, Generic[T]):
     poll_interval_s: ClassVar[float] = 10.0
     """Seconds between two looks at an app that suit this engine."""
 
+    max_time_limit_s: float | None = None
+    """The highest `time_limit_s` of a launch, and that of one which names none. None: launches need no limit."""
+
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
@@ -100,7 +103,7 @@ class Scheduler(abc.ABC, Generic[T]):
         Raises:
             InvalidAppError: app or cfg is wrong, or the scheduler cannot keep a wish (`UnsupportedError`).
         """
-        resolved: Any = self.run_opts().resolve(cfg)  # type: ignore[arg-type]  # T is a mapping by contract
+        resolved: Any = self._within_limit(cfg)
         if "app_id" in inspect.signature(self._submit_dryrun).parameters:
             info = self._submit_dryrun(app, resolved, app_id=app_id)
         else:
@@ -111,6 +114,26 @@ class Scheduler(abc.ABC, Generic[T]):
         info._app = app  # noqa: SLF001 - names of the plug-in interface
         info._cfg = resolved  # noqa: SLF001 - the same
         return info
+
+    def _within_limit(self, cfg: T | Mapping[str, Any]) -> Any:
+        """Return the options of a launch, with the limit of the connection where they have none."""
+        options = self.run_opts()
+        given: Any = cfg  # T is a mapping by contract
+        resolved = options.resolve(given)
+        limit_s = self.max_time_limit_s
+        if limit_s is None:
+            return resolved
+        wanted: Any = resolved["time_limit_s"]
+        if wanted is None:
+            return options.resolve({**given, "time_limit_s": limit_s})
+        if wanted > limit_s:
+            raise InvalidRunConfigException(
+                f"time_limit_s={wanted:g} is above {limit_s:g}, the max_time_limit_s of connection "
+                f"{self.session_name!r}; lower it, or leave it out to get the maximum",
+                "time_limit_s",
+                given,
+            )
+        return resolved
 
     @abc.abstractmethod
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,8 @@ class ListAppResponse:
     state: AppState
     app_handle: str = NOT_SET
     name: str = ""
+    owner: Mapping[str, str] = field(default_factory=dict)
+    """`dag_id`, `run_id`, `task_id` and `map_index` of the task that launched it; empty: not launched by a task."""
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))

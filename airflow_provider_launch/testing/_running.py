@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, UnknownAppException
 from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, replicas
@@ -283,6 +284,19 @@ class RunningTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.lines(app_id) == ["hello\n"]
         assert {row.app_id: row.name for row in apps.scheduler.list()}[app_id] == name
+
+    def test_the_list_names_the_task_of_an_app(self, apps: Apps) -> None:
+        """Whoever cleans up finds the apps of a DAG, run or task, also when Airflow has forgotten them."""
+        task = {"dag_id": "d", "run_id": "manual__2026-01-01T00:00:00+00:00 ü", "task_id": "g.t", "map_index": 3}
+        ours = AppDef("owned", [apps.sh("exit 0")], metadata={OWNER: task})
+        one, other = (
+            apps.keep(apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg)))
+            for app in (ours, AppDef("free", [apps.sh("exit 0")]))
+        )
+        owners = {row.app_id: row.owner for row in apps.another().list()}
+
+        assert owners[one] == {name: str(value) for name, value in task.items()}
+        assert owners[other] == {}
 
     @pytest.mark.parametrize(("one", "other"), [("a/b", "a b"), ("Main", "main"), ("a.b", "a-b"), ("日", "本")])
     def test_roles_whose_names_look_alike_are_kept_apart_or_refused(self, apps: Apps, one: str, other: str) -> None:

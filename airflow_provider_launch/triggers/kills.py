@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_launch.hooks import metrics
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.triggers.task_states import GONE
@@ -132,11 +133,13 @@ class Kills:
                     raise
                 time.sleep(_PAUSE_S)
             else:
+                metrics.count("kills", outcome="cancelled")
                 self._write(kill, kill.log.warning, "the task was ended; app %s is cancelled", app_id)
                 return
 
     def _fail(self, kill: _Kill, why: str) -> None:
         text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
+        metrics.count("kills", outcome="failed")
         self._write(kill, kill.log.error, text, kill.handle, why)
 
     @staticmethod

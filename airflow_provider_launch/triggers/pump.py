@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_launch.hooks import metrics
 from airflow_provider_launch.triggers.feed import TURN_BYTES
 from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
@@ -132,6 +133,8 @@ class LogPump:
             now = time.monotonic()
             if now - checkpointed >= max(_CHECKPOINT_S, len(self._feeds) / _APPS_PER_CHECKPOINT_S):
                 self._checkpoint()
+                metrics.gauge("deferred_apps", len(self._feeds))
+                metrics.gauge("log_bytes_held", sum(feed.held_bytes() for feed in list(self._feeds)))
                 checkpointed = now = time.monotonic()
             credit = min(credit + (now - refilled) * self._rate, self._rate / 4)
             refilled = now

@@ -23,6 +23,7 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import AppConflictError, SchedulerUnavailableError, UnknownAppException
+from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -226,7 +227,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         with self.engine.lock:
             return [
-                ListAppResponse(app_id, app.state, name=app.request.app.name)
+                ListAppResponse(app_id, app.state, name=app.request.app.name, owner=owner_of(app.request.app.metadata))
                 for app_id, app in self.engine.apps.items()
             ]
 

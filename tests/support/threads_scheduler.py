@@ -52,6 +52,7 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -304,7 +305,8 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
         for app_dir in sorted(root.iterdir()):
             app, request = self._load(app_dir), _read_json(app_dir / "request.json")
             if app and request and _APP_ID.fullmatch(app_dir.name):
-                rows.append(ListAppResponse(app_dir.name, app.state, name=request["app"]["name"]))
+                owner = owner_of(request["app"].get("metadata") or {})
+                rows.append(ListAppResponse(app_dir.name, app.state, name=request["app"]["name"], owner=owner))
         return rows
 
     # ---- end -------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ class Label:
     KIND = "launch.io/kind"
     APP_ID = "launch.io/app-id"
     APP_NAME = "launch.io/app-name"
+    OWNER = "launch.io/task"
+    """The task that launched the app, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
     """Roles, replicas, retries and limits as JSON: enough to judge the app from one list of containers."""
@@ -45,7 +47,7 @@ class Label:
     DECISION = "launch.io/decision"
     CAUSE = "launch.io/cause"
     GPUS = "launch.io/gpus"
-    NOTES = (APP_NAME, MARK, DECISION, CAUSE, GPUS)
+    NOTES = (APP_NAME, OWNER, MARK, DECISION, CAUSE, GPUS)
     """Those that only records and marks have."""
 
 

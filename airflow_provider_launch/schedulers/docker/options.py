@@ -50,6 +50,10 @@ class DockerConnection(StructuredOpts):
     timeout_s: Annotated[float, Ge(1), Le(86400)] = 30.0
     """Seconds after which a request without an answer is given up; pulls are not meant."""
 
+    max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
+    launches need no limit."""
+
     def __post_init__(self) -> None:
         """Refuse GPUs that cannot be told apart; which an app has is kept as one text with commas."""
         gpus = self.gpus or []

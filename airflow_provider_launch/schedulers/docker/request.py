@@ -26,6 +26,7 @@ from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.specs.sentinels import NONE
 
@@ -183,6 +184,8 @@ def request_in(record: Mapping[str, Any]) -> DockerRequest:
 def record_body(request: DockerRequest) -> dict[str, Any]:
     """Return the body of the container that is the record of the app. It is never started."""
     labels = {**_labels(request, Kind.APP), Label.NAME: request.app_id, Label.APP_NAME: request.name}
+    if owner := owner_text(request.app.get("metadata") or {}):
+        labels[Label.OWNER] = owner
     if request.gpus:
         labels[Label.GPUS] = ",".join(device for devices in request.gpus.values() for device in devices)
     return _inert_body(request.roles[0].body["Image"], labels, [f"{REQUEST_ENV}={json.dumps(request.to_json())}"])

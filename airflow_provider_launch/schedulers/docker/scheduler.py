@@ -59,6 +59,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
@@ -99,6 +100,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def __init__(self, session_name: str, connection: DockerConnection | None = None) -> None:
         super().__init__("docker", session_name)
         self.connection = connection or DockerConnection()
+        self.max_time_limit_s = self.connection.max_time_limit_s
         self.engine = Engine(self.connection)
         self._catalog = Catalog(self.engine)
         self._creation = Creation(self.engine)
@@ -285,8 +287,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
                         with contextlib.suppress(AppUnavailableError):  # the list itself says enough of most
                             self._observer.inspect(container)
                 verdict = judge(app, Plan.of(app), self._observer.details, now)
-            name = app.record.notes.get(Label.APP_NAME, "") if app.record else ""
-            found.append(ListAppResponse(app_id, verdict.state, name=name))
+            notes = app.record.notes if app.record else {}
+            owner = owner_from(notes.get(Label.OWNER))
+            found.append(ListAppResponse(app_id, verdict.state, name=notes.get(Label.APP_NAME, ""), owner=owner))
         return found
 
     def result(self, app_id: str) -> JsonValue:

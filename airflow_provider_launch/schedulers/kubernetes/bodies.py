@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
 )
 from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
 
 __all__ = ["BACKSTOP_S", "CONTAINER", "anchor_body", "format_request", "job_body", "owner", "plan_text", "pod_body"]
@@ -39,6 +40,7 @@ def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
         "publishNotReadyAddresses": True,
         "selector": {Tag.APP_ID: request.app_id},
     }
+    owner = owner_text(request.app_def.metadata)
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -47,6 +49,7 @@ def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
             "labels": {Tag.MANAGED: "true", Tag.APP_ID: request.app_id},
             "annotations": {
                 Note.APP_NAME: request.name,
+                **({Note.OWNER: owner} if owner else {}),
                 Note.SPEC_HASH: request.spec_hash,
                 Note.ATTEMPT: "0",
                 Note.REQUEST: packed(request),

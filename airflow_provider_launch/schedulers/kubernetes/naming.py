@@ -36,6 +36,8 @@ class Note:
     """Annotations: what is not selected by, and may be long."""
 
     APP_NAME = "launch.io/app-name"
+    OWNER = "launch.io/task"
+    """Of the anchor: the task that launched the app, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
     """Of Jobs: roles, replicas, retries and limits as JSON, enough to judge the app from one list of Jobs."""

@@ -36,6 +36,10 @@ class KubernetesConnection(StructuredOpts):
     timeout_s: Annotated[float, Ge(1)] = 30.0
     """Seconds after which a request without an answer is given up."""
 
+    max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
+    launches need no limit."""
+
 
 @dataclass(frozen=True)
 class KubernetesOpts(StructuredOpts):

@@ -49,6 +49,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
     UnknownAppException,
 )
+from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
@@ -96,6 +97,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
         super().__init__("kubernetes", session_name)
         self.connection = connection or KubernetesConnection()
+        self.max_time_limit_s = self.connection.max_time_limit_s
         self.cluster = Cluster(self.connection)
         self._catalog = Catalog(self.cluster)
         self._claims = Claims(self.cluster, self._catalog)
@@ -286,18 +288,19 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         items, now = self.cluster.list("jobs", selector([]))
         apps = apps_in(items)
         anchors, _ = self.cluster.list("services", selector([]))
-        judged: builtins.list[tuple[App, Plan, Verdict, str]] = []
+        judged: builtins.list[tuple[App, Plan, Verdict, Mapping[str, str]]] = []
         with self._catalog.mutex:
             for document in anchors:
                 if (anchor := Anchor.of(document)) is not None:
                     listed = self._listed(apps.get(anchor.name) or App(anchor.name), anchor, now)
-                    judged.append((*listed, anchor.annotations.get(Note.APP_NAME, "")))
+                    judged.append((*listed, anchor.annotations))
             waiting = [(app, verdict) for app, _, verdict, _ in judged if verdict.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
-            for app, plan, verdict, name in judged:
+            for app, plan, verdict, notes in judged:
                 state = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).state
-                found.append(ListAppResponse(app.app_id, state, name=name))
+                name, owner = notes.get(Note.APP_NAME, ""), owner_from(notes.get(Note.OWNER))
+                found.append(ListAppResponse(app.app_id, state, name=name, owner=owner))
         return sorted(found, key=lambda row: row.app_id)
 
     def _listed(self, app: App, anchor: Anchor, now: float) -> tuple[App, Plan, Verdict]:

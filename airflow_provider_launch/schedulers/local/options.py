@@ -26,6 +26,10 @@ class LocalConnection(StructuredOpts):
     keep_days: Annotated[int, Ge(0)] = 14
     """Days after which the directory of a finished app is removed."""
 
+    max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
+    """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
+    launches need no limit."""
+
 
 @dataclass(frozen=True)
 class LocalOpts(StructuredOpts):

@@ -45,6 +45,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
     UnknownAppException,
 )
+from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
@@ -79,6 +80,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
         super().__init__("local", session_name)
         self.connection = connection or LocalConnection()
+        self.max_time_limit_s = self.connection.max_time_limit_s
         self.root = _root(self.connection)
         self._records = Records(self.root)
         self._observed = Observed(self.root, self._records.is_supervised)
@@ -223,7 +225,9 @@ class LocalScheduler(Scheduler[LocalOpts]):
         for app_id, response in self.describe_many(self._records.ids()).items():
             app = self._records.app(app_id)
             if response is not None and app is not None:
-                rows.append(ListAppResponse(app_id, response.state, name=app["request"]["name"]))
+                request = app["request"]
+                owner = owner_of(request.get("metadata") or {})
+                rows.append(ListAppResponse(app_id, response.state, name=request["name"], owner=owner))
         return rows
 
     def result(self, app_id: str) -> JsonValue:
