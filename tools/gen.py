@@ -35,6 +35,7 @@ DOCS = [
     "operator.md",
     "app.md",
     "deferrable.md",
+    "production.md",
     "local.md",
     "docker.md",
     "kubernetes.md",
