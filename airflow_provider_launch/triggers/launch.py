@@ -147,6 +147,8 @@ class AppStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the app when a user has ended the task; called also when nobody has."""
+        if self.kill_policy != "cancel":
+            return
         # A trigger may be ended before it has begun.
         self._resolved = self._resolved or await self._handle()
         await self._end_killed()

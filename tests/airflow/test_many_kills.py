@@ -155,6 +155,23 @@ def test_airflow_that_does_not_answer_for_a_while_is_asked_again(
     assert alive(engine, app_ids) == set()
 
 
+def test_a_trigger_whose_app_is_left_alone_asks_nothing(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand sensors that end are no reason for a thousand requests."""
+
+    async def fail(_self: AppStatusTrigger) -> str:
+        raise AssertionError("the handle was looked up")
+
+    monkeypatch.setattr(AppStatusTrigger, "_handle", fail)
+    trigger = AppStatusTrigger(["t", "return_value"], kill_policy="leave")
+
+    asyncio.run(trigger.on_kill())
+
+    assert states.requests == 0
+    assert engine.cancelled == []
+
+
 def test_what_could_not_be_ended_stands_in_the_log(
     engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
 ) -> None:
