@@ -53,65 +53,67 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "root": {
                         "label": "Root",
-                        "description": "Directory of apps and logs. None means "
-                        "`local` below `LAUNCH_HOME`, or below "
-                        "`~/.torchx`.",
+                        "description": "Directory of apps and logs: an absolute "
+                        "path, or one below ~. Empty means local "
+                        "below LAUNCH_HOME, or below\n"
+                        "~/.torchx.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "gpus": {
-                        "label": "Gpus",
+                        "label": "GPUs",
                         "description": "UUIDs or indices of the GPUs that apps may "
-                        "use. None means all that the driver of this "
+                        "use. Empty means all that the driver of this "
                         "host lists.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "keep_days": {
                         "label": "Keep days",
-                        "description": "Days after which the directory of a finished app is removed.",
+                        "description": "Days after which the directory of a finished app is removed. Empty means 14.",
                         "schema": {"minimum": 0, "type": ["integer", "null"]},
                     },
                     "max_time_limit_s": {
                         "label": "Max time limit (seconds)",
-                        "description": "The longest `time_limit_s` that "
-                        "a launch may ask for, and the "
+                        "description": "The longest time_limit_s that a "
+                        "launch may ask for, and the "
                         "limit of one that asks for none. "
-                        "None means that\n"
+                        "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "copy_env": {
-                        "label": "Copy env",
-                        "description": "Patterns (`HF_*`) of variables that "
+                        "label": "Copy environment",
+                        "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher, "
-                        "besides `PATH`, `HOME`, `LANG` and so "
-                        "on.\n"
-                        "`AIRFLOW*` is never copied.",
+                        "besides PATH, HOME, LANG and so on.\n"
+                        "AIRFLOW* is never copied. Empty means "
+                        "unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "working_dir": {
                         "label": "Working dir",
                         "description": "Directory in which replicas start, "
-                        "relative to the image directory. None "
-                        "means the image directory.",
+                        "relative to the image directory. "
+                        "Empty means the image directory.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "prepend_cwd": {
-                        "label": "Prepend cwd",
+                        "label": "Prepend current directory",
                         "description": "Whether the image directory comes "
-                        "first in `PATH`, so that its programs "
-                        "win; otherwise it comes last.",
+                        "first in PATH, so that its programs "
+                        "win; otherwise it comes last. Empty "
+                        "means false.",
                         "schema": {"type": ["boolean", "null"]},
                     },
                     "grace_s": {
                         "label": "Grace (seconds)",
-                        "description": "Seconds between TERM and KILL when replicas are stopped.",
+                        "description": "Seconds between TERM and KILL when replicas are stopped. Empty means 10.0.",
                         "schema": {"minimum": 0, "type": ["number", "null"]},
                     },
                     "time_limit_s": {
                         "label": "Time limit (seconds)",
                         "description": "Seconds after which the app is ended "
                         "as FAILED, counted from its "
-                        "submission. None means no limit.",
+                        "submission. Empty means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                 },
@@ -128,164 +130,176 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "host": {
                         "label": "Host",
-                        "description": "`unix:///path`, `tcp://host:port` or "
-                        "`ssh://user@host`. None means `DOCKER_HOST`, "
-                        "or the default socket.",
+                        "description": "unix:///path, tcp://host:port or "
+                        "ssh://user@host. Empty means DOCKER_HOST, or "
+                        "the default socket.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tls_ca": {
-                        "label": "Tls ca",
-                        "description": "File of the certificate authority that signed the engine's certificate.",
+                        "label": "TLS CA",
+                        "description": "File of the certificate authority that "
+                        "signed the engine's certificate. Empty "
+                        "means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tls_cert": {
-                        "label": "Tls cert",
+                        "label": "TLS cert",
                         "description": "File of our own certificate, for engines "
-                        "that ask for one; `tls_key` belongs to "
-                        "it.",
+                        "that ask for one; tls_key belongs to it. "
+                        "Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tls_key": {
-                        "label": "Tls key",
-                        "description": "File of the key of `tls_cert`.",
+                        "label": "TLS key",
+                        "description": "File of the key of tls_cert. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tls_verify": {
-                        "label": "Tls verify",
+                        "label": "TLS verify",
                         "description": "Whether the engine must prove with a "
                         "certificate who it is, as far as TLS "
-                        "is used.",
-                        "schema": {"type": ["boolean", "null"]},
+                        "is used. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "registry": {
                         "label": "Registry",
-                        "description": "Registry that `registry_username` and "
-                        "`registry_password` are for, as it "
-                        "stands before the image's name or in\n"
-                        "`docker login`. None means Docker Hub.",
+                        "description": "Registry that registry_username and "
+                        "registry_password are for, as it stands "
+                        "before the image's name or in\n"
+                        "docker login. Empty means Docker Hub.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "registry_username": {
                         "label": "Registry username",
-                        "description": "User for pulls from `registry`; `registry_password` belongs to it.",
+                        "description": "User for pulls from registry; "
+                        "registry_password belongs to "
+                        "it. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "registry_password": {
                         "label": "Registry password",
-                        "description": "Password or token for pulls from `registry`.",
+                        "description": "Password or token for pulls from registry. Empty means unset.",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
                     "gpus": {
-                        "label": "Gpus",
+                        "label": "GPUs",
                         "description": "UUIDs or indices of the GPUs of the engine's "
-                        "host that apps may use. None means none.",
+                        "host that apps may use. Empty means none.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "timeout_s": {
                         "label": "Timeout (seconds)",
                         "description": "Seconds after which a request without "
                         "an answer is given up; pulls are not "
-                        "meant.",
+                        "meant. Empty means 30.0.",
                         "schema": {"maximum": 86400, "minimum": 1, "type": ["number", "null"]},
                     },
                     "max_time_limit_s": {
                         "label": "Max time limit (seconds)",
-                        "description": "The longest `time_limit_s` that "
-                        "a launch may ask for, and the "
+                        "description": "The longest time_limit_s that a "
+                        "launch may ask for, and the "
                         "limit of one that asks for none. "
-                        "None means that\n"
+                        "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "pull": {
                         "label": "Pull",
-                        "description": "When images are pulled: where the engine lacks them, at each launch, or never.",
+                        "description": "When images are pulled: where the engine "
+                        "lacks them, at each launch, or never. Empty "
+                        "means missing.",
                         "schema": {"enum": ["missing", "always", "never", None], "type": ["string", "null"]},
                     },
                     "copy_env": {
-                        "label": "Copy env",
-                        "description": "Patterns (`HF_*`) of variables that "
+                        "label": "Copy environment",
+                        "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher. "
-                        "`AIRFLOW*` is never copied.",
+                        "AIRFLOW* is never copied. Empty means "
+                        "unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "network": {
                         "label": "Network",
-                        "description": "Network of the replicas: `launch` is "
-                        "shared by all apps and made if missing, "
-                        "`app` gives the app one of its own,\n"
-                        "`none`, `host` and `bridge` are Docker's, "
-                        "any other name must exist. None means "
-                        "`launch` for apps of several\n"
+                        "description": "Network of the replicas: launch is shared "
+                        "by all apps and made if missing, app "
+                        "gives the app one of its own,\n"
+                        "none, host and bridge are Docker's, any "
+                        "other name must exist. Empty means launch "
+                        "for apps of several\n"
                         "replicas, who find each other there by "
-                        "name, and the faster `bridge` for one "
+                        "name, and the faster bridge for one "
                         "alone.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "user": {
                         "label": "User",
-                        "description": "User, or `user:group`, that runs the program. None means the image's own.",
+                        "description": "User, or user:group, that runs the program. Empty means the image's own.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "working_dir": {
                         "label": "Working dir",
-                        "description": "Directory in which replicas start. None means the image's own.",
+                        "description": "Directory in which replicas start. Empty means the image's own.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "privileged": {
                         "label": "Privileged",
-                        "description": "Whether replicas get all rights on the host.",
+                        "description": "Whether replicas get all rights on the host. Empty means false.",
                         "schema": {"type": ["boolean", "null"]},
                     },
                     "init": {
                         "label": "Init",
                         "description": "Whether Docker's init is process 1, so that "
                         "signals reach the program and no dead "
-                        "children stay.",
-                        "schema": {"type": ["boolean", "null"]},
+                        "children stay. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "platform": {
                         "label": "Platform",
-                        "description": "Platform of the image, such as `linux/arm64`. None means the engine's own.",
+                        "description": "Platform of the image, such as linux/arm64. Empty means the engine's own.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "extra_hosts": {
                         "label": "Extra hosts",
-                        "description": "Host names and their addresses, added to the replicas' `/etc/hosts`.",
+                        "description": "Host names and their addresses, added "
+                        "to the replicas' /etc/hosts. Empty "
+                        "means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "ulimits": {
                         "label": "Ulimits",
-                        "description": "Limits by name: `soft:hard`, or one "
-                        'number for both; `{"nofile": '
-                        '"1024:4096"}`.',
+                        "description": "Limits by name: soft:hard, or one number "
+                        'for both; {"nofile": "1024:4096"}. Empty '
+                        "means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "shm_size_mb": {
-                        "label": "Shm size mb",
-                        "description": "Size of `/dev/shm` in MB. None means the engine's default, which is 64.",
+                        "label": "Shared memory size (MB)",
+                        "description": "Size of /dev/shm in MB. Empty means the engine's default, which is 64.",
                         "schema": {"minimum": 1, "type": ["integer", "null"]},
                     },
                     "log_max_mb": {
-                        "label": "Log max mb",
+                        "label": "Log max (MB)",
                         "description": "Size in MB at which the engine begins "
                         "the next log file of a replica. Lines "
                         "that are rotated away before they\n"
                         "were read are lost, so it must be "
                         "large compared to what a replica "
-                        "writes in some seconds.",
+                        "writes in some seconds. Empty means "
+                        "500.",
                         "schema": {"minimum": 1, "type": ["integer", "null"]},
                     },
                     "log_max_files": {
                         "label": "Log max files",
-                        "description": "Log files kept for each replica; the lines of older ones are lost.",
+                        "description": "Log files kept for each replica; "
+                        "the lines of older ones are lost. "
+                        "Empty means 3.",
                         "schema": {"minimum": 2, "type": ["integer", "null"]},
                     },
                     "grace_s": {
                         "label": "Grace (seconds)",
                         "description": "Seconds between TERM and KILL when "
                         "replicas are stopped; whole seconds, "
-                        "rounded up.",
+                        "rounded up. Empty means 10.0.",
                         "schema": {"minimum": 0, "type": ["number", "null"]},
                     },
                     "time_limit_s": {
@@ -294,8 +308,8 @@ def get_provider_info() -> dict[str, Any]:
                         "as FAILED, counted from its "
                         "submission, by whoever follows it: "
                         "the engine\n"
-                        "itself has no such limit. None means "
-                        "no limit.",
+                        "itself has no such limit. Empty "
+                        "means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                 },
@@ -312,94 +326,104 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "namespace": {
                         "label": "Namespace",
-                        "description": "Namespace of the apps. None means that "
+                        "description": "Namespace of the apps. Empty means that "
                         "of the kubeconfig's context or of the "
-                        "pod we run in, else `default`.",
+                        "pod we run in, else default.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "in_cluster": {
                         "label": "In cluster",
                         "description": "Whether the service account of the pod "
-                        "we run in is used. None means: if "
+                        "we run in is used. Empty means: if "
                         "there is one and neither a kubeconfig\n"
                         "nor a context is given.",
-                        "schema": {"type": ["boolean", "null"]},
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "kubeconfig_path": {
                         "label": "Kubeconfig path",
-                        "description": "File of the kubeconfig. None means `KUBECONFIG`, or `~/.kube/config`.",
+                        "description": "File of the kubeconfig. Empty means KUBECONFIG, or ~/.kube/config.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "kubeconfig_secret": {
                         "label": "Kubeconfig secret",
-                        "description": "The kubeconfig itself, as YAML or JSON; hidden in the form and in logs.",
+                        "description": "The kubeconfig itself, as JSON "
+                        "on one line (kubectl config "
+                        "view --raw --minify --flatten "
+                        "-o json) or as base64;\n"
+                        "YAML only where line breaks are "
+                        "kept, which the form does not. "
+                        "Hidden in the form and in logs. "
+                        "Empty means unset.",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
                     "context": {
                         "label": "Context",
-                        "description": "Context of the kubeconfig. None means its current one.",
+                        "description": "Context of the kubeconfig. Empty means its current one.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "timeout_s": {
                         "label": "Timeout (seconds)",
-                        "description": "Seconds after which a request without an answer is given up.",
+                        "description": "Seconds after which a request without an answer is given up. Empty means 30.0.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "max_time_limit_s": {
                         "label": "Max time limit (seconds)",
-                        "description": "The longest `time_limit_s` that "
-                        "a launch may ask for, and the "
+                        "description": "The longest time_limit_s that a "
+                        "launch may ask for, and the "
                         "limit of one that asks for none. "
-                        "None means that\n"
+                        "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "pull": {
                         "label": "Pull",
-                        "description": "When nodes pull the image: where they lack it, for each pod, or never.",
+                        "description": "When nodes pull the image: where they lack "
+                        "it, for each pod, or never. Empty means "
+                        "missing.",
                         "schema": {"enum": ["missing", "always", "never", None], "type": ["string", "null"]},
                     },
                     "image_pull_secrets": {
                         "label": "Image pull secrets",
-                        "description": "Names of the secrets with which nodes pull images.",
+                        "description": "Names of the secrets with which nodes pull images. Empty means unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "copy_env": {
-                        "label": "Copy env",
-                        "description": "Patterns (`HF_*`) of variables that "
+                        "label": "Copy environment",
+                        "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher. "
-                        "`AIRFLOW*` is never copied.",
+                        "AIRFLOW* is never copied. Empty means "
+                        "unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "service_account": {
                         "label": "Service account",
-                        "description": "Service account of the pods. None "
-                        "means the namespace's default; "
-                        "its token is mounted only if one "
-                        "is named.",
+                        "description": "Service account of the pods. "
+                        "Empty means the namespace's "
+                        "default; its token is mounted "
+                        "only if one is named.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "security": {
                         "label": "Security",
-                        "description": "`restricted` passes the Pod Security "
+                        "description": "restricted passes the Pod Security "
                         "Standard of that name: no root, no "
-                        "privileges, no capabilities. `none` "
-                        "sets\n"
-                        "nothing, so the cluster's defaults hold.",
+                        "privileges, no capabilities. none sets\n"
+                        "nothing, so the cluster's defaults hold. "
+                        "Empty means restricted.",
                         "schema": {"enum": ["restricted", "none", None], "type": ["string", "null"]},
                     },
                     "run_as_user": {
                         "label": "Run as user",
                         "description": "Number of the user that runs the "
-                        "program. None means the image's own, "
-                        "which `restricted` wants to be a "
+                        "program. Empty means the image's own, "
+                        "which restricted wants to be a "
                         "number\n"
                         "other than 0.",
                         "schema": {"minimum": 0, "type": ["integer", "null"]},
                     },
                     "working_dir": {
                         "label": "Working dir",
-                        "description": "Directory in which replicas start. None means the image's own.",
+                        "description": "Directory in which replicas start. Empty means the image's own.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "init": {
@@ -407,24 +431,24 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Whether a process of Kubernetes is process 1 "
                         "of the pod, so that signals reach the "
                         "program and no dead children\n"
-                        "stay.",
-                        "schema": {"type": ["boolean", "null"]},
+                        "stay. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "shm_size_mb": {
-                        "label": "Shm size mb",
-                        "description": "Size of `/dev/shm` in MB; it counts "
-                        "as memory of the pod. None means the "
+                        "label": "Shared memory size (MB)",
+                        "description": "Size of /dev/shm in MB; it counts as "
+                        "memory of the pod. Empty means the "
                         "runtime's default, mostly 64.",
                         "schema": {"minimum": 1, "type": ["integer", "null"]},
                     },
                     "node_selector": {
                         "label": "Node selector",
-                        "description": "Labels that a node must have.",
+                        "description": "Labels that a node must have. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "tolerations": {
                         "label": "Tolerations",
-                        "description": "Taints of nodes that are put up with, as in a pod.",
+                        "description": "Taints of nodes that are put up with, as in a pod. Empty means unset.",
                         "schema": {
                             "items": {"additionalProperties": True, "type": "object"},
                             "type": ["array", "null"],
@@ -432,12 +456,12 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "affinity": {
                         "label": "Affinity",
-                        "description": "Affinities, as in a pod.",
+                        "description": "Affinities, as in a pod. Empty means unset.",
                         "schema": {"additionalProperties": True, "type": ["object", "null"]},
                     },
                     "priority_class": {
                         "label": "Priority class",
-                        "description": "Priority class of the pods.",
+                        "description": "Priority class of the pods. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "queue": {
@@ -445,24 +469,25 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Local queue of Kueue, which then decides "
                         "when the app starts. Only for apps of one "
                         "role without APPLICATION\n"
-                        "retries.",
+                        "retries. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "labels": {
                         "label": "Labels",
-                        "description": "Labels of the Jobs and pods, beside ours.",
+                        "description": "Labels of the Jobs and pods, beside ours. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "annotations": {
                         "label": "Annotations",
-                        "description": "Annotations of the Jobs and pods, beside ours.",
+                        "description": "Annotations of the Jobs and pods, beside ours. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "on_disruption": {
                         "label": "On disruption",
                         "description": "What an eviction, a drain or a "
                         "preemption means: another attempt "
-                        "that is not charged, or a failure.",
+                        "that is not charged, or a failure. "
+                        "Empty means retry.",
                         "schema": {"enum": ["retry", "fail", None], "type": ["string", "null"]},
                     },
                     "success_policy": {
@@ -476,14 +501,15 @@ def get_provider_info() -> dict[str, Any]:
                         "roles are stopped by whoever "
                         "follows the app. A\n"
                         "replica that fails before the "
-                        "leader has ended fails the app.",
+                        "leader has ended fails the app. "
+                        "Empty means all.",
                         "schema": {"enum": ["all", "leader", None], "type": ["string", "null"]},
                     },
                     "grace_s": {
                         "label": "Grace (seconds)",
                         "description": "Seconds between TERM and KILL when "
                         "replicas are stopped; whole seconds, "
-                        "rounded up.",
+                        "rounded up. Empty means 10.0.",
                         "schema": {"minimum": 0, "type": ["number", "null"]},
                     },
                     "time_limit_s": {
@@ -492,26 +518,26 @@ def get_provider_info() -> dict[str, Any]:
                         "as FAILED, counted from its start: "
                         "by whoever follows it, and a minute "
                         "after\n"
-                        "its grace by Kubernetes itself. None "
-                        "means no limit.",
+                        "its grace by Kubernetes itself. "
+                        "Empty means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                     "ttl_s": {
-                        "label": "Ttl (seconds)",
+                        "label": "Time to live (seconds)",
                         "description": "Seconds for which an ended app stays "
                         "readable, with its logs as far as the nodes "
-                        "keep them. None means until it\n"
+                        "keep them. Empty means until it\n"
                         "is deleted.",
                         "schema": {"minimum": 60, "type": ["integer", "null"]},
                     },
                     "overlay": {
                         "label": "Overlay",
                         "description": "Fields that have no option, merged into "
-                        "what is sent: `pod`, `container`, `job` "
-                        "and `service` hold parts of their\n"
+                        "what is sent: pod, container, job and "
+                        "service hold parts of their\n"
                         "specs, as Kubernetes spells them. Objects "
                         "merge, lists are appended to, null "
-                        "removes.",
+                        "removes. Empty means unset.",
                         "schema": {"additionalProperties": True, "type": ["object", "null"]},
                     },
                 },
@@ -527,7 +553,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "Launch (scheduler of a plug-in)",
                 "conn-fields": {
                     "scheduler": {
-                        "label": "Scheduler",
+                        "label": "Scheduler (required)",
                         "description": "Name under which the plug-in registers its scheduler.",
                         "schema": {"type": ["string", "null"]},
                     },

@@ -83,7 +83,7 @@ def _plugin_type() -> dict[str, Any]:
         "hook-name": "Launch (scheduler of a plug-in)",
         "conn-fields": {
             "scheduler": {
-                "label": "Scheduler",
+                "label": "Scheduler (required)",
                 "description": "Name under which the plug-in registers its scheduler.",
                 "schema": {"type": ["string", "null"]},
             },
@@ -103,13 +103,13 @@ def _plugin_type() -> dict[str, Any]:
 
 
 def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of the connection form; each may be left empty, which means unset."""
+    """Return the fields of the connection form, those of the connection first; each may be left empty: unset."""
     form: dict[str, dict[str, Any]] = {}
     for cls in options:
         for name, schema in json_schema_fields(cls).items():
             form[name] = {
                 "label": _label(name),
-                "description": schema["description"],
+                "description": _help(schema),
                 "schema": _nullable(schema),
             }
             if name.endswith(("password", "secret")):
@@ -117,10 +117,36 @@ def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
     return form
 
 
+_UNITS = {"_s": " (seconds)", "_mb": " (MB)"}
+_WORDS = {
+    "ca": "CA",
+    "cpu": "CPU",
+    "cwd": "current directory",
+    "env": "environment",
+    "gpus": "GPUs",
+    "shm": "shared memory",
+    "tls": "TLS",
+    "ttl": "time to live",
+}
+
+
 def _label(name: str) -> str:
-    plain = f"{name.removesuffix('_s')} (seconds)" if name.endswith("_s") else name
-    words = plain.replace(".", " ").replace("_", " ")
-    return words[:1].upper() + words[1:]
+    unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
+    words = name.removesuffix(unit).replace(".", "_").split("_")
+    plain = " ".join(_WORDS.get(word, word) for word in words) + _UNITS.get(unit, "")
+    return plain[:1].upper() + plain[1:]
+
+
+def _help(schema: dict[str, Any]) -> str:
+    """Return the help as a form shows it: plain text, which ends with what an empty field means."""
+    text = str(schema["description"]).replace("`", "").replace("None means", "Empty means").rstrip()
+    default = schema.get("default")
+    if "Empty means" in text:
+        return text
+    shown = (
+        {None: "unset", True: "true", False: "false"}.get(default, default) if not isinstance(default, str) else default
+    )
+    return f"{text} Empty means {shown}." if default not in ([], {}) else f"{text} Empty means none."
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +157,9 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
         if choice.get("type") != "null":
             flat.update(choice)
     kind = flat.get("type", "string")
+    if kind == "boolean" and schema.get("default") is not False:
+        # A switch has two positions: it would show "off" for what is unset and on.
+        return {"type": ["string", "null"], "enum": ["true", "false", None]}
     flat["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
     if "enum" in flat:
         flat["enum"] = [*flat["enum"], None]

@@ -1,18 +1,7 @@
-"""Hide the values of variables whose names look like secrets, before a request is shown."""
+"""Hide what looks like a secret before a request is shown; here for the authors of schedulers."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_env, masked_text
 
-__all__ = ["MASK", "masked_env"]
-
-MASK = "***"
-_SENSITIVE = re.compile(
-    r"passw|secret|token|api_?key|access_?key|private|credential|(^|_)(auth|pwd|dsn|conn)(_|$)", re.IGNORECASE
-)
-
-
-def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of `env` in which values under sensitive-looking names are replaced by `***`."""
-    return {name: MASK if value and _SENSITIVE.search(name) else value for name, value in env.items()}
+__all__ = ["MASK", "is_secret_name", "masked_args", "masked_env", "masked_text"]

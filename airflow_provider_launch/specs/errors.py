@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
+
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.statuses import AppStatus
 
@@ -144,9 +146,6 @@ class AppFailedError(AppStatusError):
     """The app ended as FAILED or CANCELLED."""
 
 
-_SENSITIVE = ("password", "passwd", "secret", "token", "api_key", "apikey", "credential")
-
-
 def _shown(key: str, value: object) -> str:
     """Keep secrets out of error texts, which end up in task logs."""
-    return "***" if any(word in key.lower() for word in _SENSITIVE) else repr(value)
+    return MASK if is_secret_name(key) else masked_text(repr(value))

@@ -126,6 +126,54 @@ def test_each_field_can_be_shown_and_left_empty(conn_type) -> None:
 
 
 @pytest.mark.parametrize("conn_type", TYPES)
+def test_each_field_explains_itself(conn_type) -> None:
+    """Plain text, which ends with what an empty field means, since forms show no defaults."""
+    for name, field in TYPES[conn_type]["conn-fields"].items():
+        assert "`" not in field["description"], name
+        assert "None means" not in field["description"], name
+        assert field["description"].endswith("."), name
+        if conn_type != "launch":
+            assert "Empty means" in field["description"], name
+
+
+def test_defaults_and_labels_are_readable() -> None:
+    docker = TYPES["launch_docker"]["conn-fields"]
+
+    assert docker["timeout_s"]["label"] == "Timeout (seconds)"
+    assert docker["tls_ca"]["label"] == "TLS CA"
+    assert docker["gpus"]["label"] == "GPUs"
+    assert docker["shm_size_mb"]["label"] == "Shared memory size (MB)"
+    assert docker["timeout_s"]["description"].endswith("Empty means 30.0.")
+    assert docker["init"]["description"].endswith("Empty means true.")
+    assert TYPES["launch"]["conn-fields"]["scheduler"]["label"].endswith("(required)")
+
+
+def test_a_switch_never_shows_off_for_what_is_on() -> None:
+    """A boolean whose default is true, or which may be unset, has three positions."""
+    switches = {
+        name
+        for item in TYPES.values()
+        for name, field in item["conn-fields"].items()
+        if "boolean" in field["schema"]["type"]
+    }
+
+    assert TYPES["launch_docker"]["conn-fields"]["init"]["schema"]["enum"] == ["true", "false", None]
+    assert TYPES["launch_kubernetes"]["conn-fields"]["in_cluster"]["schema"]["enum"] == ["true", "false", None]
+    assert switches == {"prepend_cwd", "privileged"}
+
+
+@pytest.mark.parametrize("conn_type", ["launch_local", "launch_docker", "launch_kubernetes"])
+def test_the_fields_of_the_connection_come_first(conn_type) -> None:
+    classes = {
+        "launch_local": LocalConnection, "launch_docker": DockerConnection, "launch_kubernetes": KubernetesConnection,
+    }  # fmt: skip
+    names = [*TYPES[conn_type]["conn-fields"]]
+    own = [*classes[conn_type].__dataclass_fields__]
+
+    assert names[: len(own)] == own
+
+
+@pytest.mark.parametrize("conn_type", TYPES)
 def test_only_fields_that_airflow_can_hide_are_hidden(conn_type) -> None:
     behaviour = TYPES[conn_type]["ui-field-behaviour"]
 
@@ -146,3 +194,10 @@ def test_importing_the_operator_brings_no_client_library() -> None:
     assert not {"docker", "kubernetes", "boto3", "fastapi"} & {name.partition(".")[0] for name in brought}
     assert "airflow_provider_launch.runner" not in brought
     assert "airflow_provider_launch.specs" not in brought
+
+
+def test_a_root_that_depends_on_the_current_directory_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'root' must be an absolute path, not 'relative/dir'"):
+        LocalConnection(root="relative/dir")
+
+    assert LocalConnection(root="~/apps").root == "~/apps"

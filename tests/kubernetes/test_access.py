@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import threading
@@ -127,3 +128,15 @@ def test_a_cluster_that_has_moved_is_found_again(tmp_path, address):
                 scheduler.describe("any")
 
         assert scheduler.describe("any") is None
+
+
+def test_a_kubeconfig_may_be_base64():
+    """The form of a connection has one line."""
+    secret = base64.b64encode(kubeconfig().encode()).decode()
+    with pytest.raises(SchedulerUnavailableError):  # it was understood: nothing listens at its address
+        ask(kubeconfig_secret=secret)
+
+
+def test_yaml_that_has_lost_its_lines_names_the_cure():
+    with pytest.raises(InvalidAppError, match=r"neither YAML nor JSON; the form has one line.*base64"):
+        ask(kubeconfig_secret="apiVersion: v1 kind: Config clusters: - name: c   cluster:     server: http://x")

@@ -43,7 +43,7 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
         from docker.utils import parse_host
     except ImportError as error:
         raise MissingDependencyError(
-            "the scheduler 'docker' needs the package docker; install airflow-provider-launch[docker]"
+            "the scheduler 'docker' needs the package docker; install the extra 'docker' of airflow-provider-launch"
         ) from error
     if url.startswith("ssh://"):
         _require_ssh()

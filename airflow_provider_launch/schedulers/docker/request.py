@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.environment import (
     refuse_equal_port_variables,
     told,
 )
-from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -250,6 +250,7 @@ def format_request(request: DockerRequest) -> str:
             body = container_body(request, role, k, 0, 0)
             env = dict(item.split("=", 1) for item in body["Env"])
             body["Env"] = [f"{name}={value}" for name, value in masked_env(env).items()]
+            body["Cmd"] = masked_args(body.get("Cmd") or [])
             name = naming.container_name(request.app_id, role.slug, k, 0, 0)
             text = json.dumps(body, indent=2, ensure_ascii=False, default=str)
             lines.append(f"POST /containers/create?name={name}\n{text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Access", "stamps"]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_ONE_LINE = (
+    "the form has one line, in which YAML loses its line breaks: give JSON, as `kubectl config view --raw --minify "
+    "--flatten -o json` prints it, or the file as base64"
+)
 _CURE = "whoever made the connection must give a valid one, or set in_cluster"
 
 
@@ -34,7 +39,8 @@ class Access:
             from urllib3.util import parse_url
         except ImportError as error:
             raise MissingDependencyError(
-                "the scheduler 'kubernetes' needs the package kubernetes; install airflow-provider-launch[kubernetes]"
+                "the scheduler 'kubernetes' needs the package kubernetes; install the extra 'kubernetes' of "
+                "airflow-provider-launch"
             ) from error
         self.stamps = stamps(connection)
         self._unreadable = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError)
@@ -106,6 +112,14 @@ def _header(name: str, value: str) -> str:
     return text
 
 
+def _plain(secret: str) -> str:
+    """Return the kubeconfig, which may be base64: a form has one line for it."""
+    try:
+        return base64.b64decode("".join(secret.split()), validate=True).decode()
+    except ValueError:
+        return secret
+
+
 def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
     """Fill in the configuration and return the namespace that belongs to it."""
     import yaml
@@ -122,9 +136,9 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> 
     how = {"context": connection.context, "client_configuration": configuration, "persist_config": False}
     try:
         if connection.kubeconfig_secret:
-            document = yaml.safe_load(connection.kubeconfig_secret)
+            document = yaml.safe_load(_plain(connection.kubeconfig_secret))
             if not isinstance(document, dict):
-                raise ValueError("kubeconfig_secret is no kubeconfig")
+                raise ValueError(f"kubeconfig_secret is no kubeconfig; {_ONE_LINE}")
             config.load_kube_config_from_dict(document, **how)
             contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
             namespace = contexts[connection.context or document["current-context"]].get("namespace")
@@ -136,5 +150,10 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> 
     except yaml.YAMLError:
         # Its text would quote the secret.
         name = "kubeconfig_secret" if connection.kubeconfig_secret else connection.kubeconfig_path or "the file"
-        raise ValueError(f"{name} is neither YAML nor JSON") from None
+        cure = (
+            f"; {_ONE_LINE}"
+            if connection.kubeconfig_secret and "\n" not in connection.kubeconfig_secret.strip()
+            else ""
+        )
+        raise ValueError(f"{name} is neither YAML nor JSON{cure}") from None
     return None if namespace is None else str(namespace)

@@ -17,7 +17,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     KubernetesRole,
     packed,
 )
-from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
@@ -143,6 +143,7 @@ def format_request(request: KubernetesRequest) -> str:
             values = masked_env({item["name"]: str(item.get("value", "")) for item in given})
             shown = [{**item, "value": values[item["name"]]} if "value" in item else item for item in given]
             container.update({"env": shown} if shown else {})
+            container.update({"args": masked_args(container["args"])} if container.get("args") else {})
         lines.append(f"POST jobs\n{_shown(job)}")
     return "\n".join(lines)
 

@@ -28,7 +28,8 @@ class KubernetesConnection(StructuredOpts):
     """File of the kubeconfig. None means `KUBECONFIG`, or `~/.kube/config`."""
 
     kubeconfig_secret: Optional[str] = None
-    """The kubeconfig itself, as YAML or JSON; hidden in the form and in logs."""
+    """The kubeconfig itself, as JSON on one line (`kubectl config view --raw --minify --flatten -o json`) or as base64;
+    YAML only where line breaks are kept, which the form does not. Hidden in the form and in logs."""
 
     context: Optional[str] = None
     """Context of the kubeconfig. None means its current one."""

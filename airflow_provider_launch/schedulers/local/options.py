@@ -18,7 +18,8 @@ class LocalConnection(StructuredOpts):
     """Where the local scheduler keeps its apps."""
 
     root: Optional[str] = None
-    """Directory of apps and logs. None means `local` below `LAUNCH_HOME`, or below `~/.torchx`."""
+    """Directory of apps and logs: an absolute path, or one below `~`. None means `local` below `LAUNCH_HOME`, or below
+    `~/.torchx`."""
 
     gpus: Optional[list[str]] = None
     """UUIDs or indices of the GPUs that apps may use. None means all that the driver of this host lists."""
@@ -29,6 +30,11 @@ class LocalConnection(StructuredOpts):
     max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
+
+    def __post_init__(self) -> None:
+        """Refuse a root that would be another place in each process with another current directory."""
+        if self.root and not self.root.startswith(("/", "~")):
+            raise ValueError(f"option 'root' must be an absolute path, not {self.root!r}; write where it begins")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, copied, refuse_equal_port_variables, told
 from airflow_provider_launch.schedulers.local.options import LocalOpts
-from airflow_provider_launch.schedulers.masking import masked_env
+from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
@@ -144,7 +144,7 @@ def format_request(request: LocalRequest) -> str:
         if role.gpu:
             lines.append(f"  gpus per replica: {role.gpu}")
         for k, replica in enumerate(role.replicas[:FORMATTED_REPLICAS]):
-            lines.append(f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *replica.args])))
+            lines.append(f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *masked_args(replica.args)])))
             lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
         if len(role.replicas) > FORMATTED_REPLICAS:
             lines.append(f"  ... and {len(role.replicas) - FORMATTED_REPLICAS} more replicas")
