@@ -117,9 +117,11 @@ class Kills:
         except Exception as error:  # noqa: BLE001 - it is said in the log, and nobody else can do better
             self._fail(kill, str(error))
         finally:
-            if kill.shared is not None:
-                self._hub.leave(kill.shared)
+            # Before the clients are closed, which may fail or take a moment.
             kill.done.set_result(None)
+            if kill.shared is not None:
+                with contextlib.suppress(Exception):
+                    self._hub.leave(kill.shared)
 
     def _cancel(self, kill: _Kill) -> None:
         app_id = parse_app_handle(kill.handle).app_id
