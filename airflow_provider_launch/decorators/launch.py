@@ -36,7 +36,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
     }
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
-        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         with final_errors():
@@ -54,7 +54,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         return super().execute(context)
 
     def _returned(self, context: Context) -> AppDef | Mapping[str, Any]:
-        from airflow_provider_launch.hooks.errors import final_errors
+        from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.specs.errors import InvalidAppError
         from airflow_provider_launch.specs.roles import AppDef
 

@@ -7,11 +7,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.end_watch import EndWatch, tells_ends
+from airflow_provider_launch.follow.end_waiter import EndWaiter, tells_ends
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
 from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
 from airflow_provider_launch.follow.poller import Answer, Poller
-from airflow_provider_launch.follow.state_watch import Learned, StateWatch
+from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ class Follower:
             raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
         self._app_id = app_id
         self._known = known or scheduled
-        self._watch = StateWatch(app_handle or app_id, unavailable_for_s=unavailable_for_s, known=self._known)
+        self._watch = StateTracker(app_handle or app_id, unavailable_for_s=unavailable_for_s, known=self._known)
         self._log_roles = None if log_roles is None else frozenset(log_roles)
         self._logs = logs
         self._cursors: dict[str, JsonValue] = dict(cursors or {})
@@ -90,7 +90,7 @@ class Follower:
         # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
         self._hears_ends = poller is None and tells_ends(scheduler)
         self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._hears_ends)
-        self._end_watch = EndWatch(scheduler, app_id, self._poller)
+        self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
         self._reader = LogReader(
             scheduler,
             app_id,
@@ -144,7 +144,7 @@ class Follower:
     def close(self) -> None:
         """End the helper threads, without waiting for one that hangs in a request; may be repeated."""
         self._closed = True
-        self._end_watch.stop()
+        self._end_waiter.stop()
         self._poller.unsubscribe(self._app_id, self._hear)
         self._reader.stop()
         deadline = time.monotonic() + _CLOSE_S
@@ -164,13 +164,13 @@ class Follower:
         with self._changed:
             self._answers.append(answer)
             self._changed.notify_all()
-        self._end_watch.heard()
+        self._end_waiter.heard()
 
     def _follow(self) -> Generator[Event, None, None]:
         try:
             self._poller.subscribe(self._app_id, self._hear)
             if self._hears_ends:
-                self._end_watch.start()
+                self._end_waiter.start()
             self._want(self._roles or (), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:
@@ -209,12 +209,12 @@ class Follower:
                 self._reader.hurry()
         if self._watch.has_ended():
             # Before the yield: the rest of the log is read while the consumer tells the end.
-            self._end_watch.stop()
+            self._end_waiter.stop()
             self._poller.unsubscribe(self._app_id, self._hear)
             self._reader.finish()
         yield from self._tell(learned)
 
-    def _tell(self, learned: Learned) -> Iterator[Event]:
+    def _tell(self, learned: StateUpdate) -> Iterator[Event]:
         yield from learned.events
         if learned.error is not None:
             # What was read is handed out first.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from airflow_provider_launch.hooks.killing import Killer
-    from airflow_provider_launch.operators.launching import Launching
+    from airflow_provider_launch._task.cancel_on_kill import CancelThread
+    from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.schedulers.logs import Stream
     from airflow_provider_launch.specs.roles import AppDef
 
@@ -104,14 +104,14 @@ class LaunchAppOperator(BaseOperator):
         self.request: str | None = None
         self.ui_url: str | None = None
         self._killed = False
-        self._killer: Killer | None = None
+        self._killer: CancelThread | None = None
         with _final_errors():
             self._check_arguments()
             if not callable(app) and not _has_xcom(app):
                 _as_app(app)
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch.hooks.arguments import check_exit_codes, check_following, check_seconds
+        from airflow_provider_launch._task.arguments import check_exit_codes, check_following, check_seconds
 
         check_following(self)
         for name, seconds in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
@@ -172,11 +172,11 @@ class LaunchAppOperator(BaseOperator):
             # Not the app of the DAG: what was launched counts, and a function must not be called again.
             return self._launching(None).resume(context, event)
 
-    def _launching(self, app: AppDef | None) -> Launching:
+    def _launching(self, app: AppDef | None) -> OperatorRun:
         # Runner and follower are not needed to parse a DAG.
-        from airflow_provider_launch.operators.launching import Launching
+        from airflow_provider_launch.operators._run import OperatorRun
 
-        return Launching(self, app)
+        return OperatorRun(self, app)
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""
@@ -231,7 +231,7 @@ def _has_xcom(value: object) -> bool:
 @contextlib.contextmanager
 def _final_errors() -> Iterator[None]:
     """Let what only a change of the DAG can mend end the task without retries."""
-    from airflow_provider_launch.hooks.errors import final_errors
+    from airflow_provider_launch._task.errors import final_errors
 
     with final_errors():
         yield

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Decision", "Next", "Phase", "ReplicaAttempt", "RolePolicy", "decide"]
+__all__ = ["Decision", "Phase", "ReplicaAttempt", "RetryAction", "RolePolicy", "decide"]
 
 
 class Phase(str, Enum):
@@ -25,7 +25,7 @@ class Phase(str, Enum):
     """Ended by us: because of a sibling, a cancel, a limit."""
 
 
-class Next(str, Enum):
+class RetryAction(str, Enum):
     """What the app needs now."""
 
     GO_ON = "go on"
@@ -63,7 +63,7 @@ class ReplicaAttempt:
 class Decision:
     """The next step and, for a failure, its cause."""
 
-    next: Next
+    next: RetryAction
     start: tuple[tuple[str, int, int], ...] = field(default=())
     """(role, replica, attempt) of each attempt to start."""
     cause: ReplicaAttempt | None = None
@@ -84,15 +84,15 @@ def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Itera
     failed = sorted((r for r in now if r.phase is Phase.FAILED), key=lambda r: (r.ended_at, r.role, r.replica))
     exhausted = [r for r in failed if not _retries_left(policies[r.role], app_attempt, r.attempt)]
     if exhausted:
-        return Decision(Next.FAIL, cause=exhausted[0])
+        return Decision(RetryAction.FAIL, cause=exhausted[0])
     of_app = [r for r in failed if policies[r.role].policy == "APPLICATION"]
     if of_app:
-        return Decision(Next.RESTART_APP, cause=of_app[0])
+        return Decision(RetryAction.RESTART_APP, cause=of_app[0])
     if now and all(r.phase is Phase.SUCCEEDED for r in now):
-        return Decision(Next.SUCCEED)
+        return Decision(RetryAction.SUCCEED)
     again = [(r.role, r.replica, r.attempt + 1) for r in failed]
     waiting = [(r.role, r.replica, r.attempt) for r in now if r.phase is Phase.WAITING]
-    return Decision(Next.GO_ON, start=tuple(waiting + again), cause=failed[0] if failed else None)
+    return Decision(RetryAction.GO_ON, start=tuple(waiting + again), cause=failed[0] if failed else None)
 
 
 def _retries_left(policy: RolePolicy, app_attempt: int, attempt: int) -> bool:

@@ -14,7 +14,7 @@ from airflow_provider_launch.links.launch import SchedulerLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_launch.hooks.killing import Killer
+    from airflow_provider_launch._task.cancel_on_kill import CancelThread
 
 # The core is imported where it is used: each parse of each DAG file pays for what is imported here.
 
@@ -80,7 +80,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
         self.ui_url: str | None = None
         self._killed = False
-        self._killer: Killer | None = None
+        self._killer: CancelThread | None = None
         self._check_arguments()
         starts_there = self.deferrable and self.execution_timeout is None and _is_plain(launch_conn_id or "")
         place = _place_of(handle) if starts_there else None
@@ -94,7 +94,7 @@ class AppStatusSensor(BaseSensorOperator):
             self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch.hooks.arguments import check_following
+        from airflow_provider_launch._task.arguments import check_following
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         check_following(self)
@@ -111,16 +111,16 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow.sdk import conf
         from airflow.sdk.exceptions import TaskDeferred
 
-        from airflow_provider_launch.hooks.errors import final_errors
-        from airflow_provider_launch.hooks.handover import FIRE_AFTER_S
-        from airflow_provider_launch.hooks.outcome import handle_of
-        from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch._task.handover import FIRE_AFTER_S
+        from airflow_provider_launch._task.outcome import handle_of
+        from airflow_provider_launch.sensors._run import SensorRun
         from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         with final_errors():
             # What is wrong with handle or connection is told at once.
-            Look(self).close()
+            SensorRun(self).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {
             **self._trigger_kwargs(handle_of(self.handle)),
@@ -133,14 +133,14 @@ class AppStatusSensor(BaseSensorOperator):
     def _execute_here(self, context: Context) -> Any:
         from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-        from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             return super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException):
             # A timeout becomes a skip with `soft_fail`; an app that has ended is not cancelled any more.
             if self.kill_policy == "cancel":
-                Look(self).cancel()
+                SensorRun(self).cancel()
             raise
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
@@ -152,13 +152,13 @@ class AppStatusSensor(BaseSensorOperator):
             return self.execute(context)
         from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 
-        from airflow_provider_launch.hooks.errors import final_errors
-        from airflow_provider_launch.hooks.killing import AppKilledError
-        from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             with final_errors():
-                return Look(self, handle=str(event.get("handle") or "")).resume(context, event)
+                return SensorRun(self, handle=str(event.get("handle") or "")).resume(context, event)
         except (AirflowException, AppKilledError):
             raise
         # Airflow turns these two into a skip around `poke`, and not here.
@@ -188,13 +188,13 @@ class AppStatusSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Follow the app: to its end in mode "poke", else until its state and its new lines are told."""
-        from airflow_provider_launch.hooks.errors import final_errors
-        from airflow_provider_launch.hooks.killing import AppKilledError
-        from airflow_provider_launch.sensors.looking import Look
+        from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.sensors._run import SensorRun
 
         try:
             with final_errors():
-                return Look(self).run(context)
+                return SensorRun(self).run(context)
         except AppKilledError as error:
             # Airflow's `silent_fail` and `never_fail` would take it for a look that failed, and go on.
             raise SystemExit(str(error)) from error

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch.triggers.pipe import comms_bytes_unread
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch._task.log_limit import NO_LIMIT
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
-from airflow_provider_launch.hooks.log_limit import NO_LIMIT
 
 if TYPE_CHECKING:
     import contextvars
 
+    from airflow_provider_launch._task.log_limit import LogLimit
+    from airflow_provider_launch._task.task_log import TaskLog
     from airflow_provider_launch.follow.events import Event
-    from airflow_provider_launch.hooks.log_limit import LogLimit
-    from airflow_provider_launch.hooks.task_log import TaskLog
     from airflow_provider_launch.schedulers.api import JsonValue, Scheduler, Stream
 
 __all__ = ["RECORD_BYTES", "TURN_BYTES", "Feed"]

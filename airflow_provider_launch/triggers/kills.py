@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_launch.hooks import metrics
+from airflow_provider_launch._task import metrics
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.triggers.task_states import GONE

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_launch.hooks.handover import Handover
+from airflow_provider_launch._task.handover import Handover
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from airflow_provider_launch.triggers._run import TriggerRun
     from airflow_provider_launch.triggers.hub import Shared
-    from airflow_provider_launch.triggers.watch import Watch
 
 __all__ = ["AppStatusTrigger"]
 
@@ -110,7 +110,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
-        from airflow_provider_launch.triggers.watch import is_of_user
+        from airflow_provider_launch.triggers._run import is_of_user
 
         began = time.monotonic()
         try:
@@ -176,11 +176,11 @@ class AppStatusTrigger(BaseTrigger):
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 
-    async def _join(self) -> Watch:
+    async def _join(self) -> TriggerRun:
         """Find the app, and what the triggers of its connection share."""
-        from airflow_provider_launch.hooks.arguments import check_streams
+        from airflow_provider_launch._task.arguments import check_streams
+        from airflow_provider_launch.triggers._run import TriggerRun
         from airflow_provider_launch.triggers.hub import hub
-        from airflow_provider_launch.triggers.watch import Watch
 
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
@@ -195,14 +195,14 @@ class AppStatusTrigger(BaseTrigger):
             await asyncio.to_thread(hub().leave, shared)
             raise
         self._shared = shared
-        return Watch(self, shared, self._resolved, parsed.app_id)
+        return TriggerRun(self, shared, self._resolved, parsed.app_id)
 
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
             return self.handle
         from airflow.sdk.bases.xcom import BaseXCom
 
-        from airflow_provider_launch.hooks.outcome import handle_of
+        from airflow_provider_launch._task.outcome import handle_of
 
         task_id, key = self.handle
         ti = self.task_instance

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_launch.hooks import metrics
+from airflow_provider_launch._task import metrics
 from airflow_provider_launch.triggers.feed import TURN_BYTES
 from airflow_provider_launch.triggers.pipe import log_bytes_unread
 

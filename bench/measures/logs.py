@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk.log import configure_logging
 from airflow_provider_launch.follow.follower import Follower
-from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.specs import AppDef, Resource, Role

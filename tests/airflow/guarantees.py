@@ -448,7 +448,7 @@ def _serve() -> None:
     import airflow_provider_launch.hooks.docker
     import airflow_provider_launch.hooks.kubernetes
     import airflow_provider_launch.hooks.local
-    import airflow_provider_launch.operators.launching
+    import airflow_provider_launch.operators._run
     import airflow_provider_launch.schedulers.docker.scheduler
     import airflow_provider_launch.schedulers.kubernetes.scheduler
     import airflow_provider_launch.schedulers.local.scheduler

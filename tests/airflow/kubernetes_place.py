@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes.client import ApiClient, ApiException, BatchV1Api, CoreV1Api
 from kubernetes.stream import stream
 
-from airflow_provider_launch.schedulers.kubernetes.naming import Tag
+from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.specs import Role
 
 __all__ = ["KubernetesPlace"]
@@ -59,8 +59,8 @@ class KubernetesPlace:
         return Role("main", self._engine.image, entrypoint="sh", args=["-c", f"GO=/tmp/go; {script}"], **fields)
 
     def apps(self) -> list[str]:
-        anchors = self._core.list_namespaced_service(self._namespace, label_selector=Tag.APP_ID).items
-        return sorted(name for one in anchors if self.mark in (name := one.metadata.labels[Tag.APP_ID]))
+        anchors = self._core.list_namespaced_service(self._namespace, label_selector=Label.APP_ID).items
+        return sorted(name for one in anchors if self.mark in (name := one.metadata.labels[Label.APP_ID]))
 
     def starts(self) -> list[str]:
         self._look()
@@ -98,7 +98,7 @@ class KubernetesPlace:
     def vanish(self, app_id: str) -> None:
         self._remove(app_id)
         # Without their grace: nothing is to be written any more about how they ended.
-        ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
+        ours = {"label_selector": f"{Label.APP_ID}={app_id}"}
         self._core.delete_collection_namespaced_pod(self._namespace, grace_period_seconds=0, **ours)
 
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
@@ -106,14 +106,14 @@ class KubernetesPlace:
         return self._proxy.stalled(rf"/pods/({names})/log")
 
     def _remove(self, app_id: str) -> None:
-        ours = {"label_selector": f"{Tag.APP_ID}={app_id}"}
+        ours = {"label_selector": f"{Label.APP_ID}={app_id}"}
         self._batch.delete_collection_namespaced_job(self._namespace, propagation_policy="Background", **ours)
         with contextlib.suppress(ApiException):  # gone meanwhile
             self._core.delete_namespaced_service(app_id, self._namespace)
 
     def _pods(self) -> list[Any]:
-        pods = self._core.list_namespaced_pod(self._namespace, label_selector=Tag.APP_ID).items
-        return [pod for pod in pods if self.mark in pod.metadata.labels[Tag.APP_ID]]
+        pods = self._core.list_namespaced_pod(self._namespace, label_selector=Label.APP_ID).items
+        return [pod for pod in pods if self.mark in pod.metadata.labels[Label.APP_ID]]
 
     def _running(self) -> list[Any]:
         return [pod for pod in self._pods() if any(one.state.running for one in pod.status.container_statuses or ())]
@@ -123,7 +123,7 @@ class KubernetesPlace:
             for one in pod.status.container_statuses or ():
                 if one.state.running or one.state.terminated:
                     for number in range(one.restart_count + 1):
-                        self._started[pod.metadata.uid, number] = pod.metadata.labels[Tag.INDEX]
+                        self._started[pod.metadata.uid, number] = pod.metadata.labels[Label.INDEX]
 
     def _watch(self) -> None:
         """Note what starts, for pods go when their Job is stopped; let it go, if it may."""

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from airflow_provider_launch.hooks.task_log import PIECE_BYTES, pieces
-from airflow_provider_launch.operators.attempt import KILLED, Next, Record, app_id_for, next_step
+from airflow_provider_launch._task.task_log import PIECE_BYTES, pieces
+from airflow_provider_launch.operators._attempt import KILLED, NextStep, Record, app_id_for, next_step
 
 KEYS = {"dag_id": "My_DAG", "run_id": "r", "run_start": "s", "task_id": "Train.it", "map_index": -1, "attempt": 0}
 RECORD = Record(0, "a-b", "h", "local", 0, "scheduled", "local://c/a-b", max_tries=0, retries=0)
@@ -39,22 +39,22 @@ def test_every_name_gives_an_id_that_all_backends_take(dag_id, task_id) -> None:
 @pytest.mark.parametrize(
     ("record", "clear_number", "max_tries", "step"),
     [
-        (None, 0, 0, Next.LAUNCH),
-        (RECORD, 0, 0, Next.RESUME),
-        (dataclasses.replace(RECORD, state="intent"), 0, 0, Next.RESUME),
-        (dataclasses.replace(RECORD, state="closed"), 0, 0, Next.LAUNCH),
-        (RECORD, 1, 1, Next.REPLACE),
-        (dataclasses.replace(RECORD, state="closed"), 1, 1, Next.REPLACE),
+        (None, 0, 0, NextStep.LAUNCH),
+        (RECORD, 0, 0, NextStep.RESUME),
+        (dataclasses.replace(RECORD, state="intent"), 0, 0, NextStep.RESUME),
+        (dataclasses.replace(RECORD, state="closed"), 0, 0, NextStep.LAUNCH),
+        (RECORD, 1, 1, NextStep.REPLACE),
+        (dataclasses.replace(RECORD, state="closed"), 1, 1, NextStep.REPLACE),
         # Another task of the run was cleared.
-        (RECORD, 1, 0, Next.RESUME),
+        (RECORD, 1, 0, NextStep.RESUME),
         # A task that runs is cleared by a kill, and its limit stays.
-        (dataclasses.replace(RECORD, state="closed"), 1, 0, Next.REPLACE),
-        (dataclasses.replace(RECORD, outcome=KILLED), 1, 0, Next.REPLACE),
-        (dataclasses.replace(RECORD, outcome=KILLED), 0, 0, Next.RESUME),
-        (dataclasses.replace(RECORD, max_tries=-1), 1, 0, Next.REPLACE),
+        (dataclasses.replace(RECORD, state="closed"), 1, 0, NextStep.REPLACE),
+        (dataclasses.replace(RECORD, outcome=KILLED), 1, 0, NextStep.REPLACE),
+        (dataclasses.replace(RECORD, outcome=KILLED), 0, 0, NextStep.RESUME),
+        (dataclasses.replace(RECORD, max_tries=-1), 1, 0, NextStep.REPLACE),
         # The limit is counted anew from `retries`: 0 + 1 before, 1 + 0 after.
-        (dataclasses.replace(RECORD, max_tries=1, retries=1), 1, 1, Next.REPLACE),
-        (dataclasses.replace(RECORD, max_tries=1, retries=1), 0, 1, Next.RESUME),
+        (dataclasses.replace(RECORD, max_tries=1, retries=1), 1, 1, NextStep.REPLACE),
+        (dataclasses.replace(RECORD, max_tries=1, retries=1), 0, 1, NextStep.RESUME),
     ],
 )
 def test_the_next_step_follows_from_the_record(record, clear_number, max_tries, step) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from airflow_provider_launch.hooks.lineage import parent_env
+from airflow_provider_launch._task.lineage import parent_env
 from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE_ROOT_PARENT, spec_hash
 from airflow_provider_launch.specs import AppDef, Role
 from tests.airflow.support import launch, run_task, sh

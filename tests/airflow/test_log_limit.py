@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_provider_launch.hooks.log_limit import LogLimit
+from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.sensors.launch import AppStatusSensor

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.observability.stats import Stats
 
-from airflow_provider_launch.hooks import metrics
+from airflow_provider_launch._task import metrics
 from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
 
 

@@ -12,8 +12,8 @@ import time
 import pytest
 from airflow.sdk import BaseOperator
 
+from airflow_provider_launch._task.task_log import PIECE_BYTES
 from airflow_provider_launch.hooks.local import LocalLaunchHook
-from airflow_provider_launch.hooks.task_log import PIECE_BYTES
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import AppFailedError

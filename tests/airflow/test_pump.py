@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
-from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import RECORD_BYTES, TURN_BYTES, Feed

@@ -11,11 +11,11 @@ import pytest
 from airflow.sdk import task_group
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_launch.follow import state_watch
-from airflow_provider_launch.hooks.cursors import pack, unpack
+from airflow_provider_launch._task.cursors import pack, unpack
+from airflow_provider_launch.follow import state_tracker
 from airflow_provider_launch.links.launch import SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.sensors import looking
+from airflow_provider_launch.sensors import _run as sensor_run
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
@@ -198,7 +198,7 @@ def test_a_clear_of_another_task_repeats_no_line(engine, api, launched) -> None:
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 def test_an_app_of_unknown_state_is_given_up(engine, api, launched, monkeypatch, mode) -> None:
     app_id, xcom = launched
-    for module in (state_watch, looking):
+    for module in (state_tracker, sensor_run):
         monkeypatch.setattr(module, "UNKNOWN_S", 1.0)
     engine.state(app_id, AppState.UNKNOWN, "lost")
     task = sensor(xcom, mode=mode)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task import task_log
+from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.task_log import TaskLog, duration
 from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged
-from airflow_provider_launch.hooks import task_log
-from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.task_log import TaskLog, duration
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus

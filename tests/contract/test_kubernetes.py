@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-from airflow_provider_launch.schedulers.kubernetes.naming import Tag
+from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs.resources import Resource
@@ -42,17 +42,17 @@ class ProxiedEngine(Engine):
         return sum(pod.began for pod in self._pods(app_id))
 
     def lose(self, app_id: str, role: str) -> bool:
-        jobs, _ = self._cluster.list("jobs", f"{Tag.APP_ID}={app_id},{Tag.ROLE}={role}")
+        jobs, _ = self._cluster.list("jobs", f"{Label.APP_ID}={app_id},{Label.ROLE}={role}")
         for job in jobs:
             self._cluster.delete("jobs", job["metadata"]["name"], job["metadata"]["uid"])
         return True
 
     def _pods(self, app_id: str) -> list[Pod]:
-        return [pod_of(item) for item in self._cluster.list("pods", f"{Tag.APP_ID}={app_id}")[0]]
+        return [pod_of(item) for item in self._cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]]
 
     def left(self, app_id: str) -> int:
         kinds = ("services", "jobs", "pods")
-        return sum(len(self._cluster.list(kind, f"{Tag.APP_ID}={app_id}")[0]) for kind in kinds)
+        return sum(len(self._cluster.list(kind, f"{Label.APP_ID}={app_id}")[0]) for kind in kinds)
 
     def requests(self) -> int:
         return self._proxy.count()

@@ -19,8 +19,8 @@ from airflow_provider_launch.schedulers.docker.containers import (
     void_name,
 )
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.schedulers.docker.responses import response_from
-from airflow_provider_launch.schedulers.docker.status import Verdict, is_lasting, judge
+from airflow_provider_launch.schedulers.docker.reconcile import Verdict, is_lasting, judge
+from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.specs import AppState

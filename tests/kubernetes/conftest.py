@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-from airflow_provider_launch.schedulers.kubernetes.naming import Tag
+from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
@@ -80,12 +80,12 @@ class KubernetesApps:
     # ---- what the cluster has ----
 
     def pods(self, app_id: str) -> list[Pod]:
-        return [pod_of(item) for item in self.cluster.list("pods", f"{Tag.APP_ID}={app_id}")[0]]
+        return [pod_of(item) for item in self.cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]]
 
     def objects(self, app_id: str) -> list[str]:
         """Return the names of all Services and Jobs of the app."""
         kinds = ("services", "jobs")
-        items = [item for kind in kinds for item in self.cluster.list(kind, f"{Tag.APP_ID}={app_id}")[0]]
+        items = [item for kind in kinds for item in self.cluster.list(kind, f"{Label.APP_ID}={app_id}")[0]]
         return sorted(item["metadata"]["name"] for item in items)
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, PlannedRole, job_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, PlannedRole, job_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     CANCEL,
     LEADER,
@@ -71,17 +71,17 @@ def job(role: str, status: dict[str, Any], attempt: int = 0, **fields: Any) -> A
     )
 
 
-def anchor(attempt: int = 0, committed: str | None = "ab", *, released: bool = True, **notes: str) -> Anchor:
+def anchor(attempt: int = 0, committed: str | None = "ab", *, released: bool = True, **notes: str) -> AppRecord:
     known = {"launch.io/spec-hash": "h", "launch.io/attempt": str(attempt)}
     if committed is not None:
         known[f"launch.io/uids-{attempt}"] = json.dumps({role: f"{role}{attempt}" for role in committed})
     if released:
         known["launch.io/released"] = str(attempt)
     known |= {f"launch.io/{name}": text for name, text in notes.items()}
-    return Anchor("x", "u", known, (), False)
+    return AppRecord("x", "u", known, (), False)
 
 
-def app(found: Anchor | None, *jobs: Any) -> App:
+def app(found: AppRecord | None, *jobs: Any) -> App:
     return App("x", {(one.role, one.attempt): one for one in jobs}, found)
 
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_launch.follow import poll_many
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.client import ConflictError
-from airflow_provider_launch.schedulers.kubernetes.naming import Note
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
@@ -63,7 +63,9 @@ def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kub
     assert (found.state, found.num_restarts) == (AppState.FAILED, 1)
 
 
-@pytest.mark.parametrize("notes", [{Note.REQUEST: "x"}, {Note.REQUEST: "eJyrVgIAAW4AuQ=="}, {Note.ATTEMPT: "x"}])
+@pytest.mark.parametrize(
+    "notes", [{Annotation.REQUEST: "x"}, {Annotation.REQUEST: "eJyrVgIAAW4AuQ=="}, {Annotation.ATTEMPT: "x"}]
+)
 def test_a_damaged_record_costs_the_others_nothing(kubernetes_apps, notes):
     apps = kubernetes_apps
     good, bad = apps.start(apps.sh("exec sleep 300")), apps.start(apps.sh("sleep 5; exit 3", max_retries=1))

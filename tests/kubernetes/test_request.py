@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import (
+from airflow_provider_launch.schedulers.kubernetes.manifests import (
     anchor_body,
     format_request,
     job_body,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes import bodies
-from airflow_provider_launch.schedulers.kubernetes.naming import Tag
+from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import job_of
 from airflow_provider_launch.specs import AppState, RetryPolicy
 from tests.support.local import until
@@ -22,7 +22,7 @@ def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps, monkey
     app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=3)
     until(lambda: any(pod.running for pod in apps.pods(app_id)))
     until(lambda: not any(pod.running for pod in apps.pods(app_id)))
-    (job,) = apps.cluster.list("jobs", f"{Tag.APP_ID}={app_id}")[0]
+    (job,) = apps.cluster.list("jobs", f"{Label.APP_ID}={app_id}")[0]
     assert {"DeadlineExceeded"} == {one.reason for one in job_of(job).conditions.values()}
     found = apps.end(app_id)
 

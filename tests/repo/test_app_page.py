@@ -12,7 +12,7 @@ from airflow_provider_launch.schedulers.docker.options import DockerOpts
 from airflow_provider_launch.schedulers.docker.request import build_request as docker_request
 from airflow_provider_launch.schedulers.docker.request import container_body
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
-from airflow_provider_launch.schedulers.kubernetes.bodies import job_body
+from airflow_provider_launch.schedulers.kubernetes.manifests import job_body
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.request import build_request as kubernetes_request
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_launch.schedulers.retry import Next, Phase, ReplicaAttempt, RolePolicy, decide
+from airflow_provider_launch.schedulers.retry import Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 
 NONE = RolePolicy("APPLICATION", 0)
 APP = RolePolicy("APPLICATION", 2)
@@ -18,18 +18,18 @@ def at(phase: str, attempt: int = 0, k: int = 0, role: str = "r", ended_at: floa
 @pytest.mark.parametrize(
     ("policy", "app_attempt", "replicas", "expected", "start"),
     [
-        (NONE, 0, [at("waiting"), at("waiting", k=1)], Next.GO_ON, (("r", 0, 0), ("r", 1, 0))),
-        (NONE, 0, [at("running"), at("succeeded", k=1)], Next.GO_ON, ()),
-        (NONE, 0, [at("succeeded"), at("succeeded", k=1)], Next.SUCCEED, ()),
-        (NONE, 0, [at("failed"), at("running", k=1)], Next.FAIL, ()),
-        (NONE, 0, [at("stopped"), at("succeeded", k=1)], Next.GO_ON, ()),
-        (REP, 0, [at("failed", 0), at("running", k=1)], Next.GO_ON, (("r", 0, 1),)),
-        (REP, 0, [at("failed", 1), at("running", k=1)], Next.GO_ON, (("r", 0, 2),)),
-        (REP, 0, [at("failed", 2), at("running", k=1)], Next.FAIL, ()),
-        (REP, 5, [at("failed", 1)], Next.GO_ON, (("r", 0, 2),)),
-        (APP, 0, [at("failed"), at("running", k=1)], Next.RESTART_APP, ()),
-        (APP, 1, [at("failed"), at("stopped", k=1)], Next.RESTART_APP, ()),
-        (APP, 2, [at("failed"), at("stopped", k=1)], Next.FAIL, ()),
+        (NONE, 0, [at("waiting"), at("waiting", k=1)], RetryAction.GO_ON, (("r", 0, 0), ("r", 1, 0))),
+        (NONE, 0, [at("running"), at("succeeded", k=1)], RetryAction.GO_ON, ()),
+        (NONE, 0, [at("succeeded"), at("succeeded", k=1)], RetryAction.SUCCEED, ()),
+        (NONE, 0, [at("failed"), at("running", k=1)], RetryAction.FAIL, ()),
+        (NONE, 0, [at("stopped"), at("succeeded", k=1)], RetryAction.GO_ON, ()),
+        (REP, 0, [at("failed", 0), at("running", k=1)], RetryAction.GO_ON, (("r", 0, 1),)),
+        (REP, 0, [at("failed", 1), at("running", k=1)], RetryAction.GO_ON, (("r", 0, 2),)),
+        (REP, 0, [at("failed", 2), at("running", k=1)], RetryAction.FAIL, ()),
+        (REP, 5, [at("failed", 1)], RetryAction.GO_ON, (("r", 0, 2),)),
+        (APP, 0, [at("failed"), at("running", k=1)], RetryAction.RESTART_APP, ()),
+        (APP, 1, [at("failed"), at("stopped", k=1)], RetryAction.RESTART_APP, ()),
+        (APP, 2, [at("failed"), at("stopped", k=1)], RetryAction.FAIL, ()),
     ],
 )
 def test_next_step(policy, app_attempt, replicas, expected, start) -> None:
@@ -42,7 +42,7 @@ def test_a_failure_without_retries_ends_the_app_whatever_other_roles_may_do() ->
     replicas = [at("failed", role="a", ended_at=1), at("failed", role="b", ended_at=2)]
     decision = decide({"a": REP, "b": NONE}, 0, replicas)
 
-    assert (decision.next, decision.cause) == (Next.FAIL, replicas[1])
+    assert (decision.next, decision.cause) == (RetryAction.FAIL, replicas[1])
 
 
 def test_the_first_failure_is_the_cause() -> None:
@@ -55,4 +55,4 @@ def test_the_first_failure_is_the_cause() -> None:
 def test_restart_of_the_app_goes_before_restart_of_a_replica() -> None:
     decision = decide({"a": APP, "b": REP}, 0, [at("failed", role="a"), at("failed", role="b")])
 
-    assert decision.next is Next.RESTART_APP
+    assert decision.next is RetryAction.RESTART_APP

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Label, container_name
+from airflow_provider_launch.schedulers.docker.reconcile import Attempt
 from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
-from airflow_provider_launch.schedulers.docker.status import Attempt
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 from airflow_provider_launch.util.threads import each

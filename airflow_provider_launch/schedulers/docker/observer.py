@@ -26,8 +26,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
 from airflow_provider_launch.schedulers.docker.creation import Creation
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
-from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
-from airflow_provider_launch.schedulers.docker.status import (
+from airflow_provider_launch.schedulers.docker.reconcile import (
     FAIL,
     Attempt,
     EndMark,
@@ -36,6 +35,7 @@ from airflow_provider_launch.schedulers.docker.status import (
     judge,
     to_inspect,
 )
+from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import (
     AppConflictError,

@@ -35,6 +35,7 @@ from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label, slug
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.schedulers.docker.reconcile import CANCEL, is_lasting, judge, to_inspect
 from airflow_provider_launch.schedulers.docker.request import (
     ERROR_PATH,
     RESULT_PATH,
@@ -44,8 +45,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     record_body,
     request_in,
 )
-from airflow_provider_launch.schedulers.docker.responses import response_from
-from airflow_provider_launch.schedulers.docker.status import CANCEL, is_lasting, judge, to_inspect
+from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result

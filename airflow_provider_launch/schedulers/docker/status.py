@@ -1,330 +1,110 @@
-"""From containers to the state of an app, and to what it needs next: pure, from nothing but what is true now.
-
-Any number of observers may look at an app at once, and any of them may stall between a look and an act. Three rules
-keep them from doing harm:
-
-* A name is created once, and who created a container starts it, after another look.
-* From a decisive moment on (a mark, or the failure that ends an attempt) no container of the attempt may be started.
-  One that was created before it is made void; one that was created later cannot be started, since its creator looks
-  again first.
-* What ended before the mark ended by itself; what ended after it was stopped.
-"""
+"""What is said of an app: the verdict on it, with what its containers tell of each replica."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, exit_code_of
-from airflow_provider_launch.schedulers.docker.naming import Label
-from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, exit_code_of
+from airflow_provider_launch.schedulers.docker.reconcile import Verdict
+from airflow_provider_launch.schedulers.docker.request import DockerRequest
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.schedulers.signals import signal_in
-from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
-__all__ = [
-    "CANCEL",
-    "FAIL",
-    "Attempt",
-    "EndMark",
-    "Verdict",
-    "end_mark",
-    "is_lasting",
-    "judge",
-    "to_inspect",
-]
+__all__ = ["response_from"]
 
-CANCEL = "cancel"
-FAIL, _RESTART = "fail", "restart"
 _NS = 1_000_000_000
-_SIGKILL_CODE = 137
-
-Attempt = tuple[str, int, int, int]
-"""Role, replica, attempt of the app, attempt of the replica."""
-
-
-@dataclass(frozen=True)
-class EndMark:
-    """The decision that ends an attempt of the app, as it is written into the engine."""
-
-    app_attempt: int
-    decision: str
-    cause: str
-
-    @property
-    def name(self) -> str:
-        """The value of its label."""
-        return end_mark(self.app_attempt)
+_STATES = {
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.SUCCEEDED: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
+    None: AppState.UNKNOWN,
+}
 
 
-@dataclass
-class Verdict:
-    """What is true of an app, and what an observer has to do about it."""
-
-    state: AppState
-    msg: str = NONE
-    phases: dict[tuple[str, int], Phase | None] = field(default_factory=dict)
-    """Of each replica; None: its container has been removed from outside."""
-    mark: EndMark | None = None
-    stop: list[Container] = field(default_factory=list)
-    void: list[Container] = field(default_factory=list)
-    create: list[Attempt] = field(default_factory=list)
-    start: list[Container] = field(default_factory=list)
-
-    @property
-    def settled(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self.mark or self.stop or self.void or self.create or self.start)
-
-
-def end_mark(app_attempt: int) -> str:
-    """Return the label of the mark that ends an attempt of the app."""
-    return f"end-{app_attempt}"
-
-
-def to_inspect(app: App) -> list[Container]:
-    """Return the containers of which the list does not tell enough.
-
-    Of failed ones: why. Where there are marks: what was before them. Of those never started: whether that was tried.
-    """
-    marks = list(app.marks.values())
-    return [
-        *marks,
-        *(c for c in app.replicas() if c.unstarted or (not c.live and (marks or c.exit_code != 0))),
-    ]
-
-
-def is_lasting(app: App) -> bool:
-    """Tell whether a verdict that leaves nothing to do stands until the list shows something else."""
-    return Plan.of(app).time_limit_s is None and not to_inspect(app)
-
-
-def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Verdict:
-    """Return the verdict on an app.
+def response_from(
+    app: App,
+    verdict: Verdict,
+    details: Mapping[str, Detail],
+    hostname: str,
+    request: DockerRequest | None,
+) -> DescribeAppResponse:
+    """Return the answer for one app.
 
     Args:
         app: its containers.
-        plan: of its record.
+        verdict: on them.
         details: container id to detail, as far as known.
-        now: epoch seconds by the engine's clock.
-        submitted: the caller is at work on the submission, so what was never begun may be.
+        hostname: the engine's host.
+        request: of the app; None: roles and metadata stay empty.
     """
-    verdict = _Judge(app, plan, details, now, submitted=submitted).verdict()
-    if app.record is not None or not (verdict.create or verdict.start):
-        return verdict
-    # What the containers were made from is gone.
-    why = f"{verdict.msg}; not possible: the record of the app was removed from outside"
-    live = any(c.live for c in app.replicas())
-    return Verdict(AppState.RUNNING if live else AppState.FAILED, why, verdict.phases)
+    number = app.app_attempt()
+    by_role: dict[str, list[ReplicaStatus]] = {}
+    restarts = number
+    for (role, k), phase in verdict.phases.items():
+        attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
+        newest = attempts[-1] if attempts else None
+        if newest is not None:
+            restarts += newest.attempt
+        status = _replica(role, k, phase, newest, details, hostname, verdict.state)
+        by_role.setdefault(role, []).append(status)
+    app_def = request.app_def if request else None
+    return DescribeAppResponse(
+        app.app_id,
+        verdict.state,
+        num_restarts=restarts,
+        msg=verdict.msg,
+        metadata=dict(app_def.metadata) if app_def else {},
+        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
+        roles=[*app_def.roles] if app_def else [],
+    )
 
 
-class _Judge:
-    def __init__(self, app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool) -> None:
-        self.app = app
-        self.plan = plan
-        self.details = details
-        self.now = now
-        self.submitted = submitted
-        self.number = app.app_attempt()
-        self.cancel = app.marks.get(CANCEL)
-        # Of the next attempt, if none of its containers could be created: it ends the app before that begins.
-        self.refused = app.marks.get(end_mark(self.number + 1))
-        ended = app.marks.get(end_mark(self.number))
-        self.end = self.refused or ended
-        self.current = {
-            key: [c for c in app.attempts.get(key, []) if c.app_attempt == self.number]
-            for key in ((role, k) for role, count in plan.replicas.items() for k in range(count))
-        }
-        flat = [c for attempts in self.current.values() for c in attempts]
-        self.began = app.begun >= self.number or any(not c.unstarted or self._failed_start(c) for c in flat)
-        self.live = [c for c in app.replicas() if c.live]
-        self.marked_at = min((self._created(m) for m in (self.cancel, self.refused, ended) if m), default=None)
+def _replica(
+    role: str,
+    k: int,
+    phase: Phase | None,
+    newest: Container | None,
+    details: Mapping[str, Detail],
+    hostname: str,
+    state: AppState,
+) -> ReplicaStatus:
+    shown = _STATES.get(phase, AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING)
+    if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
+        shown = AppState.CANCELLED  # never started, and never will be
+    status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)
+    if phase is None:
+        lost = "lost: its container was removed from outside"
+        return replace(status, reason="deleting: its container is being removed" if newest else lost)
+    if newest is None:
+        return status
+    detail = details.get(newest.id)
+    status.num_restarts = newest.app_attempt + newest.attempt
+    has_failed_start = detail is not None and newest.unstarted and detail.error
+    status.exit_code = detail.exit_code if detail and has_failed_start else exit_code_of(newest, detail)
+    if not newest.unstarted:
+        status.start_time = newest.created
+    if detail is not None and not newest.unstarted:
+        status.start_time = detail.started // _NS or newest.created
+        status.end_time = detail.finished // _NS or None
+    status.reason = _reason(phase, newest, detail)
+    return status
 
-    def verdict(self) -> Verdict:
-        phases = {key: self._phase(key, attempts) for key, attempts in self.current.items()}
-        decision = self._decision(phases)
-        # Of a cancelled app what had already failed for good keeps its reason.
-        ended = decision.next in {Next.FAIL, Next.RESTART_APP} or self.cancel is not None
-        unstarted = [
-            c for attempts in self.current.values() for c in attempts if c.unstarted and not self._failed_start(c)
-        ]
-        if ended:
-            decisive = self._decisive_moment(decision)
-            late = [c for c in unstarted if decisive is not None and self._created(c) > decisive]
-            unstarted = [c for c in unstarted if c not in late]
-            for key, attempts in self.current.items():
-                if attempts and attempts[-1] in late:
-                    phases[key] = self._phase(key, [c for c in attempts if c not in late])
-        if self.cancel is not None and not self._failed_before_cancel(decision):
-            return self._cancelled(phases, unstarted)
-        if decision.next is Next.SUCCEED:
-            return Verdict(AppState.SUCCEEDED, phases=phases)
-        if decision.next is Next.FAIL:
-            return self._ending(phases, unstarted, decision, FAIL)
-        if decision.next is Next.RESTART_APP:
-            return self._ending(phases, unstarted, decision, _RESTART)
-        return self._going_on(phases, decision)
 
-    # ---- what is -----------------------------------------------------------------------------------------------------
-
-    def _created(self, container: Container) -> int:
-        detail = self.details.get(container.id)
-        # The list knows whole seconds only.
-        return detail.created if detail else container.created * _NS
-
-    def _finished(self, container: Container) -> int:
-        detail = self.details.get(container.id)
-        return detail.finished if detail else 0
-
-    def _failed_start(self, container: Container) -> bool:
-        detail = self.details.get(container.id)
-        return detail is not None and bool(detail.error) and container.unstarted
-
-    def _phase(self, key: tuple[str, int], attempts: list[Container]) -> Phase | None:
-        if not attempts:
-            return None if self.began and (*key, self.number) not in self.app.voided else Phase.WAITING
-        newest = attempts[-1]
-        if newest.unstarted:
-            return Phase.FAILED if self._failed_start(newest) else Phase.WAITING
-        if newest.live:
-            return Phase.RUNNING
-        if self.marked_at is not None and (newest.id not in self.details or self._finished(newest) > self.marked_at):
-            return Phase.STOPPED
-        if newest.removing and not self._is_end_known(newest):
-            return None
-        has_exited = newest.state == "exited" or newest.removing
-        return Phase.SUCCEEDED if has_exited and self._exit_code(newest) == 0 else Phase.FAILED
-
-    def _is_end_known(self, container: Container) -> bool:
-        detail = self.details.get(container.id)
-        if detail is None or not detail.finished:
-            return False
-        # Who removes a live one by force kills it, and how it would have ended is not known.
-        return not detail.removing or detail.exit_code != _SIGKILL_CODE or detail.out_of_memory
-
-    def _exit_code(self, container: Container) -> int | None:
-        return exit_code_of(container, self.details.get(container.id))
-
-    def _decision(self, phases: Mapping[tuple[str, int], Phase | None]) -> Decision:
-        replicas = []
-        for (role, k), phase in phases.items():
-            attempts = self.current[role, k]
-            if phase is not None:
-                attempt = attempts[-1].attempt if attempts else 0
-                ended_at = self._finished(attempts[-1]) / _NS if attempts else 0.0
-                replicas.append(ReplicaAttempt(role, k, attempt, phase, ended_at))
-        if self.end is not None:
-            kind = self.end.notes.get(Label.DECISION, FAIL)
-            return Decision(Next.RESTART_APP if kind == _RESTART else Next.FAIL)
-        decision = decide(self.plan.policies, self.number, replicas)
-        lost = len(replicas) < len(phases)
-        if lost and decision.next is Next.SUCCEED:
-            return Decision(Next.GO_ON)
-        over = decision.next in {Next.FAIL, Next.SUCCEED}
-        if not over and self.cancel is None and self._late(phases):
-            return Decision(Next.FAIL)
-        return decision
-
-    def _late(self, phases: Mapping[tuple[str, int], Phase | None]) -> bool:
-        limit = self.plan.time_limit_s
-        if limit is None:
-            return False
-        return self.now - self.app.bearer.created > limit and any(phase is not None for phase in phases.values())
-
-    def _decisive_moment(self, decision: Decision) -> int | None:
-        moments = [self.marked_at] if self.marked_at is not None else []
-        if decision.cause is not None:
-            cause = self.current[decision.cause.role, decision.cause.replica]
-            # 0: it could not be started, so when it failed is not known, and nothing counts as late.
-            if finished := self._finished(cause[-1]):
-                moments.append(finished)
-        return min(moments, default=None)
-
-    def _failed_before_cancel(self, decision: Decision) -> bool:
-        assert self.cancel is not None
-        if decision.next is not Next.FAIL:
-            return False
-        if self.end is not None:
-            return self._created(self.end) < self._created(self.cancel)
-        return decision.cause is not None  # a failure after the mark is a stop, and no cause
-
-    # ---- what follows ------------------------------------------------------------------------------------------------
-
-    def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Verdict:
-        if phases and all(phase is Phase.SUCCEEDED for phase in phases.values()):
-            return Verdict(AppState.SUCCEEDED, phases=phases)
-        if self.live or unstarted:
-            state = AppState.RUNNING if self.live else AppState.SUBMITTED
-            return Verdict(state, "being cancelled", phases, stop=self.live, void=unstarted)
-        return Verdict(AppState.CANCELLED, "cancelled", phases)
-
-    def _ending(
-        self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container], decision: Decision, kind: str
-    ) -> Verdict:
-        cause = self._cause(decision)
-        if self.live or unstarted:
-            verdict = Verdict(AppState.RUNNING, cause, phases, void=unstarted)
-            if self.end is None and self.live:
-                verdict.mark = EndMark(self.number, kind, cause)
-            else:
-                verdict.stop = self.live
-            return verdict
-        if kind == FAIL:
-            return Verdict(AppState.FAILED, cause, phases)
-        # All containers of this attempt have ended, so the next one overlaps with none of them.
-        again = [(role, k, self.number + 1, 0) for role, k in self.current]
-        return Verdict(AppState.RUNNING, cause, phases, create=again)
-
-    def _cause(self, decision: Decision) -> str:
-        if self.end is not None:
-            return self.end.notes.get(Label.CAUSE, NONE)
-        if decision.cause is None:
-            return f"time limit of {self.plan.time_limit_s or 0:g} s reached"
-        container = self.current[decision.cause.role, decision.cause.replica][-1]
-        text = f"{container.role}/{container.replica} failed: {self._why(container)}"
-        attempt = container.app_attempt + container.attempt
-        return f"{text} (attempt {attempt})" if attempt else text
-
-    def _why(self, container: Container) -> str:
-        detail = self.details.get(container.id)
-        if detail and detail.error and container.unstarted:
-            return f"it could not be started: {detail.error}"
-        code = exit_code_of(container, detail)
-        if detail and detail.out_of_memory:
-            return f"out of memory (exit code {code})"
-        signal = signal_in(code)
-        text = f"ended by {signal}" if signal else f"exit code {code}"
-        return f"{text}; {detail.note}" if detail and detail.note else text
-
-    def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
-        lost = next((key for key, phase in phases.items() if phase is None), None)
-        if lost is not None:
-            # Whether it ran, and how it ended, is not known: a second run could be one too many.
-            state = AppState.RUNNING if self.live else AppState.UNKNOWN
-            container = f"the container of {lost[0]}/{lost[1]}"
-            gone = not self.current[lost]
-            msg = f"lost: {container} was removed from outside" if gone else f"deleting: {container} is being removed"
-            return Verdict(state, msg, phases)
-        verdict = Verdict(self._state_of_live(), phases=phases)
-        if not self.began and self.number == 0 and not self.submitted:
-            return verdict
-        for role, k, attempt in decision.start:
-            attempts = self.current[role, k]
-            existing = attempts[-1] if attempts and attempts[-1].attempt == attempt else None
-            if existing is None:
-                verdict.create.append((role, k, self.number, attempt))
-            else:
-                verdict.start.append(existing)
-        if not self.began and verdict.create:
-            # An attempt of the app begins when all of it exists.
-            verdict.start = []
-        if decision.cause is not None:
-            verdict.msg = f"{self._cause(decision)}, started again"
-        return verdict
-
-    def _state_of_live(self) -> AppState:
-        if not self.began and self.number == 0:
-            return AppState.SUBMITTED
-        if self.live and all(c.state == "restarting" for c in self.live):
-            return AppState.PENDING
-        return AppState.RUNNING
+def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
+    code = exit_code_of(newest, detail)
+    if detail is not None and detail.out_of_memory and code:
+        return "out of memory"
+    if detail is not None and newest.unstarted and detail.error:
+        return detail.error
+    if newest.state == "dead":
+        return "the engine could not clean up its container"
+    otherwise = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
+    text = signal_in(code) or otherwise
+    if phase is Phase.FAILED and detail is not None and detail.note:
+        return f"{text}; {detail.note}" if text else detail.note
+    return text

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.kubernetes.bodies import plan_text
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag
-from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, Pod, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
+from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, Pod, apps_in, plan_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, UnknownAppException
@@ -37,7 +37,7 @@ class DamagedError(SchedulerRejectedError):
 
 
 @contextlib.contextmanager
-def readable(anchor: Anchor) -> Iterator[None]:
+def readable(anchor: AppRecord) -> Iterator[None]:
     """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
     try:
         yield
@@ -51,8 +51,8 @@ def readable(anchor: Anchor) -> Iterator[None]:
 def selector(ids: list[str]) -> str:
     """Return the label selector of these apps; of none: of all apps."""
     if not ids or len(ids) > _NAMED_APPS:
-        return f"{Tag.MANAGED}=true"
-    return f"{Tag.APP_ID}={ids[0]}" if len(ids) == 1 else f"{Tag.APP_ID} in ({','.join(sorted(ids))})"
+        return f"{Label.MANAGED}=true"
+    return f"{Label.APP_ID}={ids[0]}" if len(ids) == 1 else f"{Label.APP_ID} in ({','.join(sorted(ids))})"
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Catalog:
         self._tidy()
         return apps_in(items), now
 
-    def anchor(self, app_id: str) -> Anchor | None:
+    def anchor(self, app_id: str) -> AppRecord | None:
         """Read the anchor of an app; None: there is no such app.
 
         Raises:
@@ -108,12 +108,12 @@ class Catalog:
         """
         return self.met(self.found(app_id))
 
-    def found(self, app_id: str) -> Anchor | None:
+    def found(self, app_id: str) -> AppRecord | None:
         """Read the anchor of an app whatever it says; None: there is no such app."""
         document = self._cluster.get("services", app_id)
-        return Anchor.of(document) if document else None
+        return AppRecord.of(document) if document else None
 
-    def met(self, anchor: Anchor | None) -> Anchor | None:
+    def met(self, anchor: AppRecord | None) -> AppRecord | None:
         """Remember what an anchor says.
 
         Raises:
@@ -125,7 +125,7 @@ class Catalog:
             anchor.check()
             if self.of(anchor.name).anchor_uid != anchor.uid:
                 # New here, or another app that was given the id of a deleted one.
-                request = unpacked(anchor.annotations[Note.REQUEST])
+                request = unpacked(anchor.annotations[Annotation.REQUEST])
                 plan = plan_in(plan_text(request))
                 self._known[anchor.name] = Known(anchor.uid, time.monotonic(), request, plan)
         return anchor
@@ -165,7 +165,7 @@ class Catalog:
         items, _ = self._cluster.list("pods", selector([app.app_id for app in wanted]))
         pods: dict[str, list[Pod]] = {}
         for item in items:
-            pods.setdefault(item["metadata"]["labels"].get(Tag.APP_ID, ""), []).append(pod_of(item))
+            pods.setdefault(item["metadata"]["labels"].get(Label.APP_ID, ""), []).append(pod_of(item))
         for app in wanted:
             known = self.of(app.app_id)
             known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
@@ -178,7 +178,7 @@ class Catalog:
 
     def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Read the pods of a replica; raises `UnknownAppException` if there is no such app."""
-        items, _ = self._cluster.list("pods", f"{selector([app_id])},{Tag.ROLE}={slug},{Tag.INDEX}={k}")
+        items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")
         if not items and self.anchor(app_id) is None:
             raise UnknownAppException(app_id)
         return sorted(map(pod_of, items), key=lambda pod: pod.order)

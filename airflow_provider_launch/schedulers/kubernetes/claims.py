@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import anchor_body, job_body, pod_body
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFoundError, TakenError
-from airflow_provider_launch.schedulers.kubernetes.naming import Note
-from airflow_provider_launch.schedulers.kubernetes.objects import Anchor
+from airflow_provider_launch.schedulers.kubernetes.manifests import anchor_body, job_body, pod_body
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
+from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
 from airflow_provider_launch.schedulers.kubernetes.refusals import is_passing
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.specs.errors import (
@@ -50,7 +50,7 @@ class Claims:
                 if refusal is not None:
                     raise refusal
                 continue
-            anchor = Anchor.of(existing)
+            anchor = AppRecord.of(existing)
             if anchor is not None and anchor.deleting and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 continue
@@ -89,13 +89,13 @@ class Claims:
             f"whoever runs it must create it, or name another one in the connection"
         )
 
-    def _refuse_other(self, request: KubernetesRequest, anchor: Anchor | None) -> None:
+    def _refuse_other(self, request: KubernetesRequest, anchor: AppRecord | None) -> None:
         if anchor is None:
             raise AppConflictError(
                 f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is no app of the "
                 f"launcher; nothing was started. Remove it, or choose another id"
             )
-        if anchor.annotations.get(Note.SPEC_HASH) != request.spec_hash:
+        if anchor.annotations.get(Annotation.SPEC_HASH) != request.spec_hash:
             raise AppConflictError(
                 f"'kubernetes' has an app {request.app_id!r} with another definition; nothing was started. "
                 f"Choose another id, or delete that app first"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
 from airflow_provider_launch.schedulers.kubernetes.live_log import LiveLog
 from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
+from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 

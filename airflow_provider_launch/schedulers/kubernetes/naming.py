@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from airflow_provider_launch.schedulers.ids import make_stable
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["APP_ID", "NAME_LENGTH", "Note", "Tag", "app_slug", "job_name", "role_slugs"]
+__all__ = ["APP_ID", "NAME_LENGTH", "Annotation", "Label", "app_slug", "job_name", "role_slugs"]
 
 NAME_LENGTH = 63
 """Characters of one part of a host name, by the rules of DNS; values of labels have the same limit."""
@@ -18,7 +18,7 @@ _ATTEMPT = re.compile(r"-r\d+$")
 _APP_SLUG = 40
 
 
-class Tag:
+class Label:
     """Labels: what objects are selected by."""
 
     MANAGED = "launch.io/managed"
@@ -32,7 +32,7 @@ class Tag:
     QUEUE = "kueue.x-k8s.io/queue-name"
 
 
-class Note:
+class Annotation:
     """Annotations: what is not selected by, and may be long."""
 
     APP_NAME = "launch.io/app-name"

@@ -9,15 +9,15 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import CONTAINER
-from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
+from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 
 __all__ = [
-    "Anchor",
     "App",
+    "AppRecord",
     "Condition",
     "Job",
     "Plan",
@@ -65,7 +65,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Anchor:
+class AppRecord:
     """The Service that is the record of an app."""
 
     name: str
@@ -75,11 +75,11 @@ class Anchor:
     deleting: bool
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Anchor | None:
+    def of(cls, document: Mapping[str, Any]) -> AppRecord | None:
         """Return the anchor; None: this Service is none of ours."""
         metadata = document["metadata"]
         notes = metadata.get("annotations") or {}
-        if Note.SPEC_HASH not in notes:
+        if Annotation.SPEC_HASH not in notes:
             return None
         owners = tuple(metadata.get("ownerReferences") or ())
         return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata)
@@ -91,34 +91,34 @@ class Anchor:
     @property
     def attempt(self) -> int:
         """The present attempt of the app, from 0."""
-        return int(self.annotations.get(Note.ATTEMPT, "0"))
+        return int(self.annotations.get(Annotation.ATTEMPT, "0"))
 
     @property
     def committed(self) -> dict[str, str] | None:
         """Role to uid of its Job in the present attempt; None: not all of them exist yet."""
-        text = self.annotations.get(f"{Note.COMMITTED}{self.attempt}")
+        text = self.annotations.get(f"{Annotation.COMMITTED}{self.attempt}")
         return None if text is None else json.loads(text)
 
     @property
     def released(self) -> bool:
         """Whether the Jobs of the present attempt were let go."""
-        return int(self.annotations.get(Note.RELEASED, "-1")) >= self.attempt
+        return int(self.annotations.get(Annotation.RELEASED, "-1")) >= self.attempt
 
     @property
     def cancelled(self) -> bool:
         """Whether somebody has cancelled the app."""
-        return Note.CANCELLED in self.annotations
+        return Annotation.CANCELLED in self.annotations
 
     @property
     def result(self) -> AppState | None:
         """How the app has ended, if that is settled."""
-        text = self.annotations.get(Note.RESULT)
+        text = self.annotations.get(Annotation.RESULT)
         return None if text is None else AppState[text]
 
     @property
     def why(self) -> str:
         """Why the present attempt failed, if that is noted."""
-        return self.annotations.get(f"{Note.CAUSE}{self.attempt}", NONE)
+        return self.annotations.get(f"{Annotation.CAUSE}{self.attempt}", NONE)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class App:
     app_id: str
     jobs: dict[tuple[str, int], Job] = field(default_factory=dict)
     """(role, attempt of the app) to Job."""
-    anchor: Anchor | None = None
+    anchor: AppRecord | None = None
 
     @property
     def attempt(self) -> int:
@@ -266,7 +266,9 @@ class App:
 
     def plan(self) -> Plan | None:
         """Return its plan; None: there is no Job that tells it."""
-        return next((plan_in(job.notes[Note.PLAN]) for job in self.jobs.values() if Note.PLAN in job.notes), None)
+        return next(
+            (plan_in(job.notes[Annotation.PLAN]) for job in self.jobs.values() if Annotation.PLAN in job.notes), None
+        )
 
 
 @lru_cache(maxsize=2048)
@@ -292,7 +294,7 @@ def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
     apps: dict[str, App] = {}
     for document in documents:
         labels = document["metadata"].get("labels") or {}
-        if app_id := labels.get(Tag.APP_ID):
+        if app_id := labels.get(Label.APP_ID):
             job = job_of(document)
             apps.setdefault(app_id, App(app_id)).jobs[job.role, job.attempt] = job
     return apps
@@ -308,9 +310,9 @@ def job_of(document: Mapping[str, Any]) -> Job:
         name=metadata["name"],
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
-        role=labels.get(Tag.ROLE, ""),
-        attempt=int(labels.get(Tag.ATTEMPT, "0")),
-        ended=notes.get(Note.ENDED),
+        role=labels.get(Label.ROLE, ""),
+        attempt=int(labels.get(Label.ATTEMPT, "0")),
+        ended=notes.get(Annotation.ENDED),
         suspended=bool(spec.get("suspend")),
         parallelism=spec.get("parallelism", 1),
         active=status.get("active", 0),
@@ -357,11 +359,11 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        role=labels.get(Tag.ROLE, ""),
-        replica=int(labels.get(Tag.INDEX, "0")),
-        app_attempt=int(labels.get(Tag.ATTEMPT, "0")),
-        attempt=int(notes.get(Note.FAILURES, "0")),
-        disruptions=int(notes.get(Note.IGNORED, "0")),
+        role=labels.get(Label.ROLE, ""),
+        replica=int(labels.get(Label.INDEX, "0")),
+        app_attempt=int(labels.get(Label.ATTEMPT, "0")),
+        attempt=int(notes.get(Annotation.FAILURES, "0")),
+        disruptions=int(notes.get(Annotation.IGNORED, "0")),
         phase=status.get("phase", ""),
         reason=reason,
         message=message,

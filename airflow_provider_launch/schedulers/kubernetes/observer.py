@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.bodies import BACKSTOP_S, job_body, owner
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
-from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag
-from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Job, Plan, Pod, pod_of
+from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
+from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Job, Plan, Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Verdict, judge
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
@@ -151,7 +151,7 @@ class Observer:
             if anchor.cancelled:
                 break
             try:
-                self._note(anchor, {Note.CANCELLED: "true"})
+                self._note(anchor, {Annotation.CANCELLED: "true"})
                 break
             except ConflictError as error:
                 late = error
@@ -187,7 +187,7 @@ class Observer:
             return False
         if verdict.restart is not None:
             cause = self._cause(app, plan, Verdict(AppState.FAILED))
-            self._note(anchor, {Note.ATTEMPT: str(anchor.attempt + 1), **cause})
+            self._note(anchor, {Annotation.ATTEMPT: str(anchor.attempt + 1), **cause})
         elif verdict.settle_failure:
             self._note_result(app, plan, Verdict(AppState.FAILED, verdict.msg, verdict.phases))
         elif verdict.create:
@@ -196,18 +196,18 @@ class Observer:
             for job in verdict.release:
                 change = {"metadata": {"resourceVersion": job.version}, "spec": {"suspend": False}}
                 self._cluster.patch("jobs", job.name, change)
-            self._note(anchor, {Note.RELEASED: str(anchor.attempt)})
+            self._note(anchor, {Annotation.RELEASED: str(anchor.attempt)})
         return True
 
     def _cause(self, app: App, plan: Plan, verdict: Verdict) -> dict[str, str]:
         """Return why an attempt failed, for the anchor."""
         cause = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).msg
-        return {f"{Note.CAUSE}{app.attempt}": cause[:500]}
+        return {f"{Annotation.CAUSE}{app.attempt}": cause[:500]}
 
     def _note_result(self, app: App, plan: Plan, verdict: Verdict) -> None:
         """Write down how the app has ended: soon its Jobs may not tell any more."""
         assert app.anchor is not None
-        notes = {Note.RESULT: verdict.state.name}
+        notes = {Annotation.RESULT: verdict.state.name}
         if verdict.state is AppState.FAILED:
             # The answer that follows needs the same pods.
             self._catalog.read_pods([(app, verdict)])
@@ -223,18 +223,22 @@ class Observer:
                 change = {"metadata": {"uid": job.uid}, "spec": {"ttlSecondsAfterFinished": ttl_s}}
                 self._cluster.patch("jobs", job.name, change)
 
-    def _note(self, anchor: Anchor, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
+    def _note(self, anchor: AppRecord, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
         """Write into the anchor, if it is still what it was.
 
         Raises:
             ConflictError: somebody else was faster.
         """
-        unless = (Note.CANCELLED, Note.RESULT, *notes) if Note.RESULT not in notes else (Note.RESULT,)
+        unless = (
+            (Annotation.CANCELLED, Annotation.RESULT, *notes)
+            if Annotation.RESULT not in notes
+            else (Annotation.RESULT,)
+        )
         tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": anchor.uid}]
         # None: it must be absent.
         tests += [
             {"op": "test", "path": _note_path(name), "value": anchor.annotations.get(name)}
-            for name in dict.fromkeys([Note.ATTEMPT, *unless])
+            for name in dict.fromkeys([Annotation.ATTEMPT, *unless])
         ]
         changes: list[dict[str, Any]] = [
             {"op": "add", "path": _note_path(name), "value": text} for name, text in notes.items()
@@ -262,15 +266,15 @@ class Observer:
             uids[role.slug] = created["metadata"]["uid"]
             # When the TTL of the last Job is over, the anchor goes with it.
             owners.append(owner("Job", created["metadata"]["name"], created["metadata"]["uid"]))
-        self._note(anchor, {f"{Note.COMMITTED}{anchor.attempt}": _compact(uids)}, owners)
+        self._note(anchor, {f"{Annotation.COMMITTED}{anchor.attempt}": _compact(uids)}, owners)
 
     def _existing(self, app: App, request: KubernetesRequest, name: str) -> dict[str, Any]:
         found = self._cluster.get("jobs", name)
         if found is None:
             raise ConflictError(f"Job {name!r} is gone")
         metadata = found["metadata"]
-        mine = (metadata.get("labels") or {}).get(Tag.APP_ID) == app.app_id
-        if not mine or (metadata.get("annotations") or {}).get(Note.SPEC_HASH) != request.spec_hash:
+        mine = (metadata.get("labels") or {}).get(Label.APP_ID) == app.app_id
+        if not mine or (metadata.get("annotations") or {}).get(Annotation.SPEC_HASH) != request.spec_hash:
             raise AppConflictError(
                 f"namespace {self._cluster.namespace!r} has a Job {name!r} that does not belong to this app "
                 f"{app.app_id!r}; remove it, or choose another id"
@@ -344,7 +348,7 @@ def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str,
         return {"metadata": {"resourceVersion": job.version}, "spec": change}
     if why == CANCEL and plan.ttl_s is not None:
         change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # nobody may look again
-    return {"metadata": {"resourceVersion": job.version, "annotations": {Note.ENDED: why}}, "spec": change}
+    return {"metadata": {"resourceVersion": job.version, "annotations": {Annotation.ENDED: why}}, "spec": change}
 
 
 def _pause(turn: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
-from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, decide
+from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, decide
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -103,14 +103,14 @@ class _Judge:
         if self.anchor.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
             msg = "cancelled" if self.anchor.result is AppState.CANCELLED else NONE
             return Verdict(self.anchor.result, msg, phases)
-        if self.anchor.result is AppState.FAILED or decision.next is Next.FAIL:
+        if self.anchor.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
-        if decision.next is Next.SUCCEED:
+        if decision.next is RetryAction.SUCCEED:
             end = [(job, LEADER) for job in live if self.plan.leader]
             return Verdict(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
         if self.anchor.cancelled:
             return self._cancelled(phases, live)
-        if decision.next is Next.RESTART_APP:
+        if decision.next is RetryAction.RESTART_APP:
             assert decision.cause is not None
             return Verdict(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
         return self._going_on(phases)
@@ -147,7 +147,7 @@ class _Judge:
 
     def _decision(self, phases: dict[str, Phase]) -> Decision:
         if any(self._has_decided(job) for job in self.members.values()):
-            return Decision(Next.SUCCEED)
+            return Decision(RetryAction.SUCCEED)
         policies = {role.slug: role.policy for role in self.plan.roles}
         jobs = []
         for slug, phase in phases.items():
@@ -156,13 +156,13 @@ class _Judge:
             used = policies[slug].max_retries if policies[slug].policy == "REPLICA" else 0
             jobs.append(ReplicaAttempt(slug, 0, used, phase, failing.time if failing else 0.0))
         decision = decide(policies, self.number, jobs)
-        if decision.next is Next.SUCCEED and len(jobs) < len(self.plan.roles):
-            return Decision(Next.GO_ON)
+        if decision.next is RetryAction.SUCCEED and len(jobs) < len(self.plan.roles):
+            return Decision(RetryAction.GO_ON)
         ended = {job.ended for job in self.members.values()}
         assert self.anchor is not None
         late = TIME in ended or (self._late() and not self.anchor.cancelled)
-        if decision.next in {Next.GO_ON, Next.RESTART_APP} and late:
-            return Decision(Next.FAIL)
+        if decision.next in {RetryAction.GO_ON, RetryAction.RESTART_APP} and late:
+            return Decision(RetryAction.FAIL)
         return decision
 
     def _late(self) -> bool:
@@ -174,7 +174,7 @@ class _Judge:
 
     def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Verdict:
         limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
-        timed = decision.next is Next.FAIL and decision.cause is None
+        timed = decision.next is RetryAction.FAIL and decision.cause is None
         assert self.anchor is not None
         # Of Jobs that Kubernetes has removed since, only the anchor can tell.
         known = NONE if len(self.members) == len(self.plan.roles) else self.anchor.why

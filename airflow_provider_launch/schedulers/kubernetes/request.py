@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_provider_launch.schedulers.environment import copied, port_variable, refuse_equal_port_variables
-from airflow_provider_launch.schedulers.kubernetes.naming import Tag, role_slugs
+from airflow_provider_launch.schedulers.kubernetes.naming import Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -122,7 +122,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     refuse_equal_port_variables(app)
     overlay = checked_overlay(opts.overlay or {})
     for name in (*(opts.labels or {}), *(opts.annotations or {})):
-        if name.startswith("launch.io/") or name == Tag.QUEUE:
+        if name.startswith("launch.io/") or name == Label.QUEUE:
             raise InvalidAppError(f"options labels and annotations: {name!r} belongs to the launcher; rename it")
     roles = []
     for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):

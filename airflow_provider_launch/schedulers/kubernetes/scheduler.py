@@ -28,12 +28,12 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsLog
-from airflow_provider_launch.schedulers.kubernetes.bodies import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, DamagedError, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
-from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Note, Tag, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import Anchor, App, Plan, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
+from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
+from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, apps_in, plan_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
@@ -179,7 +179,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
 
-    def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, Anchor] | None:
+    def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
         """Return the anchors, by one list, if many apps cannot be judged without; None: they are asked for one by one.
 
         Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
@@ -193,11 +193,11 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         elif len(wanted) <= _FEW_ANCHORS:
             return None
         found, _ = self.cluster.list("services", selector(wanted))
-        anchors = filter(None, map(Anchor.of, found))
+        anchors = filter(None, map(AppRecord.of, found))
         return {anchor.name: anchor for anchor in anchors}
 
     def _looked(
-        self, app: App, now: float, anchors: Mapping[str, Anchor] | None, *, alone: bool
+        self, app: App, now: float, anchors: Mapping[str, AppRecord] | None, *, alone: bool
     ) -> tuple[App, Plan, Verdict] | None:
         """Judge an app and do what it needs; None: there is none."""
         known = self._catalog.of(app.app_id)
@@ -281,7 +281,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     def describe_native(self, app_id: str) -> AppDryRunInfo[KubernetesRequest] | None:
         if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
             return None
-        request = self._catalog.of(app_id).request or unpacked(anchor.annotations[Note.REQUEST])
+        request = self._catalog.of(app_id).request or unpacked(anchor.annotations[Annotation.REQUEST])
         return AppDryRunInfo(request, format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one namespace
@@ -291,7 +291,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
         judged: builtins.list[tuple[App, Plan, Verdict, Mapping[str, str]]] = []
         with self._catalog.mutex:
             for document in anchors:
-                if (anchor := Anchor.of(document)) is not None:
+                if (anchor := AppRecord.of(document)) is not None:
                     listed = self._listed(apps.get(anchor.name) or App(anchor.name), anchor, now)
                     judged.append((*listed, anchor.annotations))
             waiting = [(app, verdict) for app, _, verdict, _ in judged if verdict.state is AppState.PENDING]
@@ -299,15 +299,15 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             found = []
             for app, plan, verdict, notes in judged:
                 state = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).state
-                name, owner = notes.get(Note.APP_NAME, ""), owner_from(notes.get(Note.OWNER))
+                name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
                 found.append(ListAppResponse(app.app_id, state, name=name, owner=owner))
         return sorted(found, key=lambda row: row.app_id)
 
-    def _listed(self, app: App, anchor: Anchor, now: float) -> tuple[App, Plan, Verdict]:
+    def _listed(self, app: App, anchor: AppRecord, now: float) -> tuple[App, Plan, Verdict]:
         try:
             with readable(anchor):
                 anchor.check()
-                plan = app.plan() or plan_in(plan_text(unpacked(anchor.annotations[Note.REQUEST])))
+                plan = app.plan() or plan_in(plan_text(unpacked(anchor.annotations[Annotation.REQUEST])))
         except DamagedError as error:
             return app, app.plan() or _NO_PLAN, Verdict(AppState.UNKNOWN, str(error))
         app.anchor = anchor
@@ -318,7 +318,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
             if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
                 raise UnknownAppException(app_id)
             first = self._catalog.plan(app_id).roles[0].slug
-            items, _ = self.cluster.list("pods", f"{selector([app_id])},{Tag.ROLE}={first},{Tag.INDEX}=0")
+            items, _ = self.cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={first},{Label.INDEX}=0")
             pod = newest_attempts(map(pod_of, items), anchor.attempt).get((first, 0))
             if pod is None and self._has_ended_well(app_id, first, anchor.attempt):
                 # Most apps write none, so this must not fail them.

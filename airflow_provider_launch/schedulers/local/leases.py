@@ -90,7 +90,7 @@ class Leases:
             for k in range(len(role["replicas"]) if role["gpu"] else 0):
                 group: list[str] = []
                 while len(group) < role["gpu"]:
-                    taken = next((d for d in free if self._hold(_gpu_lock(self._root, d), patiently=True)), None)
+                    taken = next((d for d in free if self._hold(_gpu_lock(self._root, d), wait=True)), None)
                     if taken is None:
                         return None
                     group.append(taken)
@@ -118,11 +118,11 @@ class Leases:
                 return port
         raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
-    def _hold(self, path: str, *, patiently: bool = False) -> bool:
+    def _hold(self, path: str, *, wait: bool = False) -> bool:
         if path in self._held:
             return True
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = processes.take_lock(path) if patiently else processes.try_lock(path)
+        fd = processes.take_lock(path) if wait else processes.try_lock(path)
         if fd is not None:
             self._held[path] = fd
         return fd is not None

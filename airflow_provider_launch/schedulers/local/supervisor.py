@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, leases, processes, shim
-from airflow_provider_launch.schedulers.retry import Decision, Next, Phase, ReplicaAttempt, RolePolicy, decide
+from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 from airflow_provider_launch.schedulers.signals import signal_name
 
 __all__ = ["main"]
@@ -137,12 +137,12 @@ class _Supervisor:
             self._lease()
         decision = self._decide()
         final = self._end_reason(decision)
-        if final is None and decision.next is Next.GO_ON and self._fail_foreign_stops():
+        if final is None and decision.next is RetryAction.GO_ON and self._fail_foreign_stops():
             decision = self._decide()
             final = self._end_reason(decision)
         # Before a retry is started, which takes the place of what failed.
         message = self._failure(decision) if decision.cause else ""
-        if final is None and decision.next is Next.GO_ON:
+        if final is None and decision.next is RetryAction.GO_ON:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
                     raise FileNotFoundError(layout.APP)  # removed while away: it does not come back
@@ -214,9 +214,9 @@ class _Supervisor:
 
     def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
         """Return (state, message) if the app has to end now, whatever still runs."""
-        if decision.next is Next.SUCCEED:
+        if decision.next is RetryAction.SUCCEED:
             return "SUCCEEDED", ""
-        if decision.next is Next.FAIL:
+        if decision.next is RetryAction.FAIL:
             return "FAILED", self._failure(decision)
         # A failure that came before a cancel keeps its reason; a restart that has not happened does not.
         if self._is_asked_to_end():

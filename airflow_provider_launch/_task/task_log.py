@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch._task import metrics
+from airflow_provider_launch._task.folds import unfolded
+from airflow_provider_launch._task.line_logger import line_logger
 from airflow_provider_launch.follow.events import (
     Ended,
     Event,
@@ -18,9 +21,6 @@ from airflow_provider_launch.follow.events import (
     StateChanged,
     Unreachable,
 )
-from airflow_provider_launch.hooks import metrics
-from airflow_provider_launch.hooks.folds import unfolded
-from airflow_provider_launch.hooks.line_logger import line_logger
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -28,8 +28,8 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_launch.hooks.handover import Handover
-    from airflow_provider_launch.hooks.log_limit import LogLimit
+    from airflow_provider_launch._task.handover import Handover
+    from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 __all__ = ["PROGRESS_S", "TaskLog", "duration", "pieces"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.hooks.cursors import pack, unpack
+from airflow_provider_launch._task.cursors import pack, unpack
 
 __all__ = ["FIRE_AFTER_S", "Handover"]
 

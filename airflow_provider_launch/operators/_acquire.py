@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
-from airflow_provider_launch.hooks import metrics
-from airflow_provider_launch.hooks.folds import folded
-from airflow_provider_launch.hooks.killing import AppKilledError
+from airflow_provider_launch._task import metrics
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.folds import folded
 from airflow_provider_launch.links.launch import show_request
-from airflow_provider_launch.operators.attempt import Next, Record, app_id_for, next_step
+from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch.hooks.launch import LaunchHook
-    from airflow_provider_launch.operators.held_app import HeldApp
+    from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["Obtaining"]
+__all__ = ["AppAcquirer"]
 
 # Airflow cuts what it stores of a rendered field far earlier; a log line must stay below 64 KB.
 _SHOWN_CHARS = 16_000
 
 
-class Obtaining:
+class AppAcquirer:
     """Decides, by what earlier tries have left, which app a try follows.
 
     Args:
@@ -45,7 +45,7 @@ class Obtaining:
         held: gets the app in hand.
     """
 
-    def __init__(self, operator: LaunchAppOperator, app: AppDef, hook: LaunchHook, held: HeldApp) -> None:
+    def __init__(self, operator: LaunchAppOperator, app: AppDef, hook: LaunchHook, held: AttemptTracker) -> None:
         self._op = operator
         self._app = app
         self._hook = hook
@@ -78,9 +78,9 @@ class Obtaining:
         retries = int(self._op.retries or 0)
         step = next_step(record, clear_number, max_tries, retries)
         digest = spec_hash(self._app, cfg)
-        if record is not None and step is Next.REPLACE and self._is_here(record, step):
+        if record is not None and step is NextStep.REPLACE and self._is_here(record, step):
             self._retire(record)
-        if record is not None and step is Next.RESUME and self._is_here(record, step):
+        if record is not None and step is NextStep.RESUME and self._is_here(record, step):
             # What was cleared meanwhile was another task of the run.
             record = dataclasses.replace(
                 record, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
@@ -107,7 +107,7 @@ class Obtaining:
             attempt=attempt,
         )
 
-    def _is_here(self, record: Record, step: Next) -> bool:
+    def _is_here(self, record: Record, step: NextStep) -> bool:
         """Tell whether the connection still means the scheduler that has the app of the record."""
         identity = self._hook.options.identity
         if record.identity == identity:
@@ -118,7 +118,7 @@ class Obtaining:
             f"app {record.app_id} was launched on {record.identity!r}, "
             f"but connection {self._op.launch_conn_id!r} now means {identity!r}"
         )
-        if step is Next.REPLACE:
+        if step is NextStep.REPLACE:
             self._log.warning("%s; it cannot be cancelled from here and may be running", text)
             return False
         raise LaunchError(f"{text}; restore the connection, or clear the task to launch anew")
@@ -130,7 +130,7 @@ class Obtaining:
         """
         # A kill from here on concerns this app.
         self._held.hold(record)
-        response = self._held.patiently(lambda: self._scheduler.describe(record.app_id))
+        response = self._held.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))
         if response is None:
             if record.state == "intent":
                 if Capability.ADOPT not in self._scheduler.capabilities:
@@ -165,15 +165,15 @@ class Obtaining:
         # A kill from here on concerns this app.
         self._held.hold(record)
         scheduler = self._scheduler
-        response = self._held.patiently(lambda: scheduler.describe(record.app_id))
+        response = self._held.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
         if response is None or is_terminal(response.state):
             return
         self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
-        self._held.patiently(lambda: scheduler.cancel(record.app_id))
+        self._held.retry_while_unavailable(lambda: scheduler.cancel(record.app_id))
         wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
-            response = self._held.patiently(lambda: scheduler.describe(record.app_id))
+            response = self._held.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
             if response is None or is_terminal(response.state):
                 return
             self._held.check()
@@ -217,7 +217,9 @@ class Obtaining:
         runner = self._hook.runner
         try:
             # Where a second submit may start a second app, an outage is not borne.
-            return self._held.patiently(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
+            return (
+                self._held.retry_while_unavailable(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
+            )
         except AppConflictError:
             # After an intent the id belongs to an earlier try, and the DAG has changed since.
             if not was_intended:

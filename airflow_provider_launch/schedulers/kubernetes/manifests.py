@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, told
-from airflow_provider_launch.schedulers.kubernetes.naming import Note, Tag, job_name
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
     MESSAGE_PATH,
@@ -38,7 +38,7 @@ def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
         "clusterIP": "None",
         # A replica is found from its start on, and not only when it says that it is ready.
         "publishNotReadyAddresses": True,
-        "selector": {Tag.APP_ID: request.app_id},
+        "selector": {Label.APP_ID: request.app_id},
     }
     owner = owner_text(request.app_def.metadata)
     return {
@@ -46,13 +46,13 @@ def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
         "kind": "Service",
         "metadata": {
             "name": request.app_id,
-            "labels": {Tag.MANAGED: "true", Tag.APP_ID: request.app_id},
+            "labels": {Label.MANAGED: "true", Label.APP_ID: request.app_id},
             "annotations": {
-                Note.APP_NAME: request.name,
-                **({Note.OWNER: owner} if owner else {}),
-                Note.SPEC_HASH: request.spec_hash,
-                Note.ATTEMPT: "0",
-                Note.REQUEST: packed(request),
+                Annotation.APP_NAME: request.name,
+                **({Annotation.OWNER: owner} if owner else {}),
+                Annotation.SPEC_HASH: request.spec_hash,
+                Annotation.ATTEMPT: "0",
+                Annotation.REQUEST: packed(request),
             },
         },
         "spec": merged(spec, request.service),
@@ -89,7 +89,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         spec[_TTL] = request.ttl_s
     if request.time_limit_s is not None:
         spec["activeDeadlineSeconds"] = math.ceil(request.time_limit_s) + request.grace_s + BACKSTOP_S
-    queue = {Tag.QUEUE: request.queue} if request.queue else {}
+    queue = {Label.QUEUE: request.queue} if request.queue else {}
     spec = merged(spec, request.job)
     if _has_later_jobs(request):
         spec.pop(_TTL, None)
@@ -101,9 +101,9 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
             "labels": {**labels, **queue},
             "annotations": {
                 **request.annotations,
-                Note.APP_NAME: request.name,
-                Note.SPEC_HASH: request.spec_hash,
-                Note.PLAN: plan_text(request),
+                Annotation.APP_NAME: request.name,
+                Annotation.SPEC_HASH: request.spec_hash,
+                Annotation.PLAN: plan_text(request),
             },
         },
         "spec": spec,
@@ -114,7 +114,7 @@ def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod as the Job would make it, for the server's dry run."""
     template = copy.deepcopy(job["spec"]["template"])
     # Only the Job's controller knows the index, which a variable is made of.
-    template["metadata"]["labels"][Tag.INDEX] = "0"
+    template["metadata"]["labels"][Label.INDEX] = "0"
     template["metadata"]["generateName"] = f"{job['metadata']['name'][:50]}-"
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
@@ -131,7 +131,7 @@ def format_request(request: KubernetesRequest) -> str:
     if request.time_limit_s is not None:
         lines[0] += f", time limit {request.time_limit_s:g} s"
     anchor = anchor_body(request)
-    anchor["metadata"]["annotations"][Note.REQUEST] = "(this request, packed)"
+    anchor["metadata"]["annotations"][Annotation.REQUEST] = "(this request, packed)"
     lines.append(f"POST services\n{_shown(anchor)}")
     for role in request.roles:
         retries = f", retries: {role.max_retries} ({role.policy})" if role.max_retries else ""
@@ -153,10 +153,10 @@ def format_request(request: KubernetesRequest) -> str:
 
 def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, str]:
     return {
-        Tag.MANAGED: "true",
-        Tag.APP_ID: request.app_id,
-        Tag.ROLE: role.slug,
-        Tag.ATTEMPT: str(attempt),
+        Label.MANAGED: "true",
+        Label.APP_ID: request.app_id,
+        Label.ROLE: role.slug,
+        Label.ATTEMPT: str(attempt),
     }
 
 
@@ -202,7 +202,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
     }
     container["env"] = [
         # First, since a value can refer only to those before it.
-        {"name": _REPLICA, **_field(f"metadata.labels['{Tag.INDEX}']")},
+        {"name": _REPLICA, **_field(f"metadata.labels['{Label.INDEX}']")},
         {"name": "LAUNCH_ATTEMPT", **_attempt(role, attempt)},
         *({"name": name, "value": text} for name, text in texts.items()),
         *role.container.get("env", []),
@@ -214,7 +214,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
 
 def _attempt(role: KubernetesRole, attempt: int) -> dict[str, Any]:
     if role.policy == RetryPolicy.REPLICA.value and role.max_retries:
-        return _field(f"metadata.annotations['{Note.FAILURES}']")
+        return _field(f"metadata.annotations['{Annotation.FAILURES}']")
     return {"value": str(attempt)}
 
 

@@ -8,23 +8,23 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_launch.hooks.killing import AppKilledError
-from airflow_provider_launch.hooks.patience import patiently
-from airflow_provider_launch.operators.attempt import KILLED, Memory, Record, StateStore
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
+from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
+from airflow_provider_launch.operators._attempt import KILLED, Memory, Record, StateStore
 from airflow_provider_launch.specs.states import AppState
 
 if TYPE_CHECKING:
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators.launch import LaunchAppOperator
 
-__all__ = ["HeldApp"]
+__all__ = ["AttemptTracker"]
 
 T = TypeVar("T")
 
 _KILLED_CANCEL_S = 3.0
 
 
-class HeldApp:
+class AttemptTracker:
     """What one try knows of its app.
 
     Args:
@@ -44,7 +44,7 @@ class HeldApp:
     def hold(self, record: Record) -> None:
         """Take an app in hand: a kill from here on concerns this one."""
         self._record = record
-        if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `Launching`
+        if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `OperatorRun`
             killer.app_id = record.app_id
 
     def recall(self, store: StateStore | None) -> Record | None:
@@ -77,13 +77,15 @@ class HeldApp:
         if self._op._killed:  # noqa: SLF001 - set by its `on_kill`
             raise AppKilledError("the task was killed")
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def retry_while_unavailable(self, call: Callable[[], T]) -> T:
         """Return what a call of the scheduler does, which is repeated as long as an outage may be borne."""
-        return patiently(call, self.check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning)
+        return retry_while_unavailable(
+            call, self.check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning
+        )
 
     def cancel_killed(self) -> None:
         """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""
-        record, killer = self._record, self._op._killer  # noqa: SLF001 - see `Launching`
+        record, killer = self._record, self._op._killer  # noqa: SLF001 - see `OperatorRun`
         if record is None or self.succeeded:
             return
         if self._op.kill_policy == "leave":

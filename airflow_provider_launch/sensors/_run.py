@@ -15,19 +15,19 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
+from airflow_provider_launch._task.arguments import check_streams
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
+from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch._task.follow_app import first_lines, follow_app
+from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.log_limit import LogLimit
+from airflow_provider_launch._task.outcome import as_xcom, failure, handle_of
+from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
-from airflow_provider_launch.follow.state_watch import UNKNOWN_S
-from airflow_provider_launch.hooks.arguments import check_streams
-from airflow_provider_launch.hooks.cursors import MAX_PACKED, pack, unpack
-from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.killing import AppKilledError, Killer
+from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.hooks.log_limit import LogLimit
-from airflow_provider_launch.hooks.outcome import as_xcom, failure, handle_of
-from airflow_provider_launch.hooks.patience import patiently
-from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.hooks.watching import first_lines, watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.errors import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.sensors.launch import AppStatusSensor
 
-__all__ = ["Look"]
+__all__ = ["SensorRun"]
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ _QUIET_S = 0.5
 _LONGEST_LOOK_S = 60.0
 
 
-class Look:
+class SensorRun:
     """Follows the app, to its end or for a moment.
 
     Args:
@@ -108,7 +108,7 @@ class Look:
     def _guarded(self, work: Callable[[], T]) -> T:
         sensor = self._sensor
         may_cancel = sensor.kill_policy == "cancel"
-        killer = sensor._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
+        killer = sensor._killer = CancelThread(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         killer.app_id = self._app_id
         try:
             self._check()
@@ -153,7 +153,7 @@ class Look:
             # A trigger that has told a state has begun the log; and where its log is lost all of it is shown.
             is_first = lasts and not places and not known
             with self._follower(places, interval_s, is_first=is_first, known=known) as follower:
-                response = watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
+                response = follow_app(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
             if response is None:
                 raise AirflowSensorTimeout(f"app {self._app_id} has not ended within {self._sensor.timeout:g} s")
             return self._outcome(response, log)
@@ -179,7 +179,7 @@ class Look:
         log = self._task_log(context, Handover(), LogLimit(self._sensor.max_log_bytes))
         with self._follower({}, self._sensor.follow_interval_s) as follower:
             try:
-                return watch(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
+                return follow_app(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
             finally:
                 with contextlib.suppress(Exception):
                     log.finish()
@@ -193,7 +193,7 @@ class Look:
         response: DescribeAppResponse | None = None
         known = bool(log.last_state)
         with self._follower(unpack(memory.get("cursors")), None, is_first=not known, known=known) as follower:
-            moment = _Moment()
+            moment = _QuietPeriod()
             for event in follower:
                 self._check()
                 if isinstance(event, Unreachable):
@@ -246,7 +246,7 @@ class Look:
         told = Handover({}, first.last_state, first.tails, {}, first.attempts, first.url, first.began)
         log = self._task_log(context, told, LogLimit(limit.max_bytes, limit.told))
         with self._follower(places, None, is_first=False) as follower:
-            watch(follower, log, self._check)
+            follow_app(follower, log, self._check)
         return log
 
     def _task_log(self, context: Context, told: Handover, limit: LogLimit | None = None) -> TaskLog:
@@ -303,7 +303,7 @@ class Look:
     def _result(self) -> Any:
         if Capability.RESULT not in self._scheduler.capabilities:
             return None
-        return patiently(
+        return retry_while_unavailable(
             lambda: self._scheduler.result(self._app_id),
             self._check,
             unavailable_for_s=self._sensor.unavailable_for_s,
@@ -315,7 +315,7 @@ class Look:
             raise AppKilledError("the task was killed")
 
 
-class _Moment:
+class _QuietPeriod:
     """Tells when a look has seen what there is: a state, or none to be had, and no more lines for a while."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers.ids import slug
 
-__all__ = ["KEY", "KILLED", "Memory", "Next", "Record", "StateStore", "app_id_for", "next_step"]
+__all__ = ["KEY", "KILLED", "Memory", "NextStep", "Record", "StateStore", "app_id_for", "next_step"]
 
 KEY = "launch"
 KILLED = "killed"
@@ -80,7 +80,7 @@ class Record:
         return cls(**known)  # type: ignore[arg-type]  # each was checked above
 
 
-class Next(Enum):
+class NextStep(Enum):
     """What a try does first."""
 
     LAUNCH = "launch the first app, or the next after one that is done with"
@@ -88,7 +88,7 @@ class Next(Enum):
     REPLACE = "end the app of before the clear, then launch a new one"
 
 
-def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> Next:
+def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> NextStep:
     """Return what to do about the record of an earlier try.
 
     Args:
@@ -98,14 +98,14 @@ def next_step(record: Record | None, clear_number: int, max_tries: int, retries:
         retries: what the DAG says now.
     """
     if record is None:
-        return Next.LAUNCH
+        return NextStep.LAUNCH
     # A clear kills a task that runs, and raises the limit of one that does not; else it was meant for another task.
     # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
     limits = (record.max_tries, record.retries)
     concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
     if record.clear_number != clear_number and concerns_us:
-        return Next.REPLACE
-    return Next.RESUME if record.is_open else Next.LAUNCH
+        return NextStep.REPLACE
+    return NextStep.RESUME if record.is_open else NextStep.LAUNCH
 
 
 class StateStore(Protocol):

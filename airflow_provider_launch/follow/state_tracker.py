@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["UNKNOWN_S", "Learned", "StateWatch"]
+__all__ = ["UNKNOWN_S", "StateTracker", "StateUpdate"]
 
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
 """After which time without an answer the scheduler counts as out of reach, at most and at least."""
@@ -28,7 +28,7 @@ UNKNOWN_S = 15.0
 
 
 @dataclass(slots=True)
-class Learned:
+class StateUpdate:
     """What an answer brought."""
 
     events: list[Event] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Learned:
     """Why the watch is over without an end of the app; told after the events."""
 
 
-class StateWatch:
+class StateTracker:
     """Judges one answer after the other. Not thread-safe; asks nothing itself.
 
     Args:
@@ -71,9 +71,9 @@ class StateWatch:
         """Whether the app was seen in a final state."""
         return self.response is not None and is_terminal(self.response.state)
 
-    def learn(self, answer: Answer) -> Learned:
+    def learn(self, answer: Answer) -> StateUpdate:
         """Judge the next answer; after the end there is nothing to learn."""
-        learned = Learned()
+        learned = StateUpdate()
         if self.has_ended():
             return learned
         # Credentials that expire say nothing of the app: as long as it is known, that is an outage too.
@@ -96,13 +96,13 @@ class StateWatch:
             self._compare(learned, answer)
         return learned
 
-    def silence(self, asking_since: float | None) -> Learned:
+    def silence(self, asking_since: float | None) -> StateUpdate:
         """Judge that there is no answer.
 
         Args:
             asking_since: since when (monotonic clock) the scheduler owes one; None: no request is under way.
         """
-        learned = Learned()
+        learned = StateUpdate()
         if self.has_ended():
             return learned
         now = time.monotonic()
@@ -116,7 +116,7 @@ class StateWatch:
             self._outage(learned, error)
         return learned
 
-    def _compare(self, learned: Learned, answer: DescribeAppResponse) -> None:
+    def _compare(self, learned: StateUpdate, answer: DescribeAppResponse) -> None:
         before, self.response = self.response, answer
         changed = before is None or before.state != answer.state
         another_reason = answer.state == AppState.PENDING and before is not None and before.msg != answer.msg
@@ -143,7 +143,7 @@ class StateWatch:
             )
         return UnknownAppException(self._name)
 
-    def _outage(self, learned: Learned, error: SchedulerUnavailableError | SchedulerRejectedError) -> None:
+    def _outage(self, learned: StateUpdate, error: SchedulerUnavailableError | SchedulerRejectedError) -> None:
         since_s = time.monotonic() - (self._down_since or time.monotonic())
         if not self._down_told:
             self._down_told = True

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
+from airflow_provider_launch._task.follow_app import follow_app
+from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.log_limit import LogLimit
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
-from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.log_limit import LogLimit
-from airflow_provider_launch.hooks.task_log import TaskLog
-from airflow_provider_launch.hooks.watching import watch
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.schedulers.api import Stream
 from airflow_provider_launch.specs.errors import UnknownOutcomeError
@@ -53,7 +53,7 @@ def follow(
     task_log = _task_log(operator, ti, handle, handover, limit)
     with _follower(operator, scheduler, handle, handover, is_new=is_new) as follower:
         try:
-            response = watch(follower, task_log, check, on_end=on_end)
+            response = follow_app(follower, task_log, check, on_end=on_end)
         finally:
             with contextlib.suppress(Exception):
                 task_log.finish()
@@ -80,7 +80,7 @@ def follow_for(
     # Without the limit: it keeps last lines for the end, which another one shows.
     log = _task_log(operator, ti, handle, Handover(), None)
     with _follower(operator, scheduler, handle, Handover(), is_new=is_new) as follower:
-        response = watch(follower, log, check, until=time.monotonic() + limit_s, limit=limit)
+        response = follow_app(follower, log, check, until=time.monotonic() + limit_s, limit=limit)
         places = follower.cursors
     return response is not None, Handover(
         places, log.last_state, log.masked_tails(), limit.told, log.attempts, log.url, log.began

@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.api import Scheduler
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Poller
 
-__all__ = ["EndWatch", "tells_ends"]
+__all__ = ["EndWaiter", "tells_ends"]
 
 _WAIT_S = 10.0
 """How long the scheduler may be silent; so long a thread may outlive its watch."""
@@ -23,7 +23,7 @@ def tells_ends(scheduler: Scheduler[Any]) -> bool:
     return type(scheduler).await_end is not Scheduler.await_end
 
 
-class EndWatch:
+class EndWaiter:
     """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer says what has happened."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_launch.hooks.folds import unfolded
+from airflow_provider_launch._task.folds import unfolded
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.roles import Role

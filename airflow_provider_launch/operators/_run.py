@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
-from airflow_provider_launch.hooks import metrics
-from airflow_provider_launch.hooks.arguments import check_log_roles, check_streams
-from airflow_provider_launch.hooks.handover import FIRE_AFTER_S, Handover
-from airflow_provider_launch.hooks.killing import AppKilledError, Killer
+from airflow_provider_launch._task import metrics
+from airflow_provider_launch._task.arguments import check_log_roles, check_streams
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
+from airflow_provider_launch._task.handover import FIRE_AFTER_S, Handover
+from airflow_provider_launch._task.lineage import with_parent_run
+from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.hooks.lineage import with_parent_run
-from airflow_provider_launch.hooks.outcome import as_xcom, failure, first_failed
-from airflow_provider_launch.operators.attempt import Record
-from airflow_provider_launch.operators.held_app import HeldApp
-from airflow_provider_launch.operators.obtaining import Obtaining
+from airflow_provider_launch.operators._acquire import AppAcquirer
+from airflow_provider_launch.operators._attempt import Record
+from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.errors import (
     AppStatusError,
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
-__all__ = ["Launching"]
+__all__ = ["OperatorRun"]
 
 _DEFER_AFTER_S = 10.0
 
 
-class Launching:
+class OperatorRun:
     """Works once, for one try of one task.
 
     Args:
@@ -61,7 +61,7 @@ class Launching:
         self._ti: Any = None
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
-        self._held = HeldApp(operator, self._hook)
+        self._held = AttemptTracker(operator, self._hook)
 
     @property
     def _backend(self) -> str:
@@ -96,7 +96,7 @@ class Launching:
         # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
         _ = self._hook.options
         may_cancel = op.kill_policy == "cancel"
-        killer = op._killer = Killer(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
+        killer = op._killer = CancelThread(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         try:
             value = work()
         except TaskDeferred:
@@ -112,7 +112,7 @@ class Launching:
         self._close(killer)
         return value
 
-    def _close(self, killer: Killer) -> None:
+    def _close(self, killer: CancelThread) -> None:
         killer.close()
         self._hook.close()
 
@@ -123,7 +123,7 @@ class Launching:
         check_log_roles(self._app, self._op.log_roles)
         self._ti = context["ti"]
         self._app = _with_owner(with_parent_run(self._app, self._ti, self._log.warning), self._ti)
-        handle, response = Obtaining(self._op, self._app, self._hook, self._held).obtain(context, cfg)
+        handle, response = AppAcquirer(self._op, self._app, self._hook, self._held).obtain(context, cfg)
         # What is taken up may have written before.
         is_new = response is None
         if self._op.do_xcom_push:
@@ -154,7 +154,7 @@ class Launching:
         # Two followers would not agree on which lines of an app that is taken up are old.
         if limit_s <= 0 or (op.logs_from == "now" and not is_new):
             return False, Handover()
-        from airflow_provider_launch.operators.following import follow_for
+        from airflow_provider_launch.operators._follow import follow_for
 
         return follow_for(
             limit_s, op, self._ti, self._scheduler, handle, is_new=is_new, check=self._held.check,
@@ -230,7 +230,7 @@ class Launching:
 
     def _follow(self, handle: str, handover: Handover, *, is_new: bool) -> dict[str, Any]:
         # Not above: the app starts while this is imported.
-        from airflow_provider_launch.operators.following import follow
+        from airflow_provider_launch.operators._follow import follow
 
         op, app_id = self._op, parse_app_handle(handle).app_id
         results: list[Any] = []
@@ -247,7 +247,7 @@ class Launching:
         metrics.count("apps_ended", backend=self._backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._held.succeeded = True
-            result = results[0] if results else self._held.patiently(lambda: self._result(app_id))
+            result = results[0] if results else self._held.retry_while_unavailable(lambda: self._result(app_id))
             return as_xcom(handle, response, result, roles=self._app.roles)
         replica = first_failed(response)
         error = failure(handle, response, tails)

@@ -11,17 +11,17 @@ from airflow_provider_launch.follow.events import Ended, LogLines, Progress, Sta
 from airflow_provider_launch.specs.states import is_terminal
 
 if TYPE_CHECKING:
+    from airflow_provider_launch._task.log_limit import LogLimit
+    from airflow_provider_launch._task.task_log import TaskLog
     from airflow_provider_launch.follow.follower import Follower
-    from airflow_provider_launch.hooks.log_limit import LogLimit
-    from airflow_provider_launch.hooks.task_log import TaskLog
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["first_lines", "watch"]
+__all__ = ["first_lines", "follow_app"]
 
 _LOG_FAILURES = 5
 
 
-def watch(
+def follow_app(
     follower: Follower,
     task_log: TaskLog,
     check: Callable[[], None],

@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
+from airflow_provider_launch._task.outcome import first_failed
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
-from airflow_provider_launch.follow.state_watch import StateWatch
-from airflow_provider_launch.hooks.handover import Handover
-from airflow_provider_launch.hooks.log_limit import NO_LIMIT, LogLimit
-from airflow_provider_launch.hooks.outcome import first_failed
-from airflow_provider_launch.hooks.task_log import TaskLog
+from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.hub import Shared
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
-__all__ = ["Watch", "is_of_user"]
+__all__ = ["TriggerRun", "is_of_user"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
@@ -42,7 +42,7 @@ how much was shown where there is a limit, and what else was said."""
 _JUDGING = threading.Lock()
 
 
-class Watch:
+class TriggerRun:
     """One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Watch:
         self._app_id = app_id
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
-        self._watch = StateWatch(
+        self._watch = StateTracker(
             handle, unavailable_for_s=trigger.unavailable_for_s, known=trigger.known or trigger.scheduled
         )
         self._error: Exception | None = None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
-__all__ = ["patiently"]
+__all__ = ["retry_while_unavailable"]
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE_S = 0.5
 _MAX_PAUSE_S = 30.0
 
 
-def patiently(
+def retry_while_unavailable(
     call: Callable[[], T],
     check: Callable[[], None],
     *,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_provider_launch.hooks.log_limit import check_max_log_bytes
+from airflow_provider_launch._task.log_limit import check_max_log_bytes
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_provider_launch.specs.errors import LaunchError
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["AppKilledError", "Killer"]
+__all__ = ["AppKilledError", "CancelThread"]
 
 # A worker sends SIGKILL 5 s after SIGTERM when a task was marked failed or cleared.
 JOIN_S = 4.0
@@ -28,7 +28,7 @@ class AppKilledError(LaunchError):
     """The task was killed; the app was cancelled, or left as the operator says."""
 
 
-class Killer:
+class CancelThread:
     """A thread which cancels the app as soon as it is told to.
 
     Args:

@@ -1,0 +1,1 @@
+"""The inside of a running task: what operators, sensors and triggers share."""
