@@ -1,80 +1,175 @@
-"""The loop of a task that follows its app: events into the log, an eye on the kill flag."""
+"""Following an app in a worker: its states and lines go into the task log. Operators and sensors share it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged, Tick
+from airflow.sdk import conf
+
+from airflow_provider_launch._task.log_limit import LogLimit
+from airflow_provider_launch._task.task_log import TaskLog
+from airflow_provider_launch.follow import Follower
+from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
+from airflow_provider_launch.links.launch import show_ui
+from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import is_terminal
 
 if TYPE_CHECKING:
-    from airflow_provider_launch._task.log_limit import LogLimit
-    from airflow_provider_launch._task.task_log import TaskLog
-    from airflow_provider_launch.follow.follower import Follower
-    from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from typing_extensions import Self
 
-__all__ = ["first_lines", "follow_app"]
+    from airflow_provider_launch._task.options import FollowOptions
+    from airflow_provider_launch._task.progress import FollowProgress
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
+
+__all__ = ["AppFollow"]
 
 _LOG_FAILURES = 5
 
 
-def follow_app(
-    follower: Follower,
-    task_log: TaskLog,
-    check: Callable[[], None],
-    *,
-    until: float | None = None,
-    limit: LogLimit | None = None,
-    on_end: Callable[[DescribeAppResponse], object] = lambda _response: None,
-) -> DescribeAppResponse | None:
-    """Tell what happens until the app has ended, and return how; None: `until` came first.
+class AppFollow:
+    """Follows one app for one task, to its end or for a while.
+
+    Use it as a context manager: leaving it ends the threads of the follower.
 
     Args:
-        follower: follows the app.
-        task_log: where it is told.
+        task: the operator or sensor, whose logger is written and whose link is filled.
+        ti: the task instance.
+        scheduler: where the app runs.
+        handle: names the app.
+        options: how it is followed.
+        progress: how far an earlier part of the task has followed it.
         check: called after each event, and at least each 0.2 s; raises to leave.
-        until: a time of `time.monotonic` at which to stop.
-        limit: only the first lines of each replica are shown, as far as it goes; the last ones are left to another.
-        on_end: called when the app has ended, while the rest of its log is read.
+        is_new: this try has launched the app, so nothing that it writes is old.
+        is_known: the app has been there, so if the scheduler does not know it, it has vanished.
+        is_part: another part of the task follows the app to its end: it shows the last lines of a limited log.
     """
-    failed = 0
-    for event in follower:
-        check()
-        if failed < _LOG_FAILURES:
-            try:
-                if limit is not None and isinstance(event, LogLines):
-                    task_log.tell(first_lines(event, limit, follower, task_log))
-                else:
-                    task_log.tell(event)
-                failed = 0
-            except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
-                # Said nowhere, because the log is what is broken; given up after some in a row.
-                failed += 1
-        if isinstance(event, Tick) and task_log.is_quiet and follower.response is not None:
-            task_log.tell(Progress(follower.response))
-        if isinstance(event, StateChanged) and is_terminal(event.new):
-            on_end(event.response)
-        if isinstance(event, Ended):
-            return event.response
-        if until is not None and time.monotonic() >= until:
-            return None
-    return None
 
+    def __init__(
+        self,
+        task: Any,
+        ti: Any,
+        scheduler: Scheduler[Any],
+        handle: str,
+        options: FollowOptions,
+        progress: FollowProgress,
+        check: Callable[[], None],
+        *,
+        is_new: bool = False,
+        is_known: bool = True,
+        is_part: bool = False,
+    ) -> None:
+        app_id = parse_app_handle(handle).app_id
+        self._check = check
+        self._is_part = is_part
+        self._limit = LogLimit(options.max_log_bytes, progress.shown_bytes)
+        self.log = TaskLog(
+            task.log,
+            app_id,
+            progress,
+            on_url=lambda url: show_ui(task, ti, url),
+            # In a part the first lines are counted here, and the last ones are not kept.
+            limit=None if is_part else self._limit,
+        )
+        self._follower = Follower(
+            scheduler,
+            app_id,
+            app_handle=handle,
+            poll_interval_s=options.poll_interval_s,
+            unavailable_for_s=options.unavailable_for_s,
+            log_roles=options.log_roles,
+            logs=options.log_roles is None or len(options.log_roles) > 0,
+            streams=options.stream,
+            cursors=progress.cursors,
+            logs_from=options.logs_from,
+            log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
+            scheduled=is_new,
+            known=is_known,
+        )
 
-def first_lines(event: LogLines, limit: LogLimit, follower: Follower, task_log: TaskLog) -> LogLines:
-    """Return the lines which are shown before the end; where there are others, their replica is read no further."""
-    key = f"{event.role}/{event.replica}"
-    was_full = limit.is_full(key)
-    shown = limit.admit(key, event.lines)
-    if shown == len(event.lines):
-        return event
-    follower.leave(shown)
-    first = dataclasses.replace(event, lines=event.lines[:shown])
-    if not was_full:
-        task_log.tell(first)
-        task_log.say_cut(key, limit.max_bytes)
-        return dataclasses.replace(event, lines=[])
-    return first
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._follower.close()
+        if not self._is_part:
+            with contextlib.suppress(Exception):
+                self.log.finish()
+
+    @property
+    def response(self) -> DescribeAppResponse | None:
+        """The last description of the app."""
+        return self._follower.response
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether old lines are being read, to be left out."""
+        return self._follower.is_skipping
+
+    @property
+    def tails(self) -> Mapping[str, Sequence[str]]:
+        """The last lines of each replica by `role/replica`."""
+        return self.log.tails
+
+    @property
+    def progress(self) -> FollowProgress:
+        """Where another part of the task continues."""
+        progress = self.log.progress(self._follower.cursors)
+        return dataclasses.replace(progress, shown_bytes=self._limit.shown_bytes, tails=self.log.masked_tails())
+
+    def run(
+        self,
+        *,
+        until: float | None = None,
+        is_over: Callable[[Event], bool] = lambda _event: False,
+        on_end: Callable[[DescribeAppResponse], object] = lambda _response: None,
+    ) -> DescribeAppResponse | None:
+        """Write what happens until the app has ended, and return how; None: `until` or `is_over` came first.
+
+        Args:
+            until: a time of `time.monotonic` at which to stop.
+            is_over: whether to stop after this event.
+            on_end: called when the app has ended, while the rest of its log is read.
+        """
+        failed = 0
+        for event in self._follower:
+            self._check()
+            if failed < _LOG_FAILURES:
+                try:
+                    self._write(event)
+                    failed = 0
+                except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
+                    # Said nowhere, because the log is what is broken; given up after some in a row.
+                    failed += 1
+            if isinstance(event, StateChanged) and is_terminal(event.new):
+                on_end(event.response)
+            if isinstance(event, Ended):
+                return event.response
+            if is_over(event) or (until is not None and time.monotonic() >= until):
+                return None
+        return None
+
+    def _write(self, event: Event) -> None:
+        if self._is_part and isinstance(event, LogLines):
+            event = self._first_lines(event)
+        self.log.tell(event)
+        if isinstance(event, Tick) and self.log.is_quiet and self.response is not None:
+            self.log.tell(Progress(self.response))
+
+    def _first_lines(self, event: LogLines) -> LogLines:
+        """Return the lines which are shown now; a replica that has others is read no further."""
+        key = f"{event.role}/{event.replica}"
+        was_full = self._limit.is_full(key)
+        shown = self._limit.admit(key, event.lines)
+        if shown == len(event.lines):
+            return event
+        self._follower.leave(shown)
+        first = dataclasses.replace(event, lines=event.lines[:shown])
+        if not was_full:
+            self.log.tell(first)
+            self.log.say_cut(key, self._limit.max_bytes)
+            return dataclasses.replace(event, lines=[])
+        return first

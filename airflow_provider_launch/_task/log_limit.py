@@ -44,41 +44,41 @@ class LogLimit:
 
     Args:
         max_bytes: of the texts of one replica, in UTF-8. None: no limit.
-        told: by `role/replica`, what an earlier part of the task has shown; what is no such thing counts as nothing.
+        shown_bytes: by `role/replica`, what an earlier part of the task has shown; what has another form is ignored.
     """
 
-    __slots__ = ("_half", "_rests", "_told", "max_bytes")
+    __slots__ = ("_half", "_rests", "_shown", "max_bytes")
 
-    def __init__(self, max_bytes: int | None, told: object = None) -> None:
+    def __init__(self, max_bytes: int | None, shown_bytes: object = None) -> None:
         self.max_bytes = max_bytes
         self._half = (max_bytes or 0) // 2
-        self._told: dict[str, int] = {}
-        if isinstance(told, Mapping):
-            self._told = {str(key): size for key, size in told.items() if isinstance(size, int)}
+        self._shown: dict[str, int] = {}
+        if isinstance(shown_bytes, Mapping):
+            self._shown = {str(key): size for key, size in shown_bytes.items() if isinstance(size, int)}
         self._rests: dict[str, Rest] = {}
 
     @property
-    def told(self) -> dict[str, int]:
+    def shown_bytes(self) -> dict[str, int]:
         """Bytes of the first lines by `role/replica`; half of `max_bytes` where no more are shown."""
-        return dict(self._told)
+        return dict(self._shown)
 
     def is_full(self, key: str) -> bool:
         """Tell whether the first lines of the replica are all shown."""
-        return self.max_bytes is not None and self._told.get(key, 0) >= self._half
+        return self.max_bytes is not None and self._shown.get(key, 0) >= self._half
 
     def admit(self, key: str, lines: Sequence[LogLine]) -> int:
         """Return how many of the next lines belong to the first ones, which are shown at once."""
         if self.max_bytes is None:
             return len(lines)
-        told = self._told.get(key, 0)
+        shown = self._shown.get(key, 0)
         for number, line in enumerate(lines):
             size = _size(line)
-            if told + size > self._half:
+            if shown + size > self._half:
                 # Also a shorter one after it: the beginning has no holes.
-                self._told[key] = self._half
+                self._shown[key] = self._half
                 return number
-            told += size
-        self._told[key] = told
+            shown += size
+        self._shown[key] = shown
         return len(lines)
 
     def hold(self, key: str, lines: Sequence[LogLine]) -> None:

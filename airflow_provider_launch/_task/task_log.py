@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.folds import unfolded
 from airflow_provider_launch._task.line_logger import line_logger
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.follow.events import (
     Ended,
     Event,
@@ -28,7 +29,6 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_launch._task.handover import Handover
     from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
@@ -68,7 +68,7 @@ class TaskLog:
     Args:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
-        told: what an earlier part of the task has told, which is not told again.
+        progress: what an earlier part of the task has logged, which is not logged again.
         on_url: takes the page of the app in its scheduler's user interface, each time another is named.
         limit: how much of a long log is shown. None: all.
     """
@@ -90,7 +90,7 @@ class TaskLog:
         self,
         log: Any,
         name: str,
-        told: Handover,
+        progress: FollowProgress,
         *,
         on_url: Callable[[str], object] | None = None,
         limit: LogLimit | None = None,
@@ -99,13 +99,13 @@ class TaskLog:
         self._line_log: Any = None
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
-        self.url = told.url
+        self.url = progress.url
         self._on_url = on_url
-        self._replicas = {key: _Replica([*tail]) for key, tail in told.tails.items()}
-        for key, attempt in told.attempts.items():
+        self._replicas = {key: _Replica([*tail]) for key, tail in progress.tails.items()}
+        for key, attempt in progress.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
-        self.last_state = told.state
-        self.began = told.began
+        self.last_state = progress.state
+        self.began = progress.began
         """Epoch seconds of the first state that was not PENDING. None: not yet."""
         self._quiet_since = time.monotonic()
 
@@ -126,6 +126,10 @@ class TaskLog:
     def attempts(self) -> dict[str, int]:
         """The attempt that was told of last by `role/replica`, where that is not the first."""
         return {key: replica.attempt for key, replica in self._replicas.items() if replica.attempt}
+
+    def progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
+        """Return what was logged, without last lines and shown bytes; `cursors` say where the logs continue."""
+        return FollowProgress(cursors, self.last_state, attempts=self.attempts, url=self.url, began=self.began)
 
     def tell(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""

@@ -12,16 +12,16 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch._task.arguments import check_log_roles, check_streams
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
-from airflow_provider_launch._task.handover import FIRE_AFTER_S, Handover
 from airflow_provider_launch._task.lineage import with_parent_run
+from airflow_provider_launch._task.options import check_log_roles, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
+from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
-from airflow_provider_launch.schedulers.api import Capability, Stream
+from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     AppStatusError,
     InvalidAppError,
@@ -38,6 +38,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_launch._task.follow_app import AppFollow
     from airflow_provider_launch.operators.launch import LaunchAppOperator
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
@@ -95,7 +96,7 @@ class OperatorRun:
         op = self._op
         # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
         _ = self._hook.options
-        may_cancel = op.kill_policy == "cancel"
+        may_cancel = op.follow_options.may_cancel
         killer = op._killer = CancelThread(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         try:
             value = work()
@@ -131,18 +132,18 @@ class OperatorRun:
         self._held.check()
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
-        handover = Handover()
+        progress = FollowProgress()
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
-            ended, handover = self._follow_first(handle, is_new=is_new)
+            ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
                 from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
 
                 begin_checkpoint(self._ti)
-                trigger = self._trigger(handle, began, handover, is_new=is_new)
+                trigger = self._trigger(handle, began, progress, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
-        return self._conclude(handle, handover, is_new=is_new)
+        return self._conclude(handle, progress, is_new=is_new)
 
-    def _follow_first(self, handle: str, *, is_new: bool) -> tuple[bool, Handover]:
+    def _follow_first(self, handle: str, *, is_new: bool) -> tuple[bool, FollowProgress]:
         """Follow the app for its first seconds; return whether it has ended, and what was shown.
 
         Most that goes wrong does so at once, and Airflow fails deferred tasks whose triggers fire within seconds.
@@ -153,12 +154,26 @@ class OperatorRun:
             limit_s = conf.getfloat("launch", "defer_after_s", fallback=_DEFER_AFTER_S)
         # Two followers would not agree on which lines of an app that is taken up are old.
         if limit_s <= 0 or (op.logs_from == "now" and not is_new):
-            return False, Handover()
-        from airflow_provider_launch.operators._follow import follow_for
+            return False, FollowProgress()
+        with self._follower(handle, FollowProgress(), is_new=is_new, is_part=True) as follow:
+            response = follow.run(until=time.monotonic() + limit_s)
+            return response is not None, follow.progress
 
-        return follow_for(
-            limit_s, op, self._ti, self._scheduler, handle, is_new=is_new, check=self._held.check,
-        )  # fmt: skip
+    def _follower(self, handle: str, progress: FollowProgress, *, is_new: bool, is_part: bool = False) -> AppFollow:
+        # Not above: the app starts while this is imported.
+        from airflow_provider_launch._task.follow_app import AppFollow
+
+        return AppFollow(
+            self._op,
+            self._ti,
+            self._scheduler,
+            handle,
+            self._op.follow_options,
+            progress,
+            self._held.check,
+            is_new=is_new,
+            is_part=is_part,
+        )
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
@@ -169,9 +184,9 @@ class OperatorRun:
         if not handle:
             raise LaunchError(f"the trigger did not find the app: {text}")
         app_id = parse_app_handle(handle).app_id
-        handover = Handover.from_json(event)
+        progress = FollowProgress.from_json(event)
         # Else the link would be empty when this worker is done.
-        self._op.ui_url = handover.url
+        self._op.ui_url = progress.url
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
         self._held.hold(record)
@@ -188,11 +203,11 @@ class OperatorRun:
         if why == "error":
             self._log.warning("the trigger has given up (%s); following %s here", text, handle)
         lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        return self._conclude(handle, handover if lasts else Handover())
+        return self._conclude(handle, progress if lasts else FollowProgress())
 
-    def _conclude(self, handle: str, handover: Handover, *, is_new: bool = True) -> dict[str, Any]:
+    def _conclude(self, handle: str, progress: FollowProgress, *, is_new: bool = True) -> dict[str, Any]:
         try:
-            value = self._follow(handle, handover, is_new=is_new)
+            value = self._follow(handle, progress, is_new=is_new)
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result not be readable: the next try looks.
             self._held.close(error)
@@ -202,7 +217,7 @@ class OperatorRun:
         self._held.check()
         return value
 
-    def _trigger(self, handle: str, began: float, handover: Handover, *, is_new: bool) -> AppStatusTrigger:
+    def _trigger(self, handle: str, began: float, progress: FollowProgress, *, is_new: bool) -> AppStatusTrigger:
         # Only deferrable tasks need it, and only when they defer.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -210,28 +225,18 @@ class OperatorRun:
         limit = op.execution_timeout
         return AppStatusTrigger(
             handle,
-            launch_conn_id=op.launch_conn_id,
-            poll_interval_s=op.poll_interval_s,
-            unavailable_for_s=op.unavailable_for_s,
-            streams=None if op.streams is None else Stream(op.streams).value,
-            log_roles=None if op.log_roles is None else list(op.log_roles),
-            logs_from=op.logs_from,
-            max_log_bytes=op.max_log_bytes,
             deadline=None if limit is None else began + limit.total_seconds(),
             cancels_at_deadline=op.kill_policy == "cancel",
-            kill_policy=op.kill_policy,
             scheduled=is_new,
             known=not is_new,
-            handover=None if handover == Handover() else handover.to_json(),
+            progress=progress.to_json() or None,
             fire_after_s=conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
+            **op.follow_options.to_json(),
         )
 
     # ---- follow ----------------------------------------------------------------------------------------------
 
-    def _follow(self, handle: str, handover: Handover, *, is_new: bool) -> dict[str, Any]:
-        # Not above: the app starts while this is imported.
-        from airflow_provider_launch.operators._follow import follow
-
+    def _follow(self, handle: str, progress: FollowProgress, *, is_new: bool) -> dict[str, Any]:
         op, app_id = self._op, parse_app_handle(handle).app_id
         results: list[Any] = []
 
@@ -241,16 +246,17 @@ class OperatorRun:
                 with contextlib.suppress(Exception):
                     results.append(self._result(app_id))
 
-        response, tails = follow(
-            op, self._ti, self._scheduler, handle, handover, is_new=is_new, check=self._held.check, on_end=read_result
-        )
+        with self._follower(handle, progress, is_new=is_new) as follow:
+            response = follow.run(on_end=read_result)
+        if response is None:
+            raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
         metrics.count("apps_ended", backend=self._backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._held.succeeded = True
             result = results[0] if results else self._held.retry_while_unavailable(lambda: self._result(app_id))
             return as_xcom(handle, response, result, roles=self._app.roles)
         replica = first_failed(response)
-        error = failure(handle, response, tails)
+        error = failure(handle, response, follow.tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):
             raise AirflowSkipException(str(error)) from error
         raise error

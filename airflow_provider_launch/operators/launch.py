@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
+    from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.schedulers.logs import Stream
     from airflow_provider_launch.specs.roles import AppDef
@@ -111,15 +112,31 @@ class LaunchAppOperator(BaseOperator):
                 _as_app(app)
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch._task.arguments import check_exit_codes, check_following, check_seconds
+        from airflow_provider_launch._task.options import check_exit_codes, check_seconds
 
-        check_following(self)
+        self.follow_options.check()
         for name, seconds in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
             if seconds is not None:
                 check_seconds(name, seconds)
         if self.defer_after_s is not None:
             check_seconds("defer_after_s", self.defer_after_s, may_be_0=True)
         check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
+
+    @property
+    def follow_options(self) -> FollowOptions:
+        """How the app is followed, as far as it is rendered."""
+        from airflow_provider_launch._task.options import FollowOptions
+
+        return FollowOptions(
+            self.launch_conn_id,
+            self.poll_interval_s,
+            self.unavailable_for_s,
+            self.streams,
+            self.log_roles,
+            self.logs_from,
+            self.max_log_bytes,
+            self.kill_policy,
+        )
 
     # ---- templates -------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
-"""One look of an `AppStatusSensor` at its app."""
+"""One run of an `AppStatusSensor`: it follows its app, to its end or for a while."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import PokeReturnValue, conf
@@ -15,21 +15,17 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
-from airflow_provider_launch._task.arguments import check_streams
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
-from airflow_provider_launch._task.follow_app import first_lines, follow_app
-from airflow_provider_launch._task.handover import Handover
-from airflow_provider_launch._task.log_limit import LogLimit
+from airflow_provider_launch._task.follow_app import AppFollow
+from airflow_provider_launch._task.options import check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, handle_of
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
-from airflow_provider_launch._task.task_log import TaskLog
-from airflow_provider_launch.follow import Follower
-from airflow_provider_launch.follow.events import Ended, Event, LogLines, StateChanged, Unreachable
+from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.links.launch import show_ui
-from airflow_provider_launch.schedulers.api import Capability, Stream
+from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
     LaunchError,
@@ -50,13 +46,15 @@ __all__ = ["SensorRun"]
 T = TypeVar("T")
 
 KEY = "launch_sensor"
-# A look of mode "reschedule" ends when no line came for this long after the state was told.
+_KEPT = ("scope", "unreachable_since", "unknown_since")
+"""What is stored beside the progress."""
+# A run in mode "reschedule" ends when no line came for this long after the state was logged.
 _QUIET_S = 0.5
-_LONGEST_LOOK_S = 60.0
+_LONGEST_RUN_S = 60.0
 
 
 class SensorRun:
-    """Follows the app, to its end or for a moment.
+    """Follows the app, to its end or for a while.
 
     Args:
         sensor: what the DAG says, rendered.
@@ -96,18 +94,18 @@ class SensorRun:
     def run(self, context: Context) -> PokeReturnValue:
         """Return done with the XCom, or not done yet; raise when the app did not succeed."""
 
-        def look() -> PokeReturnValue:
-            response, log = self._follow(context)
+        def follow() -> PokeReturnValue:
+            response, tails = self._follow(context)
             self._check()
             if response is None:
                 return PokeReturnValue(is_done=False)
-            return PokeReturnValue(is_done=True, xcom_value=self._outcome(response, log))
+            return PokeReturnValue(is_done=True, xcom_value=self._outcome(response, tails))
 
-        return self._guarded(look)
+        return self._guarded(follow)
 
     def _guarded(self, work: Callable[[], T]) -> T:
         sensor = self._sensor
-        may_cancel = sensor.kill_policy == "cancel"
+        may_cancel = sensor.follow_options.may_cancel
         killer = sensor._killer = CancelThread(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
         killer.app_id = self._app_id
         try:
@@ -130,9 +128,9 @@ class SensorRun:
             event: what `AppStatusTrigger` says.
         """
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
-        handover = Handover.from_json(event)
+        progress = FollowProgress.from_json(event)
         # Else the link would be empty when this worker is done.
-        self._sensor.ui_url = handover.url
+        self._sensor.ui_url = progress.url
         if why == "deadline":
             if self._sensor.kill_policy == "cancel":
                 self.cancel()  # again, in case that of the trigger failed
@@ -143,20 +141,16 @@ class SensorRun:
             raise SchedulerUnavailableError(text)
         if why == "error":
             self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
-        lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        handover = handover if lasts else Handover()
-        log = self._task_log(context, handover, LogLimit(self._sensor.max_log_bytes, handover.told))
+        log_lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
+        # Where the log of the trigger is lost, all of it is shown.
+        progress = progress if log_lasts else FollowProgress()
 
         def follow() -> dict[str, Any]:
-            places = dict(handover.places)
-            interval_s, known = self._sensor.follow_interval_s, bool(handover.state)
-            # A trigger that has told a state has begun the log; and where its log is lost all of it is shown.
-            is_first = lasts and not places and not known
-            with self._follower(places, interval_s, is_first=is_first, known=known) as follower:
-                response = follow_app(follower, log, self._check, until=time.monotonic() + self._sensor.timeout)
+            with self._app_follow(context, progress, skips_old=log_lasts and not progress.cursors) as app:
+                response = app.run(until=time.monotonic() + self._sensor.timeout)
             if response is None:
                 raise AirflowSensorTimeout(f"app {self._app_id} has not ended within {self._sensor.timeout:g} s")
-            return self._outcome(response, log)
+            return self._outcome(response, app.tails)
 
         return self._guarded(follow)
 
@@ -173,130 +167,103 @@ class SensorRun:
         """Free the client."""
         self._hook.close()
 
-    def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
+    def _follow(self, context: Context) -> tuple[DescribeAppResponse | None, Mapping[str, Sequence[str]]]:
         if self._sensor.mode == "reschedule":
-            return self._glance(context)
-        log = self._task_log(context, Handover(), LogLimit(self._sensor.max_log_bytes))
-        with self._follower({}, self._sensor.follow_interval_s) as follower:
-            try:
-                return follow_app(follower, log, self._check, until=time.monotonic() + self._sensor.timeout), log
-            finally:
-                with contextlib.suppress(Exception):
-                    log.finish()
+            return self._follow_for_a_while(context)
+        with self._app_follow(context, FollowProgress()) as app:
+            return app.run(until=time.monotonic() + self._sensor.timeout), app.tails
 
-    def _glance(self, context: Context) -> tuple[DescribeAppResponse | None, TaskLog]:
-        memory = self._remembered(context)
-        told = Handover.from_json({**memory, "tails": unpack(memory.get("tails"))})
-        self._sensor.ui_url = told.url
-        log = self._task_log(context, told)
-        limit = LogLimit(self._sensor.max_log_bytes, told.told)
-        response: DescribeAppResponse | None = None
-        known = bool(log.last_state)
-        with self._follower(unpack(memory.get("cursors")), None, is_first=not known, known=known) as follower:
-            moment = _QuietPeriod()
-            for event in follower:
-                self._check()
+    def _follow_for_a_while(self, context: Context) -> tuple[DescribeAppResponse | None, Mapping[str, Sequence[str]]]:
+        """Show the state and the new lines, and store how far that came."""
+        stored = self._stored(context)
+        progress = FollowProgress.from_json({**stored, "tails": unpack(stored.get("tails"))})
+        self._sensor.ui_url = progress.url
+        quiet = _QuietPeriod()
+        with self._app_follow(context, progress, is_part=True) as app:
+
+            def is_over(event: Event) -> bool:
                 if isinstance(event, Unreachable):
-                    self._bear_outage(memory, event)
-                # A log that fails must not change how the task ends.
-                with contextlib.suppress(Exception):
-                    log.tell(first_lines(event, limit, follower, log) if isinstance(event, LogLines) else event)
-                if isinstance(event, Ended):
-                    response = event.response
-                if response is not None or (moment.is_over(event) and not follower.is_skipping):
-                    break
-            places = follower.cursors
-            seen = follower.response
-        if moment.is_state_known:
-            memory.pop("unreachable_since", None)
-            self._bear_unknown(memory, seen)
-        if response is None:
-            self._remember(context, memory, places, log, limit)
-        elif limit.max_bytes is not None:
-            log = self._tell_last_lines(context, places, limit, log)
-        return response, log
+                    self._check_outage_limit(stored, event)
+                return quiet.is_over(event) and not app.is_skipping
 
-    def _remembered(self, context: Context) -> dict[str, Any]:
-        """Return what the last look of this try has kept."""
+            response = app.run(is_over=is_over)
+            progress = app.progress
+        if quiet.is_state_known:
+            stored.pop("unreachable_since", None)
+            self._check_unknown_limit(stored, app.response)
+        if response is None:
+            self._store(context, stored, progress)
+        elif self._sensor.max_log_bytes is not None:
+            # The last lines, which no run has shown.
+            with self._app_follow(context, progress) as rest:
+                rest.run()
+                return response, rest.tails
+        return response, app.tails
+
+    def _stored(self, context: Context) -> dict[str, Any]:
+        """Return what the last run of this try has stored."""
         store = context.get("task_state_store")
-        # A new try has a new log, which begins at the start; the same try goes on in the same file.
+        # A new try has a new log, which begins at the start; the same try continues in the same file.
         scope = [self._handle, context["ti"].try_number]
         stored: object = None if store is None else store.get(KEY, None)
         return dict(stored) if isinstance(stored, dict) and stored.get("scope") == scope else {"scope": scope}
 
-    def _remember(
-        self, context: Context, memory: dict[str, Any], places: dict[str, Any], log: TaskLog, limit: LogLimit
-    ) -> None:
-        memory |= {"state": log.last_state, "attempts": log.attempts, "url": log.url, "began": log.began}
-        if limit.max_bytes is not None:
-            memory["told"] = limit.told
-        packed = pack(places)
-        if len(packed) <= MAX_PACKED:
-            memory["cursors"] = packed
-        else:
+    def _store(self, context: Context, stored: dict[str, Any], progress: FollowProgress) -> None:
+        kept: dict[str, Any] = {name: stored[name] for name in _KEPT if name in stored}
+        kept |= progress.to_json()
+        size = len(kept.get("cursors", ""))
+        if size > MAX_PACKED:
+            del kept["cursors"]
+            size = 0
             self._sensor.log.warning("the app has too many replicas for the state store: lines may be shown twice")
-        tails = pack(log.masked_tails())
-        memory["tails"] = tails if len(packed) + len(tails) <= MAX_PACKED else None
+        tails = pack(progress.tails)
+        kept["tails"] = tails if size + len(tails) <= MAX_PACKED else None
         store = context.get("task_state_store")
         if store is not None:
-            store.set(KEY, memory)
+            store.set(KEY, kept)
 
-    def _tell_last_lines(self, context: Context, places: dict[str, Any], limit: LogLimit, first: TaskLog) -> TaskLog:
-        """Read what no look has shown, and show its last lines."""
-        told = Handover({}, first.last_state, first.tails, {}, first.attempts, first.url, first.began)
-        log = self._task_log(context, told, LogLimit(limit.max_bytes, limit.told))
-        with self._follower(places, None, is_first=False) as follower:
-            follow_app(follower, log, self._check)
-        return log
-
-    def _task_log(self, context: Context, told: Handover, limit: LogLimit | None = None) -> TaskLog:
+    def _app_follow(
+        self, context: Context, progress: FollowProgress, *, skips_old: bool = True, is_part: bool = False
+    ) -> AppFollow:
+        """Return what follows the app from where an earlier part of the task has stopped."""
         sensor = self._sensor
-        return TaskLog(
-            sensor.log,
-            self._app_id,
-            told,
-            on_url=lambda url: show_ui(sensor, context["ti"], url),
-            limit=limit,
+        is_known = bool(progress.state)
+        options = dataclasses.replace(
+            sensor.follow_options,
+            # Only the first part skips; replicas which appear later are shown whole.
+            logs_from=sensor.logs_from if skips_old and not is_known else "start",
+            poll_interval_s=None if is_part else sensor.follow_interval_s,
+        )
+        return AppFollow(
+            sensor,
+            context["ti"],
+            self._scheduler,
+            self._handle,
+            options,
+            progress,
+            self._check,
+            is_known=is_known,
+            is_part=is_part,
         )
 
-    def _bear_outage(self, memory: dict[str, Any], event: Unreachable) -> None:
-        since = memory.setdefault("unreachable_since", time.time())
+    def _check_outage_limit(self, stored: dict[str, Any], event: Unreachable) -> None:
+        since = stored.setdefault("unreachable_since", time.time())
         if time.time() - since >= self._sensor.unavailable_for_s:
             raise SchedulerUnavailableError(str(event.error)) from event.error
 
-    def _bear_unknown(self, memory: dict[str, Any], seen: DescribeAppResponse | None) -> None:
-        """A follower gives up by itself, but each look has another one."""
+    def _check_unknown_limit(self, stored: dict[str, Any], seen: DescribeAppResponse | None) -> None:
+        """Fail when the state stays UNKNOWN: a follower does so by itself, but each run has another one."""
         if seen is None or seen.state != AppState.UNKNOWN:
-            memory.pop("unknown_since", None)
+            stored.pop("unknown_since", None)
             return
-        since = memory.setdefault("unknown_since", time.time())
+        since = stored.setdefault("unknown_since", time.time())
         if time.time() - since >= min(UNKNOWN_S, self._sensor.unavailable_for_s):
             raise UnknownOutcomeError(f"how {self._handle!r} ended cannot be known: {seen.msg}")
 
-    def _follower(
-        self, cursors: dict[str, Any], interval_s: float | None, *, is_first: bool = True, known: bool = False
-    ) -> Follower:
-        sensor = self._sensor
-        return Follower(
-            self._scheduler,
-            self._app_id,
-            app_handle=self._handle,
-            poll_interval_s=interval_s,
-            unavailable_for_s=sensor.unavailable_for_s,
-            log_roles=sensor.log_roles,
-            logs=sensor.log_roles is None or len(sensor.log_roles) > 0,
-            streams=None if sensor.streams is None else Stream(sensor.streams),
-            cursors=cursors,
-            # Only the first look skips; replicas which appear later are shown whole.
-            logs_from=sensor.logs_from if is_first else "start",
-            log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
-            known=known,
-        )
-
-    def _outcome(self, response: DescribeAppResponse, log: TaskLog) -> dict[str, Any]:
+    def _outcome(self, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if response.state == AppState.SUCCEEDED:
             return as_xcom(self._handle, response, self._result())
-        error = failure(self._handle, response, log.tails)
+        error = failure(self._handle, response, tails)
         # Another try would find the same end; for `soft_fail` this is the error that Airflow turns into a skip.
         raise AirflowFailException(str(error)) from error
 
@@ -321,7 +288,7 @@ class _QuietPeriod:
     def __init__(self) -> None:
         self.is_state_known = False
         self._is_told = self._has_ended = False
-        self._ends = time.monotonic() + _LONGEST_LOOK_S
+        self._ends = time.monotonic() + _LONGEST_RUN_S
         self._last_line = time.monotonic()
 
     def is_over(self, event: Event) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
+    from airflow_provider_launch._task.options import FollowOptions
 
 # The core is imported where it is used: each parse of each DAG file pays for what is imported here.
 
@@ -94,10 +95,9 @@ class AppStatusSensor(BaseSensorOperator):
             self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch._task.arguments import check_following
         from airflow_provider_launch.specs.errors import InvalidAppError
 
-        check_following(self)
+        self.follow_options.check()
         if not self.deferrable and self.mode == "reschedule" and self.poke_interval < _MIN_RESCHEDULE_S:
             raise InvalidAppError(
                 f"poke_interval={self.poke_interval:g} is too short for mode 'reschedule': Airflow then loses track of "
@@ -112,8 +112,8 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow.sdk.exceptions import TaskDeferred
 
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch._task.handover import FIRE_AFTER_S
         from airflow_provider_launch._task.outcome import handle_of
+        from airflow_provider_launch._task.progress import FIRE_AFTER_S
         from airflow_provider_launch.sensors._run import SensorRun
         from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
@@ -171,19 +171,28 @@ class AppStatusSensor(BaseSensorOperator):
                 raise AirflowSkipException(str(error)) from error
             raise
 
+    @property
+    def follow_options(self) -> FollowOptions:
+        """How the app is followed, as far as it is rendered."""
+        from airflow_provider_launch._task.options import FollowOptions
+
+        return FollowOptions(
+            self.launch_conn_id,
+            self.follow_interval_s,
+            self.unavailable_for_s,
+            self.streams,
+            self.log_roles,
+            self.logs_from,
+            self.max_log_bytes,
+            self.kill_policy,
+        )
+
     def _trigger_kwargs(self, handle: str | list[str]) -> dict[str, Any]:
         return {
             "handle": handle,
-            "launch_conn_id": self.launch_conn_id,
-            "poll_interval_s": self.follow_interval_s,
-            "unavailable_for_s": self.unavailable_for_s,
-            "streams": self.streams,
-            "log_roles": None if self.log_roles is None else list(self.log_roles),
-            "logs_from": self.logs_from,
-            "max_log_bytes": self.max_log_bytes,
             "timeout_s": float(self.timeout),
             "cancels_at_deadline": self.kill_policy == "cancel",
-            "kill_policy": self.kill_policy,
+            **self.follow_options.to_json(),
         }
 
     def poke(self, context: Context) -> PokeReturnValue:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch._task.handover import Handover
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
-from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.feed import Feed
@@ -35,9 +34,6 @@ __all__ = ["TriggerRun", "is_of_user"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
-_STATE_KEY, _DEADLINE_KEY, _TOLD_KEY, _SAID_KEY = "*", "#", "%", "+"
-"""Beside the places of `role/replica`: the state that was told last, until when a trigger waits that was started anew,
-how much was shown where there is a limit, and what else was said."""
 # Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
@@ -73,7 +69,7 @@ class TriggerRun:
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._watch = StateTracker(
-            handle, unavailable_for_s=trigger.unavailable_for_s, known=trigger.known or trigger.scheduled
+            handle, unavailable_for_s=trigger.options.unavailable_for_s, known=trigger.known or trigger.scheduled
         )
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
@@ -87,39 +83,34 @@ class TriggerRun:
     async def prepare(self) -> None:
         """Find out where an earlier trigger has left off."""
         trigger = self._trigger
-        given = Handover.from_json(trigger.handover or {})
-        places = await self._checkpoint.load() or dict(given.places)
-        state = str(places.pop(_STATE_KEY, given.state) or "")
-        kept = places.pop(_DEADLINE_KEY, None)
-        self._deadline = self._deadline_of(kept)
-        told = places.pop(_TOLD_KEY, given.told)
-        stored = places.pop(_SAID_KEY, None)
-        said = Handover.from_json(stored) if isinstance(stored, Mapping) else given
-        if trigger.max_log_bytes is not None:
-            self._limit = LogLimit(trigger.max_log_bytes, told)
+        # What an earlier trigger of this try has stored is newer than what the worker gave.
+        progress = await self._checkpoint.load() or FollowProgress.from_json(trigger.progress or {})
+        self._deadline = self._deadline_of(progress.deadline)
+        if trigger.options.max_log_bytes is not None:
+            self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
-        said = dataclasses.replace(said, state=state)
-        self._task_log = TaskLog(log, self._app_id, said, on_url=self._show_url)
+        self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_url)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
             self._task_log,
             # The supervisor finds the task's log by what is in the context.
             contextvars.copy_context(),
-            cursors=places,
-            streams=None if trigger.streams is None else Stream(trigger.streams),
-            from_now=trigger.logs_from == "now",
+            cursors=progress.cursors,
+            streams=trigger.options.stream,
+            from_now=trigger.options.logs_from == "now",
             limit=self._limit,
         )
         # A duration that has begun is kept at once: a trigger that is killed says no last words.
-        self._saved = None if trigger.timeout_s is not None and kept is None else self._feed.checkpoint
+        is_new_deadline = trigger.timeout_s is not None and progress.deadline is None
+        self._saved = None if is_new_deadline else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
 
     def begin(self) -> None:
         """Follow the app until `stop`."""
         self._hub.pump.add(self._feed)
-        self._shared.poller.subscribe(self._app_id, self._hear, self._trigger.poll_interval_s)
+        self._shared.poller.subscribe(self._app_id, self._hear, self._trigger.options.poll_interval_s)
         self._hub.ticker.add(self, self._loop)
         self._await_deadline()
 
@@ -137,7 +128,7 @@ class TriggerRun:
             return "deadline", await self._end_at_deadline()
         if self._feed.checkpoint is not self._saved:
             self._saved = self._feed.checkpoint
-            await self._checkpoint.save(self._with_state(self._saved))
+            await self._checkpoint.save(self._progress(self._saved))
         if self._ui_url != self._linked:
             self._linked = self._ui_url
             await show_ui_from_trigger(self._trigger.task_instance, self._linked)
@@ -150,7 +141,7 @@ class TriggerRun:
             self._asleep.set_result(None)
         return self._asleep
 
-    async def finish(self) -> Handover:
+    async def finish(self) -> FollowProgress:
         """Return what the worker goes on from, when all that was shown has reached the log."""
         self._unsubscribe()
         places = await asyncio.to_thread(self._hub.pump.remove, self._feed)
@@ -158,16 +149,17 @@ class TriggerRun:
         deadline = self._loop.time() + _DRAIN_S
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_STEP_S)
-        await self._checkpoint.save(self._with_state(places))
-        told = self._task_log
-        return Handover(places, told.last_state, self._tails(), self._limit.told, told.attempts, told.url, told.began)
+        progress = self._progress(places)
+        await self._checkpoint.save(progress)
+        return dataclasses.replace(progress, tails=self._tails())
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""
         places = self.stop()
         if not is_of_user(error):
-            full = self._with_state(places, tails=True)
-            await self._checkpoint.save_at_last(full if self._checkpoint.fits(full) else self._with_state(places))
+            progress = self._progress(places)
+            full = dataclasses.replace(progress, tails=self._task_log.masked_tails())
+            await self._checkpoint.save_on_shutdown(full if self._checkpoint.fits(full) else progress)
 
     def stop(self) -> dict[str, Any]:
         """Follow no more, and return where to go on; may be repeated."""
@@ -238,20 +230,9 @@ class TriggerRun:
             return f"the time is over, but app {self._app_id} could not be cancelled: {error}"
         return f"the time is over; app {self._app_id} is cancelled"
 
-    def _with_state(self, places: Mapping[str, Any], *, tails: bool = False) -> dict[str, Any]:
-        log = self._task_log
-        said = {
-            "attempts": log.attempts,
-            "url": log.url,
-            "began": log.began,
-            "tails": log.masked_tails() if tails else {},
-        }
-        kept: dict[str, Any] = {_STATE_KEY: log.last_state, _DEADLINE_KEY: self._deadline}
-        if said["attempts"] or said["url"] or said["tails"]:
-            kept[_SAID_KEY] = said
-        if self._limit.max_bytes is not None:
-            kept[_TOLD_KEY] = self._limit.told
-        return {**places, **kept}
+    def _progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
+        progress = self._task_log.progress(cursors)
+        return dataclasses.replace(progress, shown_bytes=self._limit.shown_bytes, deadline=self._deadline)
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 
@@ -265,7 +246,7 @@ class TriggerRun:
                 self._want(response, existing=before is None and not self._trigger.scheduled)
                 # Who knows the app has compared.
                 if before is None and not (self._trigger.known or self._trigger.scheduled):
-                    gap = gap_of_unknown_roles(self._trigger.log_roles, response)
+                    gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
                     learned.events += [gap] if gap else []
             if learned.events:
                 self._feed.reader.hurry()
@@ -281,7 +262,7 @@ class TriggerRun:
         self._error = self._error or learned.error
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
-        shown = self._trigger.log_roles
+        shown = self._trigger.options.log_roles
         replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
         replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
         if self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.triggers.pipe import comms_bytes_unread
-
-if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.api import JsonValue
 
 __all__ = ["Checkpoint", "begin_checkpoint"]
 
-_LAST_WORDS_S = 8.0
+_SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
 
 
@@ -31,7 +28,7 @@ def _key(try_number: int) -> str:
 
 
 class Checkpoint:
-    """The places of one try of one task.
+    """The progress of one try of one task.
 
     Args:
         task_instance: as the triggerer gives it; None (in `dag.test()`): nothing is kept.
@@ -47,25 +44,26 @@ class Checkpoint:
         names = ("dag_id", "task_id", "run_id", "map_index")
         return {**{name: getattr(self._ti, name) for name in names}, "key": _key(self._ti.try_number)}
 
-    async def load(self) -> dict[str, JsonValue]:
-        """Return what an earlier trigger of this try has kept; empty: nothing."""
+    async def load(self) -> FollowProgress | None:
+        """Return what an earlier trigger of this try has stored; None: nothing."""
         if self._ti is None:
-            return {}
+            return None
         from airflow.sdk.bases.xcom import BaseXCom
 
         # Lines shown twice are better than a task that fails for want of a cursor.
         with contextlib.suppress(Exception):
             self._saved = str(await BaseXCom.aget_one(**self._where()) or "")
-        return unpack(self._saved)
+        stored = unpack(self._saved)
+        return FollowProgress.from_json(stored) if stored else None
 
     @staticmethod
-    def fits(places: Mapping[str, JsonValue]) -> bool:
-        """Tell whether the places can be kept."""
-        return len(pack(places)) <= MAX_PACKED
+    def fits(progress: FollowProgress) -> bool:
+        """Whether the progress is small enough to be stored."""
+        return len(pack(progress.to_json())) <= MAX_PACKED
 
-    async def save(self, places: Mapping[str, JsonValue]) -> None:
-        """Keep the places; a failure only means that lines may be shown twice after a crash."""
-        packed = pack(places)
+    async def save(self, progress: FollowProgress) -> None:
+        """Store the progress; a failure only means that lines may be shown twice after a crash."""
+        packed = pack(progress.to_json())
         if self._ti is None or packed == self._saved or len(packed) > MAX_PACKED:
             return
         from airflow.sdk.bases.xcom import BaseXCom
@@ -74,18 +72,18 @@ class Checkpoint:
             await BaseXCom.aset(value=packed, **self._where())
             self._saved = packed
 
-    async def save_at_last(self, places: Mapping[str, JsonValue]) -> None:
-        """Keep the places while the triggerer goes down: answers do not come any more, requests still count."""
-        saving = asyncio.ensure_future(self.save(places))
+    async def save_on_shutdown(self, progress: FollowProgress) -> None:
+        """Store the progress during triggerer shutdown: replies are not delivered any more, requests are processed."""
+        saving = asyncio.ensure_future(self.save(progress))
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LAST_WORDS_S
+        deadline = loop.time() + _SHUTDOWN_SAVE_S
         while loop.time() < deadline:
             # The second cancellation is the same end; what is being sent is worth the moment.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(_STEP_S)
             if saving.cancelled():
                 # The end takes all tasks, this one too, perhaps before it has sent anything; twice is no harm.
-                saving = asyncio.ensure_future(self.save(places))
+                saving = asyncio.ensure_future(self.save(progress))
             elif saving.done() or not comms_bytes_unread():
                 break
         saving.cancel()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.options import FollowOptions, check_streams
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
 
@@ -33,65 +34,44 @@ class AppStatusTrigger(BaseTrigger):
     All triggers of a process share one status request per connection and interval, and one log pump. The worker that
     goes on asks the scheduler itself how the app ended, and writes the lines which were not shown here.
 
-    The event is plain JSON: `{handle, why, text}` and a `Handover`. `why` is "ended", "deadline", "unreachable" or
-    "error", which the worker then meets itself.
+    The event is plain JSON: `{handle, why, text}` and a `FollowProgress`. `why` is "ended", "deadline", "unreachable"
+    or "error", which the worker then meets itself.
 
     Args:
         handle: `backend://connection/app_id`, or `[task id, XCom key]` of where it stands.
-        launch_conn_id: the connection. None: the one that the handle names.
-        poll_interval_s: seconds between two looks at the state. None: what suits the scheduler.
-        unavailable_for_s: how long a scheduler out of reach is borne.
-        streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
-        log_roles: whose lines are shown. None: all roles; empty: no lines.
-        logs_from: "start", or "now": without what was written before; replicas with a place go on from there.
-        max_log_bytes: half of it is shown of each replica here; the last lines are shown by the worker. None: all.
         deadline: epoch seconds after which the waiting ends. None: never.
         timeout_s: the same, counted from the start of the trigger.
         cancels_at_deadline: whether that happens, or the app is left alone.
-        kill_policy: "cancel", or "leave": what happens to the app when a user ends the task.
         scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
-        handover: what an earlier follower of the task leaves.
+        progress: what an earlier follower of the task leaves: `FollowProgress` as JSON.
         fire_after_s: the event comes no earlier than this after the start of the trigger. A task that goes on before
             Airflow's scheduler knows that its worker has left is failed by it.
+        options: those of `FollowOptions`, by name.
     """
 
     def __init__(
         self,
         handle: str | Sequence[str],
         *,
-        launch_conn_id: str | None = None,
-        poll_interval_s: float | None = None,
-        unavailable_for_s: float = 600.0,
-        streams: str | None = None,
-        log_roles: Sequence[str] | None = None,
-        logs_from: str = "start",
-        max_log_bytes: int | None = None,
         deadline: float | None = None,
         timeout_s: float | None = None,
         cancels_at_deadline: bool = True,
-        kill_policy: str = "cancel",
         scheduled: bool = False,
         known: bool = False,
-        handover: Mapping[str, Any] | None = None,
+        progress: Mapping[str, Any] | None = None,
         fire_after_s: float = 0,
+        **options: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.handle = handle
-        self.launch_conn_id = launch_conn_id
-        self.poll_interval_s = poll_interval_s
-        self.unavailable_for_s = unavailable_for_s
-        self.streams = streams
-        self.log_roles = log_roles
-        self.logs_from = logs_from
-        self.max_log_bytes = max_log_bytes
+        self.options = FollowOptions(**options)
         self.deadline = deadline
         self.timeout_s = timeout_s
         self.cancels_at_deadline = cancels_at_deadline
-        self.kill_policy = kill_policy
         self.scheduled = scheduled
         self.known = known
-        self.handover = handover
+        self.progress = progress
         self.fire_after_s = fire_after_s
         self._fired = False
         self._resolved = ""
@@ -103,10 +83,10 @@ class AppStatusTrigger(BaseTrigger):
 
         What has its default is left out, so that a triggerer of an older version takes all that it knows.
         """
-        parameters = inspect.signature(type(self)).parameters.values()
-        kwargs = {each.name: getattr(self, each.name) for each in parameters}
-        changed = {each.name: kwargs[each.name] for each in parameters if kwargs[each.name] != each.default}
-        return f"{type(self).__module__}.{type(self).__qualname__}", changed
+        own = [each for each in inspect.signature(type(self)).parameters.values() if each.name != "options"]
+        kwargs = {each.name: getattr(self, each.name) for each in own}
+        changed = {each.name: kwargs[each.name] for each in own if kwargs[each.name] != each.default}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**changed, **self.options.to_json()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
@@ -147,7 +127,7 @@ class AppStatusTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the app when a user has ended the task; called also when nobody has."""
-        if self.kill_policy != "cancel":
+        if not self.options.may_cancel:
             return
         # A trigger may be ended before it has begun.
         self._resolved = self._resolved or await self._handle()
@@ -158,13 +138,13 @@ class AppStatusTrigger(BaseTrigger):
 
         Airflow does so each second; with fifty tasks ended at once one second is too short.
         """
-        if self._fired or self.kill_policy != "cancel":
+        if self._fired or not self.options.may_cancel:
             return
         if self._ending is None:
             from airflow_provider_launch.triggers.hub import hub
 
             self._ending = hub().kills.end(
-                self._resolved, self.launch_conn_id, self.task_instance, self.log, shared=self._shared
+                self._resolved, self.options.launch_conn_id, self.task_instance, self.log, shared=self._shared
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LEAVE_S
@@ -178,19 +158,18 @@ class AppStatusTrigger(BaseTrigger):
 
     async def _join(self) -> TriggerRun:
         """Find the app, and what the triggers of its connection share."""
-        from airflow_provider_launch._task.arguments import check_streams
         from airflow_provider_launch.triggers._run import TriggerRun
         from airflow_provider_launch.triggers.hub import hub
 
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
-        conn_id = self.launch_conn_id or parsed.session_name
+        conn_id = self.options.launch_conn_id or parsed.session_name
         # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
         shared = await asyncio.to_thread(hub().join, conn_id)
         try:
             if shared.options.backend != parsed.scheduler_backend:
                 raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")  # noqa: TRY301 - what is joined is left
-            check_streams(shared.scheduler, self.streams)
+            check_streams(shared.scheduler, self.options.streams)
         except InvalidAppError:
             await asyncio.to_thread(hub().leave, shared)
             raise
@@ -214,8 +193,8 @@ class AppStatusTrigger(BaseTrigger):
             raise InvalidAppError(f"XCom {key!r} of task {task_id!r} holds no handle of an app")
         return handle
 
-    def _event(self, why: str, text: str, handover: Handover | None = None) -> dict[str, Any]:
-        return {"handle": self._resolved, "why": why, "text": text, **(handover or Handover()).to_json()}
+    def _event(self, why: str, text: str, progress: FollowProgress | None = None) -> dict[str, Any]:
+        return {"handle": self._resolved, "why": why, "text": text, **(progress or FollowProgress()).to_json()}
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 

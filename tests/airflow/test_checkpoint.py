@@ -17,6 +17,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import _RequestFrame
 
 from airflow_provider_launch._task.cursors import unpack
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 
 TRIGGERS = 20
@@ -38,7 +39,7 @@ class SlowSupervisor:
                     body += file.raw.read(length - len(body))  # type: ignore[attr-defined]
                 request = msgspec.msgpack.decode(body, type=_RequestFrame).body
                 assert request is not None
-                self.places[request["run_id"]] = unpack(request["value"])["main/0"]
+                self.places[request["run_id"]] = FollowProgress.from_json(unpack(request["value"])).cursors["main/0"]
                 time.sleep(0.02)
 
 
@@ -46,10 +47,10 @@ async def _trigger(number: int) -> None:
     ti = SimpleNamespace(dag_id="d", task_id="t", run_id=str(number), map_index=-1, try_number=1)
     checkpoint = Checkpoint(ti)
     try:
-        await checkpoint.save({"main/0": "first"})
+        await checkpoint.save(FollowProgress({"main/0": "first"}))
         raise AssertionError("nobody answers")
     except asyncio.CancelledError:
-        await checkpoint.save_at_last({"main/0": "last"})
+        await checkpoint.save_on_shutdown(FollowProgress({"main/0": "last"}))
         raise
 
 

@@ -16,6 +16,7 @@ import pytest
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.serde import deserialize
 
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
@@ -165,46 +166,46 @@ def test_the_end_of_the_triggerer_cancels_nothing(monkeypatch: pytest.MonkeyPatc
 def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the next trigger would show all lines since the last checkpoint once more."""
     noting = threading.Event()
-    kept: list[dict[str, Any]] = []
+    kept: list[FollowProgress] = []
 
-    async def slowly(_self: Checkpoint, _places: Any) -> None:
+    async def slowly(_self: Checkpoint, _progress: Any) -> None:
         noting.set()
         await asyncio.sleep(60)
 
-    async def at_last(_self: Checkpoint, places: Any) -> None:
-        kept.append(dict(places))
+    async def at_last(_self: Checkpoint, progress: FollowProgress) -> None:
+        kept.append(progress)
 
     def during(cancel: Callable[[int, str | None], None]) -> None:
         assert noting.wait(30)
         cancel(0, None)
 
     monkeypatch.setattr(Checkpoint, "save", slowly)
-    monkeypatch.setattr(Checkpoint, "save_at_last", at_last)
+    monkeypatch.setattr(Checkpoint, "save_on_shutdown", at_last)
 
     assert run_triggers(AppStatusTrigger(launched(WAIT)), during=during) == [[]]
     assert kept
-    assert "worker/0" in kept[0]
+    assert "worker/0" in kept[0].cursors
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def store(monkeypatch: pytest.MonkeyPatch) -> list[FollowProgress]:
     """What triggers have kept, of which the next one finds the last; nothing is kept at the end, as after SIGKILL."""
-    kept: list[dict[str, Any]] = []
+    kept: list[FollowProgress] = []
 
-    async def save(_self: Checkpoint, places: Any) -> None:
-        kept.append(dict(places))
+    async def save(_self: Checkpoint, progress: FollowProgress) -> None:
+        kept.append(FollowProgress.from_json(json.loads(json.dumps(progress.to_json()))))
 
-    async def load(_self: Checkpoint) -> dict[str, Any]:
-        return dict(kept[-1]) if kept else {}
+    async def load(_self: Checkpoint) -> FollowProgress | None:
+        return kept[-1] if kept else None
 
-    async def killed(_self: Checkpoint, _places: Any) -> None: ...
+    async def killed(_self: Checkpoint, _progress: Any) -> None: ...
 
-    for name, how in {"save": save, "load": load, "save_at_last": killed}.items():
+    for name, how in {"save": save, "load": load, "save_on_shutdown": killed}.items():
         monkeypatch.setattr(Checkpoint, name, how)
     return kept
 
 
-def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: list[dict[str, Any]]) -> None:
+def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: list[FollowProgress]) -> None:
     handle = launched("sleep 30", grace_s=1)
     kwargs = {"timeout_s": 4.0, "log_roles": [], "cancels_at_deadline": False}
     began = time.monotonic()
@@ -216,16 +217,16 @@ def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: l
 
 
 def test_what_was_said_is_not_said_again_by_another_trigger(
-    store: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    store: list[FollowProgress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its last words stand in the error, whoever has shown them."""
     script = "echo try $LAUNCH_ATTEMPT; [ $LAUNCH_ATTEMPT = 1 ] && sleep 3; exit 3"
     handle = launched(script, max_retries=1)
 
-    async def at_last(self: Checkpoint, places: Any) -> None:
-        await self.save(places)
+    async def at_last(self: Checkpoint, progress: FollowProgress) -> None:
+        await self.save(progress)
 
-    monkeypatch.setattr(Checkpoint, "save_at_last", at_last)
+    monkeypatch.setattr(Checkpoint, "save_on_shutdown", at_last)
     with logged() as lines:
         assert run_trigger(AppStatusTrigger(handle), cancel_after=2.0) == []
         (event,) = run_trigger(AppStatusTrigger(handle))
@@ -238,7 +239,7 @@ def test_what_was_said_is_not_said_again_by_another_trigger(
 def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
 
-    async def fails(_self: Checkpoint, _places: Any) -> None:
+    async def fails(_self: Checkpoint, _progress: Any) -> None:
         raise RuntimeError("no room for a place")
 
     monkeypatch.setattr(Checkpoint, "save", fails)

@@ -70,7 +70,7 @@ def test_without_a_limit_all_is_shown() -> None:
 def test_the_next_part_of_a_task_goes_on_counting() -> None:
     first = LogLimit(20)
     assert first.admit("r/0", [line("123456789\n")]) == 1
-    assert LogLimit(20, first.told).admit("r/0", [line("1\n")]) == 0
+    assert LogLimit(20, first.shown_bytes).admit("r/0", [line("1\n")]) == 0
     assert LogLimit(20, {"r/0": "nonsense"}).admit("r/0", [line("1\n")]) == 1
 
 

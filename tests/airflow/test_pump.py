@@ -207,7 +207,7 @@ def test_beyond_its_limit_a_replica_is_left_to_the_worker(engine, feeds) -> None
 
     assert log.lines[:-1] == [f"{number}\n" for number in range(1, 37)]
     assert engine.log_calls <= reads + 1
-    again, shown, _ = feeds("flood", places, LogLimit(200, limit.told))
+    again, shown, _ = feeds("flood", places, LogLimit(200, limit.shown_bytes))
     pump.add(again)
     time.sleep(0.5)
     assert shown.lines == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch._task import task_log
-from airflow_provider_launch._task.handover import Handover
+from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog, duration
 from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
@@ -104,7 +104,7 @@ def written(caplog: pytest.LogCaptureFixture) -> Any:
 
 @pytest.fixture
 def log() -> TaskLog:
-    return TaskLog(logging.getLogger("app"), "x", Handover())
+    return TaskLog(logging.getLogger("app"), "x", FollowProgress())
 
 
 RUNNING = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppState.PENDING)
@@ -143,7 +143,7 @@ def test_an_app_that_never_ran_is_not_said_to_run(log: TaskLog, written: Any) ->
 
 def test_what_was_written_is_not_written_again_by_the_next_one(written: Any) -> None:
     ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0,))
-    log = TaskLog(logging.getLogger("app"), "x", Handover(state="SUCCEEDED"))
+    log = TaskLog(logging.getLogger("app"), "x", FollowProgress(state="SUCCEEDED"))
     log.tell(StateChanged(None, AppState.SUCCEEDED, ended))
     log.tell(Ended(ended, {}))
 

@@ -1,0 +1,140 @@
+"""How a task follows its app: arguments that operator, sensor and trigger share, checked when the DAG is parsed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from airflow_provider_launch._task.log_limit import check_max_log_bytes
+from airflow_provider_launch.schedulers.logs import Stream
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["FollowOptions", "check_exit_codes", "check_log_roles", "check_seconds", "check_streams"]
+
+_STREAMS = ("stdout", "stderr", "combined")
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """How a task follows its app. Operator, sensor and trigger document each of them."""
+
+    launch_conn_id: str | None = None
+    """None: the connection that the handle names."""
+    poll_interval_s: float | None = None
+    """Seconds between status polls. None: the scheduler's default."""
+    unavailable_for_s: float = 600.0
+    """Seconds to keep retrying while the scheduler is unreachable."""
+    streams: str | None = None
+    """"stdout", "stderr" or "combined". None: all that the scheduler has."""
+    log_roles: Sequence[str] | None = None
+    """Whose lines are shown. None: all roles; empty: no lines."""
+    logs_from: str = "start"
+    """"start", or "now": without what was written before."""
+    max_log_bytes: int | None = None
+    """Log bytes shown per replica: the first and the last half of it. None: all."""
+    kill_policy: str = "cancel"
+    """"cancel", or "leave": what happens to the app when a user ends the task."""
+
+    def check(self) -> None:
+        """Refuse what would only show when the app is followed, or never.
+
+        Raises:
+            InvalidAppError: an option has a wrong type or value; the text names it.
+        """
+        for name, value, allowed in (
+            ("logs_from", self.logs_from, ("start", "now")),
+            ("on_kill", self.kill_policy, ("cancel", "leave")),
+            ("streams", self.streams, (None, *_STREAMS)),
+        ):
+            if value not in allowed:
+                raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        check_max_log_bytes(self.max_log_bytes)
+        check_seconds("unavailable_for_s", self.unavailable_for_s, may_be_0=True)
+        roles: object = self.log_roles
+        # A text is a sequence of texts too, of which no letter is a role.
+        if roles is not None and (not _is_list(roles) or not all(isinstance(role, str) for role in roles)):
+            raise InvalidAppError(f"log_roles={roles!r} must be a list of names of roles, or None for all")
+
+    @property
+    def stream(self) -> Stream | None:
+        """`streams` as the scheduler takes it."""
+        return None if self.streams is None else Stream(self.streams)
+
+    @property
+    def may_cancel(self) -> bool:
+        """Whether a user who ends the task ends its app."""
+        return self.kill_policy == "cancel"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options that have not their default, as plain JSON; they are the keywords of this class."""
+        values = {
+            **{item.name: getattr(self, item.name) for item in fields(self)},
+            "streams": None if self.stream is None else self.stream.value,
+            "log_roles": None if self.log_roles is None else [*self.log_roles],
+        }
+        return {item.name: values[item.name] for item in fields(self) if values[item.name] != item.default}
+
+
+def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
+    """Refuse what is no duration.
+
+    Raises:
+        InvalidAppError: it is no number, negative, or 0 where that means nothing.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidAppError(f"{name}={value!r} must be a number of seconds, not {type(value).__name__}")
+    # No lock waits longer than that.
+    if not value <= threading.TIMEOUT_MAX:
+        raise InvalidAppError(f"{name}={value!r} is no time to wait; the most is {threading.TIMEOUT_MAX:.0f} seconds")
+    if not (value >= 0 if may_be_0 else value > 0):
+        raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
+
+
+def check_exit_codes(name: str, value: object) -> None:
+    """Refuse what is neither None nor one or several exit codes.
+
+    Raises:
+        InvalidAppError: it is neither; the text of a number never equals an exit code.
+    """
+    codes = value if _is_list(value) else [] if value is None else [value]
+    if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
+        raise InvalidAppError(f"{name}={value!r} must be a whole number, or a list of whole numbers")
+
+
+def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:
+    """Refuse names which no role of the app has: its log would look like that of an app that says nothing.
+
+    Raises:
+        InvalidAppError: names the first of them.
+    """
+    known = [role.name for role in app.roles]
+    if unknown := [name for name in log_roles or () if name not in known]:
+        raise InvalidAppError(
+            f"log_roles names {unknown[0]!r}, which is no role of app {app.name!r}; "
+            f"it has {', '.join(map(repr, known))}"
+        )
+
+
+def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
+    """Refuse one stream alone where the scheduler does not keep them apart.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    from airflow_provider_launch.schedulers.capability import Capability
+
+    if streams not in (None, "combined") and Capability.STREAMS not in scheduler.capabilities:
+        raise UnsupportedError(
+            f"streams={str(streams)!r}: scheduler {scheduler.backend!r} does not keep stdout and stderr apart; "
+            f"leave it out, or use 'combined'"
+        )
+
+
+def _is_list(value: object) -> TypeGuard[Collection[object]]:
+    return isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes))

@@ -1,0 +1,77 @@
+"""How far an app was followed: what one part of a task leaves to the next, and how it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch._task.cursors import pack, unpack
+
+__all__ = ["FIRE_AFTER_S", "FollowProgress"]
+
+FIRE_AFTER_S = 10.0
+"""How long after a deferral a trigger fires at the earliest. See [launch] trigger_fire_after_s."""
+
+
+@dataclass(frozen=True)
+class FollowProgress:
+    """How far an app was followed.
+
+    A worker hands it to its trigger, a trigger to the next one and to the worker that resumes, and a sensor that is
+    rescheduled to its next run.
+    """
+
+    cursors: Mapping[str, Any] = field(default_factory=dict)
+    """`role/replica` to where its log continues."""
+    state: str = ""
+    """The state that was logged last."""
+    tails: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Last lines by `role/replica`; of the replica that failed first, where the app has ended."""
+    shown_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes shown by `role/replica`, where there is a limit."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """The attempt that was logged last by `role/replica`, where that is not the first."""
+    url: str | None = None
+    """The page of the app in its scheduler's user interface, if there is one."""
+    began: float | None = None
+    """Epoch seconds since when the app runs, as far as the task has seen."""
+    deadline: float | None = None
+    """Epoch seconds until when a trigger waits that was started anew."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON; what is empty is left out."""
+        values = {
+            "cursors": pack(self.cursors) if self.cursors else None,
+            "state": self.state,
+            "tails": {key: [*tail] for key, tail in self.tails.items()},
+            "shown_bytes": dict(self.shown_bytes),
+            "attempts": dict(self.attempts),
+            "url": self.url,
+            "began": self.began,
+            "deadline": self.deadline,
+        }
+        return {name: value for name, value in values.items() if value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FollowProgress:
+        """Return what `to_json` gave; what is missing or has another form is empty: users can edit what is stored."""
+        tails, shown, attempts = (_mapping(value.get(name)) for name in ("tails", "shown_bytes", "attempts"))
+        return cls(
+            unpack(value.get("cursors")),
+            str(value.get("state") or ""),
+            {str(key): [str(line) for line in tail] for key, tail in tails.items() if isinstance(tail, Sequence)},
+            {str(key): size for key, size in shown.items() if isinstance(size, int)},
+            {str(key): number for key, number in attempts.items() if isinstance(number, int)},
+            str(value.get("url") or "") or None,
+            _number(value.get("began")),
+            _number(value.get("deadline")),
+        )
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
