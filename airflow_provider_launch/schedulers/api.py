@@ -75,6 +75,9 @@ class Scheduler(abc.ABC, Generic[T]):
     poll_interval_s: ClassVar[float] = 10.0
     """Seconds between two looks at an app that suit this engine."""
 
+    needs_resource: ClassVar[bool] = True
+    """Whether a role without `resource` is refused, since the engine must know what to allocate."""
+
     max_time_limit_s: float | None = None
     """The highest `time_limit_s` of a launch, and that of one which names none. None: launches need no limit."""
 
@@ -165,7 +168,7 @@ class Scheduler(abc.ABC, Generic[T]):
     def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:  # noqa: ARG002 - a hook
         """Check before the request is built."""
         for role in app.roles:
-            if role.resource == NULL_RESOURCE:
+            if self.needs_resource and role.resource == NULL_RESOURCE:
                 raise UnsupportedError(
                     f"role {role.name!r} has no resource, and {scheduler!r} must know what to allocate; "
                     f"give it `resource=Resource(cpu=..., gpu=..., memMB=...)`"

@@ -1,4 +1,4 @@
-"""The variables of a replica: what the launcher tells it, and what it may take over from the launcher.
+"""The variables of a replica: those that identify it, and those that it inherits from the launcher.
 
 Needs nothing heavy: it also runs in the bare interpreter of the local supervisor.
 """
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["RANK0_ENV", "copied", "port_variable", "refuse_equal_port_variables", "told"]
+__all__ = ["RANK0_ENV", "inherited_env", "port_variable", "refuse_equal_port_variables", "replica_env"]
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 """Variable that holds the host of replica 0 of the first role; the value of `macros.rank0_env`."""
 NEVER_COPIED = "AIRFLOW*"
 
 
-def told(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
-    """Return what every replica is told about itself, on every scheduler that starts it by our words."""
+def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
+    """Return the variables that identify a replica: app, role, number, how many, host of the first one."""
     return {
         "LAUNCH_APP_ID": app_id,
         "LAUNCH_ROLE": role.name,
@@ -33,7 +33,7 @@ def told(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
     }
 
 
-def copied(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+def inherited_env(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     """Return the variables of the launcher whose names match a pattern; never Airflow's, which hold its secrets."""
     wanted = list(patterns)
     return {

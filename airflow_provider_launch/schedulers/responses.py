@@ -1,19 +1,35 @@
-"""What a scheduler answers about its apps."""
+"""What a scheduler reports of its apps, and how a backend builds it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.specs.statuses import AppStatus, RoleStatus
+from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
 
-__all__ = ["DescribeAppResponse", "ListAppResponse"]
+__all__ = [
+    "PHASE_STATES",
+    "DescribeAppResponse",
+    "ListAppResponse",
+    "add_error_files",
+    "app_response",
+]
 
 NOT_SET = "<NOT_SET>"
+
+PHASE_STATES: Mapping[Phase, AppState] = {
+    Phase.WAITING: AppState.PENDING,  # accepted, not started yet
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.SUCCEEDED: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
+}
+"""The state of a replica by the phase of its latest attempt."""
 
 
 @dataclass(slots=True)
@@ -56,3 +72,58 @@ class ListAppResponse:
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))
+
+
+def app_response(
+    app_id: str,
+    state: AppState,
+    *,
+    msg: str,
+    restarts: int,
+    replicas: Mapping[str, Iterable[ReplicaStatus]],
+    app: AppDef | None,
+) -> DescribeAppResponse:
+    """Return the answer for one app.
+
+    Args:
+        app_id: the app.
+        state: of the app as a whole.
+        msg: its cause or what it waits for; `NONE` if there is nothing to report.
+        restarts: attempts of the app before this one, plus those of its replicas within it.
+        replicas: role to the status of its replicas.
+        app: as it was given. None: not known now; roles and metadata stay empty.
+    """
+    return DescribeAppResponse(
+        app_id,
+        state,
+        num_restarts=restarts,
+        msg=msg,
+        metadata=dict(app.metadata) if app else {},
+        roles_statuses=[RoleStatus(role, list(statuses)) for role, statuses in replicas.items()],
+        roles=[*app.roles] if app else [],
+    )
+
+
+def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaStatus], str | None]) -> bool:
+    """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception.
+
+    Args:
+        response: the answer that is completed; the text of its first failed replica is also that of the app.
+        read: number of the role and failed replica to its text; empty where there is none.
+
+    Returns:
+        Whether each failed replica has such a text.
+    """
+    has_all = True
+    for index, role in enumerate(response.roles_statuses):
+        for replica in role.replicas:
+            if replica.state is not AppState.FAILED:
+                continue
+            text = read(index, replica)
+            if not text:
+                has_all = False
+                continue
+            replica.structured_error_msg = text
+            if response.structured_error_msg == NONE:
+                response.structured_error_msg = text
+    return has_all

@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     format_request,
     request_from,
 )
+from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.specs import (
     AppDef,
     BindMount,
@@ -164,12 +165,6 @@ def test_names_tell_attempts_apart_and_hosts_do_not() -> None:
 @pytest.mark.parametrize(
     ("roles", "how", "words"),
     [
-        ([role(image="")], {}, ["main", "image"]),
-        (
-            [role(max_retries=1, retry_policy=RetryPolicy.ROLE)],
-            {},
-            ["main", "ROLE", "docker", "REPLICA or APPLICATION"],
-        ),
         ([role(resource=Resource(1, 2, 3))], {"gpus": ("0",)}, ["main", "resource.gpu=2", "gpus"]),
         (
             [role(resource=Resource(cpu=1, gpu=0, memMB=1, devices={"quantum": 1}))],
@@ -196,9 +191,24 @@ def test_an_app_named_like_a_known_network_cannot_have_it_for_itself(app_id: str
         build_request(AppDef("app", [role()]), DockerOpts(network="app"), app_id, {}, ())
 
 
-def test_refusals_are_errors_of_the_author() -> None:
-    with pytest.raises(UnsupportedError):
-        request(role(max_retries=1, retry_policy=RetryPolicy.ROLE))
+@pytest.mark.parametrize(
+    ("refused", "error", "words"),
+    [
+        (role(image=""), InvalidAppError, ["main", "image"]),
+        (
+            role(max_retries=1, retry_policy=RetryPolicy.ROLE),
+            UnsupportedError,
+            ["main", "ROLE", "docker", "REPLICA or APPLICATION"],
+        ),
+    ],
+)
+def test_what_is_no_capability_is_refused_at_dry_run(
+    refused: Role, error: type[InvalidAppError], words: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        DockerScheduler("test").submit_dryrun(AppDef("app", [refused]), {})
+
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_a_thousand_replicas_are_a_short_request() -> None:

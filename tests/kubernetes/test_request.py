@@ -17,6 +17,7 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import (
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, packed, unpacked
+from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import (
     AppDef,
     BindMount,
@@ -380,7 +381,7 @@ def test_an_overlay_that_cannot_be_is_refused(overlay, word):
 )
 def test_what_is_not_offered_is_refused(fields, words):
     with pytest.raises(InvalidAppError) as caught:
-        request(role("trainer", **fields))
+        KubernetesScheduler("test").submit_dryrun(AppDef("app", [role("trainer", **fields)]), {})
 
     assert all(word in str(caught.value) for word in ["trainer", "kubernetes", *words])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from airflow_provider_launch.schedulers._kit.naming import file_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
-from airflow_provider_launch.specs.errors import InvalidAppError
 
 __all__ = [
     "APP_ID",
@@ -16,7 +16,6 @@ __all__ = [
     "container_name",
     "mark_name",
     "role_slugs",
-    "slug",
 ]
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,179}")
@@ -61,30 +60,18 @@ class Kind:
     """Says that the app was cancelled, or why an attempt of it was ended; never started."""
 
 
-def slug(name: str) -> str:
-    """Return what is left of `name` in the name of a container; may be empty."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")
-
-
 def role_slugs(names: Sequence[str]) -> list[str]:
     """Return how each role appears in the names of containers.
 
     Raises:
         InvalidAppError: two roles would have the same containers.
     """
-    found: dict[str, str] = {}
-    slugs = []
-    for number, name in enumerate(names):
-        key = slug(name)[:60] or f"role{number}"
-        # Host names know neither case nor `_` and `.`.
-        host = _host_part(key)
-        if host in found:
-            raise InvalidAppError(
-                f"roles {found[host]!r} and {name!r} would both name their containers {host!r} on 'docker'; rename one"
-            )
-        found[host] = name
-        slugs.append(key)
-    return slugs
+    return unique_slugs(
+        names,
+        lambda number, name: file_slug(name)[:60] or f"role{number}",
+        clash="name their containers {} on 'docker'",
+        compared=_host_part,  # host names know neither case nor `_` and `.`
+    )
 
 
 def container_name(app_id: str, role_slug: str, replica: int, app_attempt: int, attempt: int) -> str:

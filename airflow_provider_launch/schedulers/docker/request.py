@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
+from airflow_provider_launch.schedulers._kit.request import (
+    AppRequest,
+    RoleRequest,
+    assign_ports,
+    common_fields,
+    format_app,
+    format_role,
+    request_from_json,
+)
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
-from airflow_provider_launch.schedulers.environment import (
-    RANK0_ENV,
-    copied,
-    port_variable,
-    refuse_equal_port_variables,
-    told,
-)
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, refuse_equal_port_variables, replica_env
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
-from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
-from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
-from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 
 __all__ = [
     "NAMELESS",
@@ -43,12 +46,10 @@ __all__ = [
     "request_in",
 ]
 
-FIRST_PORT = 20000
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
-_FORMATTED_REPLICAS = 1
 _MB = 1024 * 1024
 NO_NETWORK = "none"
 NAMELESS = {NO_NETWORK, "host", "bridge", "default"}
@@ -56,21 +57,9 @@ NAMELESS = {NO_NETWORK, "host", "bridge", "default"}
 
 
 @dataclass
-class DockerRole:
+class DockerRole(RoleRequest):
     """A group of equal containers."""
 
-    name: str
-    slug: str
-    """The role in names of containers."""
-    num_replicas: int
-    entrypoint: str
-    args: list[str]
-    """With macros, which get their values per container."""
-    env: dict[str, str]
-    """The role's own variables, with macros."""
-    copied_env: dict[str, str]
-    policy: str
-    max_retries: int
     gpu: int
     """GPUs of each replica."""
     body: dict[str, Any]
@@ -78,39 +67,17 @@ class DockerRole:
 
 
 @dataclass
-class DockerRequest:
+class DockerRequest(AppRequest[DockerRole]):
     """All that is needed to run the app, as the record container keeps it."""
 
-    app_id: str
-    name: str
-    spec_hash: str
     pull: str
     platform: str | None
     network: str
     """Name of the network; made if missing where `own_network` says so."""
     own_network: bool
     rank0_host: str
-    ports: dict[str, int]
-    """Variable to port."""
-    time_limit_s: float | None
-    roles: list[DockerRole]
-    app: dict[str, Any]
-    """The app as it was given."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON."""
-        return asdict(self)
-
-    @cached_property
-    def app_def(self) -> AppDef:
-        """The app as it was given; made once, because each look at the app shows it."""
-        return app_from_dict(self.app)
-
-    def role(self, name: str) -> DockerRole:
-        """Return the role of that name."""
-        return next(role for role in self.roles if role.name == name)
 
 
 def build_request(
@@ -129,25 +96,22 @@ def build_request(
         UnsupportedError: a role wants what Docker cannot give.
         InvalidAppError: a role has no image, or roles or ports cannot be told apart.
     """
-    wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
     refuse_equal_port_variables(app)
+    refuse_more_gpus(
+        app,
+        len(gpus),
+        offer="the connection of 'docker' offers {}",
+        cure="lower it, or list the host's GPUs in option 'gpus'",
+    )
     network = _network(app, opts, app_id)
     _refuse_unreachable_rank0(app, network)
     slugs = naming.role_slugs([role.name for role in app.roles])
     roles = []
     for role, role_slug in zip(app.roles, slugs, strict=True):
-        _refuse_unsupported(role, wanted, gpus, network)
+        _refuse_unsupported(role, network)
         roles.append(
             DockerRole(
-                name=role.name,
-                slug=role_slug,
-                num_replicas=role.num_replicas,
-                entrypoint=role.entrypoint,
-                args=list(role.args),
-                env=dict(role.env),
-                copied_env=copied(environ, opts.copy_env or []),
-                policy=RetryPolicy(role.retry_policy).value,
-                max_retries=role.max_retries,
+                **common_fields(role, role_slug, environ, opts.copy_env),
                 gpu=max(role.resource.gpu, 0),
                 body=_common_body(role, opts, network),
             )
@@ -162,7 +126,7 @@ def build_request(
         network=network,
         own_network=network in {SHARED_NETWORK, app_id},
         rank0_host="localhost" if alone else naming.alias(app_id, slugs[0], 0),
-        ports=_ports(app),
+        ports=assign_ports(app),
         time_limit_s=opts.time_limit_s,
         roles=roles,
         app=app_to_dict(app),
@@ -171,7 +135,7 @@ def build_request(
 
 def request_from(document: Mapping[str, Any]) -> DockerRequest:
     """Return the request that `to_json` gave."""
-    return DockerRequest(**{**document, "roles": [DockerRole(**role) for role in document["roles"]]})
+    return request_from_json(DockerRequest, DockerRole, document)
 
 
 def request_in(record: Mapping[str, Any]) -> DockerRequest:
@@ -204,7 +168,7 @@ def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt
     as_role = Role(role.name, "", num_replicas=role.num_replicas)
     env = {
         **role.copied_env,
-        **told(request.app_id, as_role, k, request.rank0_host),
+        **replica_env(request.app_id, as_role, k, request.rank0_host),
         "LAUNCH_ATTEMPT": str(max(app_attempt, attempt)),
         "TORCHELASTIC_ERROR_FILE": ERROR_PATH,
         **{variable: str(port) for variable, port in request.ports.items()},
@@ -237,26 +201,29 @@ def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt
 
 def format_request(request: DockerRequest) -> str:
     """Return the request for people, with secrets masked."""
-    lines = [f"app {request.app_id} ({request.name}) on network {request.network}, pull {request.pull}"]
-    if request.time_limit_s is not None:
-        lines[0] += f", time limit {request.time_limit_s:g} s"
+    detail = f" on network {request.network}, pull {request.pull}"
+    lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
     for role in request.roles:
-        lines.append(f"role {role.name}: {role.num_replicas} x {role.body['Image']}")
-        if role.max_retries:
-            lines.append(f"  retries: {role.max_retries} ({role.policy})")
-        if role.gpu:
-            lines.append(f"  gpus per replica: {role.gpu}, chosen when it is submitted")
-        for k in range(min(role.num_replicas, _FORMATTED_REPLICAS)):
-            body = container_body(request, role, k, 0, 0)
-            env = dict(item.split("=", 1) for item in body["Env"])
-            body["Env"] = [f"{name}={value}" for name, value in masked_env(env).items()]
-            body["Cmd"] = masked_args(body.get("Cmd") or [])
-            name = naming.container_name(request.app_id, role.slug, k, 0, 0)
-            text = json.dumps(body, indent=2, ensure_ascii=False, default=str)
-            lines.append(f"POST /containers/create?name={name}\n{text}")
-        if role.num_replicas > _FORMATTED_REPLICAS:
-            lines.append(f"... and {role.num_replicas - _FORMATTED_REPLICAS} more replicas")
+        lines += format_role(
+            role.name,
+            role.num_replicas,
+            role.body["Image"],
+            policy=role.policy,
+            max_retries=role.max_retries,
+            details=[f"gpus per replica: {role.gpu}, chosen when it is submitted"] if role.gpu else [],
+            replica=functools.partial(_format_replica, request, role),
+        )
     return "\n".join(lines)
+
+
+def _format_replica(request: DockerRequest, role: DockerRole, k: int) -> str:
+    body = container_body(request, role, k, 0, 0)
+    env = dict(item.split("=", 1) for item in body["Env"])
+    body["Env"] = [f"{name}={value}" for name, value in masked_env(env).items()]
+    body["Cmd"] = masked_args(body.get("Cmd") or [])
+    name = naming.container_name(request.app_id, role.slug, k, 0, 0)
+    text = json.dumps(body, indent=2, ensure_ascii=False, default=str)
+    return f"POST /containers/create?name={name}\n{text}"
 
 
 # ---- parts of a body -------------------------------------------------------------------------------------------------
@@ -357,15 +324,6 @@ def _ulimit(name: str, limits: str) -> dict[str, Any]:
         ) from None
 
 
-def _ports(app: AppDef) -> dict[str, int]:
-    # Each container has all ports of its own, so a chosen one only has to differ from the others of the app.
-    taken = {port for role in app.roles for port in role.port_map.values()}
-    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
-    return {
-        port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
-    }
-
-
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -381,23 +339,12 @@ def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
             )
 
 
-def _refuse_unsupported(role: Role, wanted_gpus: int, gpus: Sequence[str], network: str) -> None:
-    if role.image in {"", NONE}:
-        raise InvalidAppError(f"role {role.name!r} has no image, and 'docker' runs images; name one")
-    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
-        raise UnsupportedError(
-            f"role {role.name!r}: retry_policy ROLE is not offered by 'docker'; use REPLICA or APPLICATION"
-        )
+def _refuse_unsupported(role: Role, network: str) -> None:
     unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
     if unknown:
         raise UnsupportedError(
             f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to 'docker'; "
             f"mount them as DeviceMount"
-        )
-    if role.resource.gpu > 0 and wanted_gpus > len(gpus):
-        raise UnsupportedError(
-            f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted_gpus} GPUs, and the "
-            f"connection of 'docker' offers {len(gpus) or 'none'}; lower it, or list the host's GPUs in option 'gpus'"
         )
     if network == "host" and 0 in role.port_map.values():
         raise UnsupportedError(

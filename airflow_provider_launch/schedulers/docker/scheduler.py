@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import dataclasses
 import logging
 import os
 import socket
@@ -16,13 +15,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
     JsonValue,
     ListAppResponse,
     LogChunk,
-    Scheduler,
     Stream,
     check_replica,
 )
@@ -32,7 +33,7 @@ from airflow_provider_launch.schedulers.docker.containers import App, Container,
 from airflow_provider_launch.schedulers.docker.creation import Creation, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
-from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label, slug
+from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.docker.reconcile import CANCEL, is_lasting, judge, to_inspect
@@ -47,23 +48,20 @@ from airflow_provider_launch.schedulers.docker.request import (
 )
 from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
-from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
-    InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
-from airflow_provider_launch.specs.runopts import runopts
-from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["DockerScheduler", "create_scheduler"]
@@ -76,9 +74,14 @@ _GRACE_S = 60.0
 _LONGEST_REPLY = 64 * 1024
 
 
-class DockerScheduler(Scheduler[DockerOpts]):
+class DockerScheduler(BuiltinScheduler[DockerOpts, DockerConnection, DockerRequest]):
     """Runs each attempt of each replica as a container of its own, which stays until the app is deleted."""
 
+    name: ClassVar[str] = "docker"
+    opts_type = DockerOpts
+    connection_type = DockerConnection
+    app_id_pattern = APP_ID
+    app_id_help: ClassVar[str] = "cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.REPLICA_RETRY,
@@ -98,9 +101,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
     poll_interval_s: ClassVar[float] = 0.5
 
     def __init__(self, session_name: str, connection: DockerConnection | None = None) -> None:
-        super().__init__("docker", session_name)
-        self.connection = connection or DockerConnection()
-        self.max_time_limit_s = self.connection.max_time_limit_s
+        super().__init__(session_name, connection)
         self.engine = Engine(self.connection)
         self._catalog = Catalog(self.engine)
         self._creation = Creation(self.engine)
@@ -112,23 +113,14 @@ class DockerScheduler(Scheduler[DockerOpts]):
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
-    def _run_opts(self) -> runopts:
-        return DockerOpts.as_runopts()
+    def _app_slug(self, name: str) -> str:
+        return file_slug(name)[:100] or "app"
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: DockerOpts) -> None:
-        """Accept roles without a resource: containers share the host."""
+    def _build_request(self, app: AppDef, opts: DockerOpts, app_id: str) -> DockerRequest:
+        return build_request(app, opts, app_id, os.environ, self.connection.gpus or [])
 
-    def _submit_dryrun(
-        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
-    ) -> AppDryRunInfo[DockerRequest]:
-        opts = resolve_options(DockerOpts, cfg, strict=False)
-        chosen = app_id or make_unique(slug(app.name)[:100] or "app")
-        if not APP_ID.fullmatch(chosen):
-            raise InvalidAppError(
-                f"app id {chosen!r} cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
-            )
-        request = build_request(app, opts, chosen, os.environ, self.connection.gpus or [])
-        return AppDryRunInfo(request, format_request)
+    def _format_request(self, request: DockerRequest) -> str:
+        return format_request(request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
         mine: set[str] = set()
@@ -145,9 +137,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
         app_id = dryrun_info.request.app_id
         found = self._observer.work(app_id, submitted=True, mine=mine, request=dryrun_info.request)
         if found is None or found[0].record is None:
-            raise SchedulerRejectedError(
-                f"app {app_id!r} was deleted while it was submitted; nothing of it was started"
-            )
+            raise deleted_meanwhile(app_id)
         return app_id
 
     def _claim(self, request: DockerRequest) -> DockerRequest | None:
@@ -198,11 +188,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
                 f"the engine has a container {request.app_id!r} that is no app of the launcher; nothing was "
                 f"started. Remove it, or choose another id"
             )
-        if labels.get(Label.SPEC_HASH) != request.spec_hash:
-            raise AppConflictError(
-                f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
-                f"Choose another id, or delete that app first"
-            )
+        refuse_other_spec(self.backend, request.app_id, request.spec_hash, labels.get(Label.SPEC_HASH))
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -230,7 +216,7 @@ class DockerScheduler(Scheduler[DockerOpts]):
             request = self._catalog.known_request(app.app_id)
         response = response_from(app, verdict, self._observer.details, self._host(), request)
         if response.state is AppState.FAILED:
-            self._add_replies(app, response)
+            add_error_files(response, lambda _, replica: self._error_text(app, replica))
         if is_quiet:
             if len(self._said) > _KEPT_ANSWERS:
                 self._said.clear()
@@ -242,16 +228,9 @@ class DockerScheduler(Scheduler[DockerOpts]):
     def _host(self) -> str:
         return self.engine.wire.hostname or socket.gethostname()
 
-    def _add_replies(self, app: App, response: DescribeAppResponse) -> None:
-        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception."""
-        for role in response.roles_statuses:
-            for replica in role.replicas:
-                if replica.state is AppState.FAILED and (attempts := app.attempts.get((role.role, replica.id))):
-                    reply = self._reply(attempts[-1])
-                    if reply:
-                        replica.structured_error_msg = reply
-                        if response.structured_error_msg == NONE:
-                            response.structured_error_msg = reply
+    def _error_text(self, app: App, replica: ReplicaStatus) -> str:
+        attempts = app.attempts.get((replica.role, replica.id))
+        return self._reply(attempts[-1]) if attempts else ""
 
     def _reply(self, container: Container) -> str:
         if container.unstarted:
@@ -391,9 +370,7 @@ def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
         session_name: part of every handle; the connection id in Airflow.
         **kwargs: fields of `DockerConnection`; others are ignored, since all factories get the same.
     """
-    names = {field.name for field in dataclasses.fields(DockerConnection)}
-    given = {name: value for name, value in kwargs.items() if name in names}
-    return DockerScheduler(session_name, resolve_options(DockerConnection, given, strict=True))
+    return DockerScheduler(session_name, connection_from(DockerConnection, kwargs))
 
 
 def _has_succeeded(app: App) -> bool:

@@ -1,4 +1,4 @@
-"""What is said of an app: the verdict on it, with what its containers tell of each replica."""
+"""Build the `DescribeAppResponse` of an app from its state and its containers: pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from dataclasses import replace
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, exit_code_of
 from airflow_provider_launch.schedulers.docker.reconcile import Verdict
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 __all__ = ["response_from"]
 
 _NS = 1_000_000_000
-_STATES = {
-    Phase.RUNNING: AppState.RUNNING,
-    Phase.SUCCEEDED: AppState.SUCCEEDED,
-    Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
-    None: AppState.UNKNOWN,
-}
 
 
 def response_from(
@@ -52,15 +45,13 @@ def response_from(
             restarts += newest.attempt
         status = _replica(role, k, phase, newest, details, hostname, verdict.state)
         by_role.setdefault(role, []).append(status)
-    app_def = request.app_def if request else None
-    return DescribeAppResponse(
+    return app_response(
         app.app_id,
         verdict.state,
-        num_restarts=restarts,
         msg=verdict.msg,
-        metadata=dict(app_def.metadata) if app_def else {},
-        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
-        roles=[*app_def.roles] if app_def else [],
+        restarts=restarts,
+        replicas=by_role,
+        app=request.app_def if request else None,
     )
 
 
@@ -73,7 +64,9 @@ def _replica(
     hostname: str,
     state: AppState,
 ) -> ReplicaStatus:
-    shown = _STATES.get(phase, AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING)
+    shown = AppState.UNKNOWN if phase is None else PHASE_STATES[phase]
+    if phase is Phase.WAITING and state is AppState.SUBMITTED:
+        shown = AppState.SUBMITTED
     if shown in {AppState.SUBMITTED, AppState.PENDING} and is_terminal(state):
         shown = AppState.CANCELLED  # never started, and never will be
     status = ReplicaStatus(id=k, state=shown, role=role, hostname=hostname)

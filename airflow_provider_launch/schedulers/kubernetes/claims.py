@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import anchor_body, job_body, pod_body
@@ -95,11 +96,7 @@ class Claims:
                 f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is no app of the "
                 f"launcher; nothing was started. Remove it, or choose another id"
             )
-        if anchor.annotations.get(Annotation.SPEC_HASH) != request.spec_hash:
-            raise AppConflictError(
-                f"'kubernetes' has an app {request.app_id!r} with another definition; nothing was started. "
-                f"Choose another id, or delete that app first"
-            )
+        refuse_other_spec("kubernetes", request.app_id, request.spec_hash, anchor.annotations.get(Annotation.SPEC_HASH))
         if anchor.deleting:
             raise SchedulerUnavailableError(
                 f"the app {request.app_id!r} of before is still being deleted; the same call may succeed later"

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, told
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
@@ -127,15 +128,13 @@ def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
 
 def format_request(request: KubernetesRequest) -> str:
     """Return the request for people, with secrets masked."""
-    lines = [f"app {request.app_id} ({request.name})"]
-    if request.time_limit_s is not None:
-        lines[0] += f", time limit {request.time_limit_s:g} s"
+    lines = [format_app(request.app_id, request.name, "", request.time_limit_s)]
     anchor = anchor_body(request)
     anchor["metadata"]["annotations"][Annotation.REQUEST] = "(this request, packed)"
     lines.append(f"POST services\n{_shown(anchor)}")
     for role in request.roles:
-        retries = f", retries: {role.max_retries} ({role.policy})" if role.max_retries else ""
-        lines.append(f"role {role.name}: {role.num_replicas} x {role.container['image']}{retries}")
+        image = role.container["image"]
+        lines += format_role(role.name, role.num_replicas, image, policy=role.policy, max_retries=role.max_retries)
         job = job_body(request, role, 0)
         pod = job["spec"]["template"]["spec"]
         for container in [*pod["containers"], *(pod.get("initContainers") or [])]:
@@ -182,7 +181,8 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
     first = request.roles[0]
     values = macros.Values(img_root="", app_id=request.app_id, replica_id=_REPLICA_MARK, rank0_env=RANK0_ENV)
     rank0 = job_name(request.app_id, first.slug, attempt, first.num_replicas)
-    known = told(request.app_id, Role(role.name, "", num_replicas=role.num_replicas), 0, f"{rank0}-0.{request.app_id}")
+    as_role = Role(role.name, "", num_replicas=role.num_replicas)
+    known = replica_env(request.app_id, as_role, 0, f"{rank0}-0.{request.app_id}")
     del known[_REPLICA]
     env = {
         **role.copied_env,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from airflow_provider_launch.schedulers._kit.naming import dns_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
-from airflow_provider_launch.specs.errors import InvalidAppError
 
 __all__ = ["APP_ID", "NAME_LENGTH", "Annotation", "Label", "app_slug", "job_name", "role_slugs"]
 
@@ -65,7 +65,7 @@ class Annotation:
 
 def app_slug(name: str) -> str:
     """Return what is left of the name of an app in an id."""
-    text = _slug(name)[:_APP_SLUG].strip("-")
+    text = dns_slug(name)[:_APP_SLUG].strip("-")
     return text if text[:1].isalpha() else f"app-{text}".rstrip("-")
 
 
@@ -75,21 +75,7 @@ def role_slugs(names: Sequence[str]) -> list[str]:
     Raises:
         InvalidAppError: two roles would have the same Job.
     """
-    found: dict[str, str] = {}
-    slugs = []
-    for number, name in enumerate(names):
-        slug = _slug(name) or f"role{number}"
-        if len(slug) > _APP_SLUG:
-            slug = make_stable(slug, name, _APP_SLUG)
-        # `-r1` at the end of a Job's name is the second attempt of the app.
-        slug = f"{slug}x" if _ATTEMPT.search(slug) else slug
-        if slug in found:
-            raise InvalidAppError(
-                f"roles {found[slug]!r} and {name!r} would both name their Job {slug!r} on 'kubernetes'; rename one"
-            )
-        found[slug] = name
-        slugs.append(slug)
-    return slugs
+    return unique_slugs(names, _role_slug, clash="name their Job {} on 'kubernetes'")
 
 
 def job_name(app_id: str, role_slug: str, attempt: int, num_replicas: int) -> str:
@@ -103,5 +89,9 @@ def job_name(app_id: str, role_slug: str, attempt: int, num_replicas: int) -> st
     return name if len(name) <= room else make_stable(name, "", room)
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+def _role_slug(number: int, name: str) -> str:
+    slug = dns_slug(name) or f"role{number}"
+    if len(slug) > _APP_SLUG:
+        slug = make_stable(slug, name, _APP_SLUG)
+    # `-r1` at the end of a Job's name is the second attempt of the app.
+    return f"{slug}x" if _ATTEMPT.search(slug) else slug

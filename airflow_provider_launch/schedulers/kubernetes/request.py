@@ -7,47 +7,39 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_launch.schedulers.environment import copied, port_variable, refuse_equal_port_variables
+from airflow_provider_launch.schedulers._kit.request import (
+    AppRequest,
+    RoleRequest,
+    assign_ports,
+    common_fields,
+    request_from_json,
+)
+from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
-from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
-from airflow_provider_launch.specs.sentinels import NONE
 
 __all__ = ["MESSAGE_PATH", "KubernetesRequest", "KubernetesRole", "build_request", "packed", "unpacked"]
 
 MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
 """What the replica writes there, Kubernetes keeps in the pod's status: a result, or the text of an error."""
-FIRST_PORT = 20000
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _GPU = "nvidia.com/gpu"
 
 
 @dataclass
-class KubernetesRole:
+class KubernetesRole(RoleRequest):
     """A group of equal replicas: one Job for each attempt of the app."""
 
-    name: str
-    slug: str
-    """The role in names of Jobs."""
-    num_replicas: int
-    entrypoint: str
-    args: list[str]
-    """With macros."""
-    env: dict[str, str]
-    """The role's own variables, with macros."""
-    copied_env: dict[str, str]
-    policy: str
-    max_retries: int
     container: dict[str, Any]
     """The container without its program and variables, as Kubernetes spells it."""
     pod: dict[str, Any]
@@ -55,38 +47,20 @@ class KubernetesRole:
 
 
 @dataclass
-class KubernetesRequest:
-    """All that is needed to run the app, as its anchor keeps it."""
+class KubernetesRequest(AppRequest[KubernetesRole]):
+    """All that is needed to run the app, as its record keeps it."""
 
-    app_id: str
-    name: str
-    spec_hash: str
-    ports: dict[str, int]
-    """Variable to port."""
-    roles: list[KubernetesRole]
     labels: dict[str, str]
     annotations: dict[str, str]
     queue: str | None
     on_disruption: str
     success_policy: str
     grace_s: int
-    time_limit_s: float | None
     ttl_s: int | None
     job: dict[str, Any]
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
-    app: dict[str, Any]
-    """The app as it was given."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON."""
-        return asdict(self)
-
-    @cached_property
-    def app_def(self) -> AppDef:
-        """The app as it was given; made once, because each look at the app shows it."""
-        return app_from_dict(self.app)
 
     @property
     def restarts(self) -> bool:
@@ -103,7 +77,7 @@ def packed(request: KubernetesRequest) -> str:
 def unpacked(text: str) -> KubernetesRequest:
     """Return the request that `packed` gave."""
     document = json.loads(zlib.decompress(base64.b64decode(text)).decode("utf-8", "surrogatepass"))
-    return KubernetesRequest(**{**document, "roles": [KubernetesRole(**role) for role in document["roles"]]})
+    return request_from_json(KubernetesRequest, KubernetesRole, document)
 
 
 def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mapping[str, str]) -> KubernetesRequest:
@@ -129,15 +103,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         _refuse_unsupported(role)
         roles.append(
             KubernetesRole(
-                name=role.name,
-                slug=slug,
-                num_replicas=role.num_replicas,
-                entrypoint=role.entrypoint,
-                args=list(role.args),
-                env=dict(role.env),
-                copied_env=copied(environ, opts.copy_env or []),
-                policy=RetryPolicy(role.retry_policy).value,
-                max_retries=role.max_retries,
+                **common_fields(role, slug, environ, opts.copy_env),
                 container=merged(_container(role, opts), overlay.get("container", {})),
                 pod=merged(_pod(role, opts), overlay.get("pod", {})),
             )
@@ -146,7 +112,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         app_id=app_id,
         name=app.name,
         spec_hash=spec_hash(app, opts),
-        ports=_ports(app),
+        ports=assign_ports(app),
         roles=roles,
         labels=dict(opts.labels or {}),
         annotations=dict(opts.annotations or {}),
@@ -252,30 +218,10 @@ def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
     return volumes
 
 
-def _ports(app: AppDef) -> dict[str, int]:
-    # Each pod has all ports of its own, so a chosen one only has to differ from the others of the app.
-    taken = {port for role in app.roles for port in role.port_map.values()}
-    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
-    return {
-        port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
-    }
-
-
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 def _refuse_unsupported(role: Role) -> None:
-    if role.image in {"", NONE}:
-        raise InvalidAppError(f"role {role.name!r} has no image, and 'kubernetes' runs images; name one")
-    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
-        raise UnsupportedError(
-            f"role {role.name!r}: retry_policy ROLE is not offered by 'kubernetes'; use REPLICA or APPLICATION"
-        )
-    if any(isinstance(mount, DeviceMount) for mount in role.mounts):
-        raise UnsupportedError(
-            f"role {role.name!r}: mounts of devices are not offered by 'kubernetes'; name the resource of a device "
-            f"plugin in resource.devices, such as 'vpc.amazonaws.com/efa'"
-        )
     if unknown := [name for name in role.resource.devices if "/" not in name]:
         raise UnsupportedError(
             f"role {role.name!r}: resource.devices ({', '.join(unknown)}) are no resources of a device plugin of "

@@ -16,17 +16,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
     JsonValue,
     ListAppResponse,
     LogChunk,
-    Scheduler,
     Stream,
     check_replica,
 )
-from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, DamagedError, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
@@ -40,18 +40,14 @@ from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, jud
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, unpacked
 from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
-    InvalidAppError,
     LaunchError,
-    SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
-from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -75,9 +71,22 @@ _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
 
 
-class KubernetesScheduler(Scheduler[KubernetesOpts]):
+class KubernetesScheduler(BuiltinScheduler[KubernetesOpts, KubernetesConnection, KubernetesRequest]):
     """Runs each attempt of each replica as a pod of its own, which stays until app or TTL end."""
 
+    name: ClassVar[str] = "kubernetes"
+    opts_type = KubernetesOpts
+    connection_type = KubernetesConnection
+    app_id_pattern = APP_ID
+    app_id_help: ClassVar[str] = (
+        "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', beginning with a "
+        "letter and not ending in '-'"
+    )
+    refusal_cures: ClassVar[Mapping[Capability, str]] = {
+        Capability.DEVICE_MOUNT: (
+            "name the resource of a device plugin in resource.devices, such as 'vpc.amazonaws.com/efa'"
+        )
+    }
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.REPLICA_RETRY,
@@ -95,9 +104,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
     poll_interval_s: ClassVar[float] = 2.0
 
     def __init__(self, session_name: str, connection: KubernetesConnection | None = None) -> None:
-        super().__init__("kubernetes", session_name)
-        self.connection = connection or KubernetesConnection()
-        self.max_time_limit_s = self.connection.max_time_limit_s
+        super().__init__(session_name, connection)
         self.cluster = Cluster(self.connection)
         self._catalog = Catalog(self.cluster)
         self._claims = Claims(self.cluster, self._catalog)
@@ -107,23 +114,14 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
-    def _run_opts(self) -> runopts:
-        return KubernetesOpts.as_runopts()
+    def _app_slug(self, name: str) -> str:
+        return app_slug(name)
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: KubernetesOpts) -> None:
-        """Accept roles without a resource: the namespace may have defaults."""
+    def _build_request(self, app: AppDef, opts: KubernetesOpts, app_id: str) -> KubernetesRequest:
+        return build_request(app, opts, app_id, os.environ)
 
-    def _submit_dryrun(
-        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
-    ) -> AppDryRunInfo[KubernetesRequest]:
-        opts = resolve_options(KubernetesOpts, cfg, strict=False)
-        chosen = app_id or make_unique(app_slug(app.name))
-        if not APP_ID.fullmatch(chosen):
-            raise InvalidAppError(
-                f"app id {chosen!r} cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and "
-                f"'-', beginning with a letter and not ending in '-'"
-            )
-        return AppDryRunInfo(build_request(app, opts, chosen, os.environ), format_request)
+    def _format_request(self, request: KubernetesRequest) -> str:
+        return format_request(request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
         request = dryrun_info.request
@@ -135,9 +133,7 @@ class KubernetesScheduler(Scheduler[KubernetesOpts]):
                 self._claims.take_back(request)
             raise
         if found is None:
-            raise SchedulerRejectedError(
-                f"app {request.app_id!r} was deleted while it was submitted; nothing of it was started"
-            )
+            raise deleted_meanwhile(request.app_id)
         return request.app_id
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -373,6 +369,4 @@ def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
         session_name: part of every handle; the connection id in Airflow.
         **kwargs: fields of `KubernetesConnection`; others are ignored, since all factories get the same.
     """
-    names = {item.name for item in dataclasses.fields(KubernetesConnection)}
-    given = {name: value for name, value in kwargs.items() if name in names}
-    return KubernetesScheduler(session_name, resolve_options(KubernetesConnection, given, strict=True))
+    return KubernetesScheduler(session_name, connection_from(KubernetesConnection, kwargs))

@@ -1,4 +1,4 @@
-"""From a verdict and the pods of an app to the answer for its users: pure."""
+"""Build the `DescribeAppResponse` of an app from its state and its pods: pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Plan, PlannedRole, Pod
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 __all__ = ["cause_of", "newest_attempts", "response_from", "waits_for"]
 
@@ -46,31 +46,30 @@ def response_from(
     if verdict.state is AppState.PENDING and any(pod.began for pod in newest.values()):
         # The Job's counters come a second later.
         verdict = replace(verdict, state=AppState.RUNNING)
-    roles = []
+    replicas = {}
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
-        replicas = [
+        replicas[role.name] = [
             _replica(role, k, job, newest.get((role.slug, k)), verdict.state, led=plan.leader)
             for k in range(role.num_replicas)
         ]
-        roles.append(RoleStatus(role.name, replicas))
     msg = verdict.msg
     if verdict.state is AppState.FAILED and msg == NONE:
         msg = cause_of(app, plan, newest)
     elif verdict.state is AppState.PENDING and msg == NONE:
         msg = waits_for(newest.values()) or NONE
     failed = _first_failed(app, newest)
-    app_def = request.app_def if request else None
-    return DescribeAppResponse(
+    response = app_response(
         app.app_id,
         verdict.state,
-        num_restarts=app.attempt + sum(pod.attempt for pod in newest.values()),
         msg=msg,
-        structured_error_msg=_reply(failed) if verdict.state is AppState.FAILED and failed else NONE,
-        metadata=dict(app_def.metadata) if app_def else {},
-        roles_statuses=roles,
-        roles=[*app_def.roles] if app_def else [],
+        restarts=app.attempt + sum(pod.attempt for pod in newest.values()),
+        replicas=replicas,
+        app=request.app_def if request else None,
     )
+    if verdict.state is AppState.FAILED and failed:
+        response.structured_error_msg = _reply(failed)
+    return response
 
 
 def cause_of(app: App, plan: Plan, newest: Newest) -> str:

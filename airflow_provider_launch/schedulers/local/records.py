@@ -16,15 +16,11 @@ from typing import Any
 from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 
-__all__ = ["Records", "can_name_an_app"]
+__all__ = ["APP_ID", "Records"]
 
-_APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""The ids that can be the name of a directory, and of none outside the root."""
 _SWEEP_EVERY_S = 3600.0
-
-
-def can_name_an_app(app_id: str) -> bool:
-    """Tell whether the id can be the name of a directory, and of none outside the root."""
-    return _APP_ID.fullmatch(app_id) is not None
 
 
 class Records:
@@ -42,7 +38,7 @@ class Records:
     def dir(self, app_id: str) -> str:
         """Return the directory of the app, whether it exists or not."""
         # The id comes from a handle, which anybody can write.
-        return f"{self.root}/apps/{app_id if can_name_an_app(app_id) else '.none'}"
+        return f"{self.root}/apps/{app_id if APP_ID.fullmatch(app_id) else '.none'}"
 
     def ids(self) -> list[str]:
         """Return the ids of all apps, sorted.

@@ -1,7 +1,8 @@
-"""From an app to what the local supervisor is told: pure, but for a look at the image directory and the environment."""
+"""From an app to the request of the local supervisor: pure but for image directory and environment."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import socket
@@ -9,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, copied, refuse_equal_port_variables, told
+from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers.environment import (
+    RANK0_ENV,
+    inherited_env,
+    refuse_equal_port_variables,
+    replica_env,
+)
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -88,12 +96,17 @@ def build_request(
         UnsupportedError: a role wants what local processes cannot give.
         InvalidAppError: the image is no directory.
     """
-    wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    refuse_more_gpus(
+        app,
+        len(gpus),
+        offer=f"'local' has {{}} on {socket.gethostname()}",
+        cure="lower it or choose another scheduler",
+    )
     roles = []
     for role in app.roles:
-        _refuse_unsupported(role, wanted, gpus)
+        _refuse_devices(role)
         image = _image_dir(role)
-        inherited = copied(environ, [*INHERITED, *(opts.copy_env or [])])
+        inherited = inherited_env(environ, [*INHERITED, *(opts.copy_env or [])])
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
         roles.append(
@@ -133,22 +146,30 @@ def request_from(document: Mapping[str, Any]) -> LocalRequest:
 
 def format_request(request: LocalRequest) -> str:
     """Return the request for people: without inherited variables, and with secrets masked."""
-    lines = [f"app {request.app_id} ({request.name}), grace {request.grace_s:g} s"]
-    if request.time_limit_s is not None:
-        lines[0] += f", time limit {request.time_limit_s:g} s"
+    detail = f", grace {request.grace_s:g} s"
+    lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
     for role in request.roles:
-        lines.append(f"role {role.name}: {len(role.replicas)} x in {role.working_dir}")
-        if role.max_retries:
-            lines.append(f"  retries: {role.max_retries} ({role.policy})")
-        lines += [f"  port {name}: {port or 'chosen at start'}" for name, port in role.ports.items()]
+        details = [f"port {name}: {port or 'chosen at start'}" for name, port in role.ports.items()]
         if role.gpu:
-            lines.append(f"  gpus per replica: {role.gpu}")
-        for k, replica in enumerate(role.replicas[:FORMATTED_REPLICAS]):
-            lines.append(f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *masked_args(replica.args)])))
-            lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
-        if len(role.replicas) > FORMATTED_REPLICAS:
-            lines.append(f"  ... and {len(role.replicas) - FORMATTED_REPLICAS} more replicas")
+            details.append(f"gpus per replica: {role.gpu}")
+        lines += format_role(
+            role.name,
+            len(role.replicas),
+            f"in {role.working_dir}",
+            policy=role.policy,
+            max_retries=role.max_retries,
+            details=details,
+            replica=functools.partial(_format_replica, role),
+            shown=FORMATTED_REPLICAS,
+        )
     lines.append("cpu and memory of the roles are not enforced by local processes")
+    return "\n".join(lines)
+
+
+def _format_replica(role: LocalRole, k: int) -> str:
+    replica = role.replicas[k]
+    lines = [f"  [{k}] " + " ".join(map(_quoted, [role.entrypoint, *masked_args(replica.args)]))]
+    lines += [f"      {name}={_quoted(value)}" for name, value in sorted(masked_env(replica.env).items())]
     return "\n".join(lines)
 
 
@@ -161,29 +182,15 @@ def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
     # Not `values.apply(role)`: its deep copy of the whole role would make a dry run of 1000 replicas slow.
     own = {name: values.substitute(text) for name, text in role.env.items()}
     return LocalReplica(
-        args=[values.substitute(arg) for arg in role.args], env={**told(app_id, role, k, RANK0_HOST), **own}
+        args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
     )
 
 
-def _refuse_unsupported(role: Role, wanted_gpus: int, gpus: list[str]) -> None:
-    if RetryPolicy(role.retry_policy) is RetryPolicy.ROLE and role.max_retries:
-        raise UnsupportedError(
-            f"role {role.name!r}: retry_policy ROLE is not offered by 'local'; use REPLICA or APPLICATION"
-        )
-    if role.mounts:
-        raise UnsupportedError(
-            f"role {role.name!r}: mounts are not offered by 'local', whose replicas see the files of this host; "
-            f"leave them out, or use a scheduler with containers"
-        )
+def _refuse_devices(role: Role) -> None:
     if role.resource.devices:
         raise UnsupportedError(
             f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'local'; "
             f"leave them out"
-        )
-    if role.resource.gpu > 0 and wanted_gpus > len(gpus):
-        raise UnsupportedError(
-            f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted_gpus} GPUs, and 'local' has "
-            f"{len(gpus) or 'none'} on {socket.gethostname()}; lower it or choose another scheduler"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
-import dataclasses
 import os
 import re
 import socket
@@ -17,38 +16,35 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
     JsonValue,
     ListAppResponse,
     LogChunk,
-    Scheduler,
     Stream,
     check_replica,
 )
-from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, status
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
-from airflow_provider_launch.schedulers.local.records import Records, can_name_an_app
+from airflow_provider_launch.schedulers.local.records import APP_ID, Records
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
 from airflow_provider_launch.schedulers.local.results import read_result
-from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
-    AppConflictError,
-    InvalidAppError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
-from airflow_provider_launch.specs.runopts import runopts
-from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["LocalScheduler", "create_scheduler"]
@@ -57,12 +53,22 @@ _SPAWN_TIMEOUT_S = 30.0
 _DAY_S = 86400.0
 
 
-class LocalScheduler(Scheduler[LocalOpts]):
+class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest]):
     """Runs each replica as a process of this host, below a supervisor of the app.
 
     All truth is in files below `root`, so any process of this host that has the same root sees the same apps.
     """
 
+    name: ClassVar[str] = "local"
+    opts_type = LocalOpts
+    connection_type = LocalConnection
+    app_id_pattern = APP_ID
+    app_id_help: ClassVar[str] = "cannot name a directory; use up to 200 letters, digits, '.', '_' and '-'"
+    needs_image: ClassVar[bool] = False
+    refusal_cures: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
+        (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
+        "its replicas see the files of this host: leave them out, or use a scheduler with containers",
+    )
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.REPLICA_RETRY,
@@ -78,9 +84,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
     poll_interval_s: ClassVar[float] = 0.25
 
     def __init__(self, session_name: str, connection: LocalConnection | None = None) -> None:
-        super().__init__("local", session_name)
-        self.connection = connection or LocalConnection()
-        self.max_time_limit_s = self.connection.max_time_limit_s
+        super().__init__(session_name, connection)
         self.root = _root(self.connection)
         self._records = Records(self.root)
         self._observed = Observed(self.root, self._records.is_supervised)
@@ -89,23 +93,14 @@ class LocalScheduler(Scheduler[LocalOpts]):
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
-    def _run_opts(self) -> runopts:
-        return LocalOpts.as_runopts()
+    def _app_slug(self, name: str) -> str:
+        return file_slug(name)[:100] or "app"
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts) -> None:
-        """Accept roles without a resource: processes share the host."""
+    def _build_request(self, app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
+        return build_request(app, opts, app_id, os.environ, self._gpus())
 
-    def _submit_dryrun(
-        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
-    ) -> AppDryRunInfo[LocalRequest]:
-        opts = resolve_options(LocalOpts, cfg, strict=False)
-        chosen = app_id or make_unique(_slug(app.name))
-        if not can_name_an_app(chosen):
-            raise InvalidAppError(
-                f"app id {chosen!r} cannot name a directory; use up to 200 letters, digits, '.', '_' and '-'"
-            )
-        request = build_request(app, opts, chosen, os.environ, self._gpus())
-        return AppDryRunInfo(request, format_request)
+    def _format_request(self, request: LocalRequest) -> str:
+        return format_request(request)
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         request = dryrun_info.request
@@ -121,11 +116,7 @@ class LocalScheduler(Scheduler[LocalOpts]):
             raise SchedulerUnavailableError(
                 f"app {request.app_id!r} was deleted while it was submitted; submit it again"
             )
-        if existing["request"]["spec_hash"] != request.spec_hash:
-            raise AppConflictError(
-                f"{self.backend!r} has an app {request.app_id!r} with another definition; nothing was started. "
-                f"Choose another id, or delete that app first"
-            )
+        refuse_other_spec(self.backend, request.app_id, request.spec_hash, existing["request"]["spec_hash"])
         self._ensure(request.app_id)
         # Another process may sweep or delete at the same moment; the app is launched, and that is what counts.
         with contextlib.suppress(OSError):
@@ -173,11 +164,11 @@ class LocalScheduler(Scheduler[LocalOpts]):
         if app is None:
             return None
         document = self._records.state(app_id)
-        roles = app_from_dict(app["app"]).roles
+        app_def = app_from_dict(app["app"])
         if document is None or not document["final"]:
             here = socket.gethostname()
             if app["host"] != here:
-                response = status.response_from(app_id, app, document, roles)
+                response = status.response_from(app_id, app, document, app_def)
                 response.msg = status.foreign_host(app, here)
                 return response
             if app["boot_id"] != layout.boot_id():
@@ -188,33 +179,20 @@ class LocalScheduler(Scheduler[LocalOpts]):
                 document = self._records.state(app_id)
         if document is None and self._records.app(app_id) is None:
             return None  # deleted meanwhile; a root that went away meanwhile is an error
-        response = status.response_from(app_id, app, document, roles)
+        response = status.response_from(app_id, app, document, app_def)
         if response.state is AppState.FAILED:
-            found_all = self._add_replies(self._records.dir(app_id), response)
-            if not found_all and self._records.app(app_id) is None:
+            if not self._add_error_files(app_id, response) and self._records.app(app_id) is None:
                 return None  # as above
         elif not is_terminal(response.state):
             self._observed.keep(app_id, response)
         return response
 
-    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> bool:
-        """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception.
-
-        Tell whether each of them has such a text.
-        """
-        found_all = True
-        for index, role in enumerate(response.roles_statuses):
-            for replica in role.replicas:
-                if replica.state is AppState.FAILED:
-                    name = layout.role_dir(index, role.role)
-                    reply = log_files.read_reply(app_dir, name, replica.id)
-                    if reply:
-                        replica.structured_error_msg = reply
-                        if response.structured_error_msg == NONE:
-                            response.structured_error_msg = reply
-                    else:
-                        found_all = False
-        return found_all
+    def _add_error_files(self, app_id: str, response: DescribeAppResponse) -> bool:
+        app_dir = self._records.dir(app_id)
+        return add_error_files(
+            response,
+            lambda index, replica: log_files.read_reply(app_dir, layout.role_dir(index, replica.role), replica.id),
+        )
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[LocalRequest] | None:
         app = self._records.app(app_id)
@@ -328,9 +306,7 @@ def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
         session_name: part of every handle; the connection id in Airflow.
         **kwargs: fields of `LocalConnection`; others are ignored, since all factories get the same.
     """
-    names = {field.name for field in dataclasses.fields(LocalConnection)}
-    given = {name: value for name, value in kwargs.items() if name in names}
-    return LocalScheduler(session_name, resolve_options(LocalConnection, given, strict=True))
+    return LocalScheduler(session_name, connection_from(LocalConnection, kwargs))
 
 
 def _root(connection: LocalConnection) -> str:
@@ -338,10 +314,6 @@ def _root(connection: LocalConnection) -> str:
         return os.path.abspath(os.path.expanduser(connection.root))
     home = getenv(ENV_LAUNCH_HOME, ENV_TORCHX_HOME)
     return os.path.abspath(os.path.join(os.path.expanduser(home or "~/.torchx"), "local"))
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "app"
 
 
 def _driver_gpus() -> builtins.list[str]:

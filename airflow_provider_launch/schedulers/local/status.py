@@ -1,59 +1,51 @@
-"""From what the supervisor wrote to what the launcher tells."""
+"""From the files of the supervisor to the status of an app: pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
 from airflow_provider_launch.schedulers.signals import signal_name
-from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["STATES", "foreign_host", "rebooted", "response_from"]
+__all__ = ["foreign_host", "rebooted", "response_from"]
 
-STATES = {
-    Phase.WAITING.value: AppState.PENDING,  # committed, its shim has not begun
-    Phase.RUNNING.value: AppState.RUNNING,
-    Phase.SUCCEEDED.value: AppState.SUCCEEDED,
-    Phase.FAILED.value: AppState.FAILED,
-    Phase.STOPPED.value: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
-}
+_STATES = {phase.value: state for phase, state in PHASE_STATES.items()}
 LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 
 
 def response_from(
-    app_id: str, app: Mapping[str, Any], state: Mapping[str, Any] | None, roles: Sequence[Role]
+    app_id: str, document: Mapping[str, Any], state: Mapping[str, Any] | None, app: AppDef
 ) -> DescribeAppResponse:
     """Return the answer for one app.
 
     Args:
         app_id: the app.
-        app: `app.json`.
+        document: `app.json`.
         state: `state.json`; None until the first supervisor has written it.
-        roles: the roles as they were submitted.
+        app: the app as it was submitted.
     """
-    metadata = {**app["request"]["metadata"], "limits": LIMITS_NOT_ENFORCED}
+    replicas: dict[str, list[ReplicaStatus]] = {}
     if state is None:
-        return DescribeAppResponse(
-            app_id, AppState.PENDING, num_restarts=0, msg="waits for its supervisor", metadata=metadata, roles=[*roles]
+        response = app_response(
+            app_id, AppState.PENDING, msg="waits for its supervisor", restarts=0, replicas=replicas, app=app
         )
-    by_role: dict[str, list[ReplicaStatus]] = {role.name: [] for role in roles}
-    for replica in state["replicas"]:
-        by_role[replica["role"]].append(_replica(replica, state))
-    restarts = state["app_attempt"] + sum(replica["attempt"] for replica in state["replicas"])
-    return DescribeAppResponse(
-        app_id,
-        AppState[state["state"]],
-        num_restarts=restarts,
-        msg=state["msg"] or NONE,
-        metadata=metadata,
-        roles_statuses=[RoleStatus(name, replicas) for name, replicas in by_role.items()],
-        roles=[*roles],
-    )
+    else:
+        replicas.update((role.name, []) for role in app.roles)
+        for replica in state["replicas"]:
+            replicas[replica["role"]].append(_replica(replica, state))
+        restarts = state["app_attempt"] + sum(replica["attempt"] for replica in state["replicas"])
+        msg = state["msg"] or NONE
+        response = app_response(
+            app_id, AppState[state["state"]], msg=msg, restarts=restarts, replicas=replicas, app=app
+        )
+    response.metadata = {**document["request"]["metadata"], "limits": LIMITS_NOT_ENFORCED}
+    return response
 
 
 def rebooted(state: Mapping[str, Any] | None, app: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -77,7 +69,7 @@ def foreign_host(app: Mapping[str, Any], here: str) -> str:
 def _replica(replica: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaStatus:
     return ReplicaStatus(
         id=replica["id"],
-        state=STATES.get(replica["phase"], AppState.UNKNOWN),
+        state=_STATES.get(replica["phase"], AppState.UNKNOWN),
         role=replica["role"],
         hostname=state["host"],
         exit_code=replica["code"],

@@ -115,7 +115,7 @@ class TellsEveryFailureAs1(ChangesReplicas):
 
 @caught_by("test_what_a_program_writes_about_its_failure_is_told")
 class TellsNothingThatAProgramWrote(Local):
-    def _add_replies(self, app_dir: str, response: DescribeAppResponse) -> bool:
+    def _add_error_files(self, app_id: str, response: DescribeAppResponse) -> bool:
         return True
 
 

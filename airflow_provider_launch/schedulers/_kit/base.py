@@ -1,0 +1,112 @@
+"""The base of the built-in schedulers: options, connection, the checks of a dry run."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported
+from airflow_provider_launch.schedulers.api import Capability, Scheduler, StructuredOpts
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.runopts import runopts
+
+__all__ = ["BuiltinScheduler", "connection_from"]
+
+
+class Connection(Protocol):
+    """What the connection options of every backend have."""
+
+    @property
+    def max_time_limit_s(self) -> float | None:
+        """Return the longest `time_limit_s` of a launch."""
+        ...
+
+
+OptsT = TypeVar("OptsT", bound=StructuredOpts)
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+RequestT = TypeVar("RequestT")
+ModelT = TypeVar("ModelT", bound=StructuredOpts)
+
+
+class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
+    """A scheduler with typed options, a typed connection and a request that is built without I/O.
+
+    A backend sets the class attributes and implements `_build_request`, `_format_request` and `_app_slug` beside the
+    abstract methods of `Scheduler`. What its `capabilities` do not contain is refused here, at dry run.
+    """
+
+    name: ClassVar[str]
+    """The name of the backend, as in `DEFAULT_SCHEDULER_MODULES`."""
+
+    opts_type: ClassVar[type[StructuredOpts]]
+    """The options of a launch."""
+
+    connection_type: ClassVar[type[StructuredOpts]]
+    """The options of a connection; all of them have defaults."""
+
+    app_id_pattern: ClassVar[re.Pattern[str]]
+    """The ids that an app may have."""
+
+    app_id_help: ClassVar[str]
+    """What an invalid id cannot do, and the cure: `cannot name a container; use 2 to 180 letters, ...`."""
+
+    needs_image: ClassVar[bool] = True
+    """Whether a role without `image` is refused."""
+
+    refusal_cures: ClassVar[Mapping[Capability, str]] = {}
+    """What a user can do instead, where the general cure of a missing capability is not the best one."""
+
+    needs_resource: ClassVar[bool] = False
+
+    def __init__(self, session_name: str, connection: ConnectionT | None = None) -> None:
+        super().__init__(self.name, session_name)
+        self.connection: ConnectionT = connection or cast("ConnectionT", self.connection_type())
+        self.max_time_limit_s = self.connection.max_time_limit_s
+
+    def _run_opts(self) -> runopts:
+        return self.opts_type.as_runopts()
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: OptsT | Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[RequestT]:
+        opts = cast("OptsT", resolve_options(self.opts_type, cfg, strict=False))
+        chosen = app_id or make_unique(self._app_slug(app.name))
+        if not self._is_app_id(chosen):
+            raise InvalidAppError(f"app id {chosen!r} {self.app_id_help}")
+        refuse_unsupported(app, self.name, self.capabilities, needs_image=self.needs_image, cures=self.refusal_cures)
+        return AppDryRunInfo(self._build_request(app, opts, chosen), self._format_request)
+
+    def _is_app_id(self, app_id: str) -> bool:
+        return self.app_id_pattern.fullmatch(app_id) is not None
+
+    @abc.abstractmethod
+    def _app_slug(self, name: str) -> str:
+        """Return the readable part of the ids of apps with this name; a random part is added."""
+
+    @abc.abstractmethod
+    def _build_request(self, app: AppDef, opts: OptsT, app_id: str) -> RequestT:
+        """Return the request for `app`; the id is valid and all wishes are known to the declared capabilities."""
+
+    @abc.abstractmethod
+    def _format_request(self, request: RequestT) -> str:
+        """Return the request for people, with secrets masked."""
+
+
+def connection_from(connection_type: type[ModelT], kwargs: Mapping[str, Any]) -> ModelT:
+    """Return the connection options out of the keywords of a factory; other keywords are ignored.
+
+    All factories get the same keywords, hence the others.
+
+    Raises:
+        InvalidRunConfigException: a field has a wrong type.
+    """
+    names = {item.name for item in dataclasses.fields(connection_type)}  # type: ignore[arg-type] # all models are dataclasses
+    given = {name: value for name, value in kwargs.items() if name in names}
+    return resolve_options(connection_type, given, strict=True)

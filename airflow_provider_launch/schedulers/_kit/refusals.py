@@ -1,0 +1,98 @@
+"""What a scheduler refuses because its declared capabilities do not contain it: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from airflow_provider_launch.schedulers.capability import Capability
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+from airflow_provider_launch.specs.sentinels import NONE
+
+__all__ = ["refuse_more_gpus", "refuse_unsupported"]
+
+_RETRIES = {
+    RetryPolicy.REPLICA: Capability.REPLICA_RETRY,
+    RetryPolicy.APPLICATION: Capability.APPLICATION_RETRY,
+    RetryPolicy.ROLE: Capability.ROLE_RETRY,
+}
+_MOUNTS = {
+    Capability.BIND_MOUNT: (BindMount, "mounts of directories of the host"),
+    Capability.VOLUME_MOUNT: (VolumeMount, "mounts of volumes"),
+    Capability.DEVICE_MOUNT: (DeviceMount, "mounts of devices"),
+}
+
+
+def refuse_unsupported(
+    app: AppDef,
+    backend: str,
+    capabilities: frozenset[Capability],
+    *,
+    needs_image: bool,
+    cures: Mapping[Capability, str],
+) -> None:
+    """Refuse what `capabilities` do not contain.
+
+    Args:
+        app: what shall be launched.
+        backend: the name of the scheduler.
+        capabilities: what it can do.
+        needs_image: whether each role must name an image.
+        cures: capability to what helps a user of this scheduler, where that is not the general cure.
+
+    Raises:
+        UnsupportedError: a role asks for something that this scheduler cannot do.
+        InvalidAppError: a role has no image.
+    """
+    for role in app.roles:
+        if needs_image and role.image in {"", NONE}:
+            raise InvalidAppError(f"role {role.name!r} has no image, and {backend!r} runs images; name one")
+        policy = RetryPolicy(role.retry_policy)
+        if role.max_retries and _RETRIES[policy] not in capabilities:
+            known = " or ".join(name.value for name, needed in _RETRIES.items() if needed in capabilities)
+            raise UnsupportedError(
+                f"role {role.name!r}: retry_policy {policy.value} is not offered by {backend!r}; "
+                f"{f'use {known}' if known else 'leave max_retries out'}"
+            )
+        for capability, (kind, what) in _MOUNTS.items():
+            if capability not in capabilities and any(isinstance(mount, kind) for mount in role.mounts):
+                cure = cures.get(capability, "leave them out, or choose another scheduler")
+                raise UnsupportedError(f"role {role.name!r}: {what} are not offered by {backend!r}; {cure}")
+        for capability, what, is_used in _FIELDS:
+            if capability not in capabilities and is_used(role, app.roles):
+                cure = cures.get(capability, "leave it out, or choose another scheduler")
+                raise UnsupportedError(f"role {role.name!r}: {what} is not offered by {backend!r}; {cure}")
+
+
+def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> None:
+    """Refuse an app that needs more GPUs than there are.
+
+    Args:
+        app: what shall be launched.
+        offered: how many GPUs there are.
+        offer: whose they are, up to the number: `the connection of 'docker' offers {}`.
+        cure: what helps.
+
+    Raises:
+        UnsupportedError: the roles together need more.
+    """
+    wanted = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    for role in app.roles:
+        if role.resource.gpu > 0 and wanted > offered:
+            raise UnsupportedError(
+                f"role {role.name!r}: resource.gpu={role.resource.gpu}, the app wants {wanted} GPUs, and "
+                f"{offer.format(offered or 'none')}; {cure}"
+            )
+
+
+def _uses_rank0(role: Role, roles: Iterable[Role]) -> bool:
+    is_alone = sum(other.num_replicas for other in roles) == 1
+    return not is_alone and any(macros.rank0_env in text for text in (*role.args, *role.env.values()))
+
+
+_FIELDS: tuple[tuple[Capability, str, Callable[[Role, Iterable[Role]], bool]], ...] = (
+    (Capability.GPU, "resource.gpu", lambda role, _: role.resource.gpu > 0),
+    (Capability.PORTS, "port_map", lambda role, _: bool(role.port_map)),
+    (Capability.RANK0, "macros.rank0_env", _uses_rank0),
+)

@@ -1,0 +1,160 @@
+"""The skeleton of a request, and its text for people: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from airflow_provider_launch.schedulers.environment import inherited_env, port_variable
+from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+
+__all__ = [
+    "AppRequest",
+    "RoleRequest",
+    "assign_ports",
+    "common_fields",
+    "format_app",
+    "format_role",
+    "request_from_json",
+]
+
+FIRST_PORT = 20000
+"""The first port that is assigned where a role leaves the choice to the launcher."""
+
+
+@dataclass
+class RoleRequest:
+    """What the requests of all backends hold of a role; a backend adds how its engine spells the rest."""
+
+    name: str
+    slug: str
+    """The role in names of native objects."""
+    num_replicas: int
+    entrypoint: str
+    args: list[str]
+    """With macros, which get their values per replica."""
+    env: dict[str, str]
+    """The role's own variables, with macros."""
+    copied_env: dict[str, str]
+    """Variables of the launcher that the replicas inherit."""
+    policy: str
+    """The value of a `RetryPolicy`."""
+    max_retries: int
+
+
+RoleT = TypeVar("RoleT", bound=RoleRequest)
+
+
+@dataclass
+class AppRequest(Generic[RoleT]):
+    """All that is needed to run an app, as its record in the engine keeps it."""
+
+    app_id: str
+    name: str
+    spec_hash: str
+    ports: dict[str, int]
+    """Variable to port."""
+    time_limit_s: float | None
+    roles: list[RoleT]
+    app: dict[str, Any]
+    """The app as it was given."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON."""
+        return asdict(self)
+
+    @cached_property
+    def app_def(self) -> AppDef:
+        """The app as it was given; made once, because each poll of the app shows it."""
+        return app_from_dict(self.app)
+
+    def role(self, name: str) -> RoleT:
+        """Return the role of that name."""
+        return next(role for role in self.roles if role.name == name)
+
+
+RequestT = TypeVar("RequestT", bound=AppRequest[Any])
+
+
+def request_from_json(
+    request_type: type[RequestT], role_type: type[RoleRequest], document: Mapping[str, Any]
+) -> RequestT:
+    """Return the request that `to_json` gave."""
+    return request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
+
+
+def common_fields(role: Role, slug: str, environ: Mapping[str, str], copy_env: Iterable[str] | None) -> dict[str, Any]:
+    """Return the fields of a `RoleRequest`, for the constructor of a backend's own.
+
+    Args:
+        role: the role; left as it is.
+        slug: the role in names of native objects.
+        environ: variables of the launcher.
+        copy_env: patterns of those that the replicas inherit.
+    """
+    return {
+        "name": role.name,
+        "slug": slug,
+        "num_replicas": role.num_replicas,
+        "entrypoint": role.entrypoint,
+        "args": list(role.args),
+        "env": dict(role.env),
+        "copied_env": inherited_env(environ, copy_env or []),
+        "policy": RetryPolicy(role.retry_policy).value,
+        "max_retries": role.max_retries,
+    }
+
+
+def assign_ports(app: AppDef) -> dict[str, int]:
+    """Return variable to port, for schedulers whose replicas have all ports of their own.
+
+    Such a port only has to differ from the others of the app.
+    """
+    taken = {port for role in app.roles for port in role.port_map.values()}
+    free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
+    return {
+        port_variable(role.name, name): port or next(free) for role in app.roles for name, port in role.port_map.items()
+    }
+
+
+def format_app(app_id: str, name: str, detail: str, time_limit_s: float | None) -> str:
+    """Return the first line of a request's text: id, name, what the backend adds, time limit."""
+    limit = "" if time_limit_s is None else f", time limit {time_limit_s:g} s"
+    return f"app {app_id} ({name}){detail}{limit}"
+
+
+def format_role(
+    name: str,
+    num_replicas: int,
+    what: str,
+    *,
+    policy: str,
+    max_retries: int,
+    details: Iterable[str] = (),
+    replica: Callable[[int], str] | None = None,
+    shown: int = 1,
+) -> list[str]:
+    """Return the lines of one role in a request's text.
+
+    Args:
+        name: of the role.
+        num_replicas: how many there are.
+        what: what they run or where: an image, a directory.
+        policy: the value of its `RetryPolicy`.
+        max_retries: how often it is retried.
+        details: further lines on the role.
+        replica: number of a replica to its text. None: the backend shows no single replicas.
+        shown: how many replicas are shown.
+    """
+    lines = [f"role {name}: {num_replicas} x {what}"]
+    if max_retries:
+        lines.append(f"  retries: {max_retries} ({policy})")
+    lines += [f"  {detail}" for detail in details]
+    if replica is not None:
+        lines += [replica(k) for k in range(min(num_replicas, shown))]
+        if num_replicas > shown:
+            lines.append(f"  ... and {num_replicas - shown} more replicas")
+    return lines
