@@ -18,7 +18,7 @@ Fractionals = Mapping[float, str] | Callable[[Resource], Mapping[float, str]]
 
 
 class Register:
-    """The decorators `@register.scheduler()`, `@register.tracker()` and `@register.named_resource()`."""
+    """The decorators `@register.scheduler()`, `.component()`, `.tracker()` and `.named_resource()`."""
 
     def __init__(self, target: PluginRegistry) -> None:
         self._target = target
@@ -26,6 +26,10 @@ class Register:
     def scheduler(self, name: str | None = None) -> Callable[[F], F]:
         """Register a factory `(session_name, **kwargs) -> Scheduler` under its own name or the given one."""
         return self._plain(PluginType.SCHEDULER, name)
+
+    def component(self, name: str | None = None) -> Callable[[F], F]:
+        """Register a function that returns an app under its own name or the given one, such as `team.train`."""
+        return self._plain(PluginType.COMPONENT, name)
 
     def tracker(self, name: str | None = None) -> Callable[[F], F]:
         """Register a factory of trackers under its own name or the given one."""

@@ -35,7 +35,7 @@ from airflow_provider_launch.util.session import get_session_id_or_create_new
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -226,6 +226,71 @@ class Runner:
             info = _submit_dryrun(backend, copied, resolved, app_id)
             info._scheduler = name
             return info
+
+    def run_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+        *,
+        app_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AppHandle:
+        """Launch the app that a component makes, and return its handle; as `dryrun_component` and `schedule`."""
+        info = self.dryrun_component(
+            component,
+            component_args,
+            scheduler,
+            cfg,
+            workspace,
+            parent_run_id,
+            app_id=app_id,
+            idempotency_key=idempotency_key,
+        )
+        return self.schedule(info)
+
+    def dryrun_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+        *,
+        app_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Return the request that `run_component` would send; arguments and errors are those of `dryrun`, too.
+
+        Args:
+            component: its name, as `specs.finder.get_component` takes it.
+            component_args: an argument vector (`["--j", "2x4"]`), or parameter to value (`{"j": "2x4"}`).
+                `component_defaults` of the runner give what they leave out.
+            scheduler: name of the backend.
+            cfg: options of this launch.
+            workspace: directories to mirror into the first role.
+            parent_run_id: the run of which the app is a part.
+            app_id: the id that the app shall have.
+            idempotency_key: as in `dryrun`.
+
+        Raises:
+            ComponentNotFoundException: there is no such component.
+            ComponentValidationException: the function is no component.
+            InvalidAppError: an argument is unknown, wrong or missing; the text shows the usage.
+            TypeError: the component returns something else than an `AppDef`.
+        """
+        # Launches of apps need neither argparse nor the finder.
+        from airflow_provider_launch.specs.builders import build_app
+        from airflow_provider_launch.specs.finder import get_component
+
+        app = build_app(get_component(component).fn, component_args, self._component_defaults.get(component))
+        return self.dryrun(
+            app, scheduler, cfg, workspace, parent_run_id, app_id=app_id, idempotency_key=idempotency_key
+        )
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
         """Send the request and return the handle of the app; on schedulers that adopt it may be repeated.

@@ -59,9 +59,9 @@ from airflow_provider_launch.specs.api import (
     runopt,
     runopts,
 )
-from airflow_provider_launch.specs.builders import parse_mounts
 from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
+from airflow_provider_launch.specs.mounts import parse_mounts
 from airflow_provider_launch.specs.named_resources import (
     ResourceFactory,
     get_named_resources,

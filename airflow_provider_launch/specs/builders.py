@@ -1,78 +1,149 @@
-"""Parts of an app from text."""
+"""From a component and its arguments to an app; the parts of an app from text."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.specs.component_args import (
+    ComponentArgs,
+    ComponentUsageError,
+    bound_args,
+    namespace_of,
+    parsed_args,
+)
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import make_app_handle
-from airflow_provider_launch.specs.roles import BindMount, DeviceMount, MountType, VolumeMount
-from airflow_provider_launch.util.types import str_to_bool
+from airflow_provider_launch.specs.mounts import parse_mounts
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.util.types import (
+    decode,
+    decode_from_string,
+    decode_optional,
+    get_argparse_param_type,
+    is_bool,
+    is_primitive,
+)
 
-__all__ = ["make_app_handle", "parse_mounts"]
+if TYPE_CHECKING:
+    import argparse
 
-_SPELLINGS = {
-    "type": "type",
-    "src": "src",
-    "source": "src",
-    "dst": "dst",
-    "destination": "dst",
-    "target": "dst",
-    "readonly": "readonly",
-    "read_only": "readonly",
-    "perm": "perm",
-}
+__all__ = [
+    "ComponentArgs",
+    "build_app",
+    "component_args_from_str",
+    "decode",
+    "decode_from_string",
+    "decode_optional",
+    "get_argparse_param_type",
+    "is_bool",
+    "is_primitive",
+    "make_app_handle",
+    "materialize_appdef",
+    "parse_args",
+    "parse_mounts",
+]
 
 
-def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]:
-    """Return the mounts that elements `key` or `key=value` describe; each `type` element starts a new mount.
+def parse_args(
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str],
+    cmpnt_defaults: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> argparse.Namespace:
+    """Return the arguments as argparse reads them: numbers and texts by the name of their parameter.
 
-    `["type=bind", "src=~/data", "dst=/data", "readonly", "type=device", "src=/dev/fuse"]` gives two mounts.
+    Args:
+        cmpnt_fn: the component.
+        cmpnt_args: the argument vector, as from a command line.
+        cmpnt_defaults: parameter to text, where the vector and `config` name none.
+        config: parameter to typed value, where the vector names none.
 
     Raises:
-        KeyError: an unknown option, an option before the first `type`, a missing source or destination.
-        ValueError: an unknown type, permission or bool.
+        SystemExit: an argument is unknown, wrong or missing; the usage was printed. `--help` ends so, too.
     """
-    found: list[dict[str, str]] = []
-    for opt in opts:
-        key, equals, value = opt.partition("=")
-        name = _SPELLINGS.get(key.strip())
-        if name is None:
-            raise KeyError(f"unknown mount option {key}, must be one of {', '.join(_SPELLINGS)}")
-        if name == "type":
-            found.append({})
-        elif not found:
-            raise KeyError(f"type must be specified first, but the mount starts with {key}")
-        found[-1][name] = value if equals or name != "readonly" else "true"
-    return [_mount(options) for options in found]
+    with _usage_on_terminal():
+        return namespace_of(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
 
 
-def _mount(options: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
-    kinds = [kind.value for kind in MountType]
-    kind = options["type"]
-    if kind not in kinds:
-        raise ValueError(f"invalid mount type {kind!r}, must be one of {', '.join(kinds)}")
-    src = _required(options, "src")
-    read_only = str_to_bool(options.get("readonly", "false"))
-    if kind == MountType.DEVICE.value:
-        return DeviceMount(src_path=src, dst_path=options.get("dst") or src, permissions=_permissions(options))
-    dst = _required(options, "dst")
-    if kind == MountType.VOLUME.value:
-        return VolumeMount(src=src, dst_path=dst, read_only=read_only)
-    if src.startswith("~"):
-        src = str(Path(src).expanduser())
-    return BindMount(src_path=src, dst_path=dst, read_only=read_only)
+def component_args_from_str(
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str],
+    cmpnt_args_defaults: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> ComponentArgs:
+    """Return the typed arguments of a component, ready for its call; parameters and errors of `parse_args`.
+
+    Raises:
+        TypeError: the component takes `**kwargs`, which no argument could name.
+        InvalidAppError: a text spells no value of its parameter's type.
+    """
+    with _usage_on_terminal():
+        return parsed_args(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config)
 
 
-def _required(options: dict[str, Any], name: str) -> str:
-    if not options.get(name):
-        given = ",".join(f"{key}={value}" for key, value in options.items())
-        raise KeyError(f"mount {given} lacks {name}")
-    return str(options[name])
+def materialize_appdef(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: Sequence[str],
+    cmpnt_defaults: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> AppDef:
+    """Return the app that the component makes of these arguments; parameters and errors of `parse_args`.
+
+    Raises:
+        TypeError: the component takes `**kwargs`, or returns something else than an `AppDef`.
+    """
+    return _called(cmpnt_fn, component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config))
 
 
-def _permissions(options: dict[str, str]) -> str:
-    permissions = options.get("perm", "rwm")
-    if not permissions or set(permissions) - set("rwm"):
-        raise ValueError(f"invalid mount permission {permissions!r}, must consist of r, w and m")
-    return permissions
+def build_app(
+    cmpnt_fn: Callable[..., AppDef],
+    arguments: Sequence[str] | Mapping[str, Any],
+    cmpnt_defaults: Mapping[str, str] | None = None,
+) -> AppDef:
+    """Return the app that the component makes: `materialize_appdef` for programs, which never ends the process.
+
+    Args:
+        cmpnt_fn: the component.
+        arguments: an argument vector, or parameter to value. Text for a parameter of another type is cast.
+        cmpnt_defaults: parameter to text, for those that `arguments` leaves out.
+
+    Raises:
+        InvalidAppError: an argument is unknown, wrong or missing, and the text shows the usage; or the component
+            refuses its arguments by a `ValueError` or `KeyError`.
+        TypeError: the component takes `**kwargs`, or returns something else than an `AppDef`.
+    """
+    try:
+        return _called(cmpnt_fn, bound_args(cmpnt_fn, arguments, cmpnt_defaults))
+    except InvalidAppError:
+        raise
+    except (ValueError, KeyError) as error:
+        # `str` of a KeyError quotes its text.
+        reason = error.args[0] if error.args else type(error).__name__
+        raise InvalidAppError(f"component {cmpnt_fn.__name__!r}: {reason}") from error
+
+
+def _called(cmpnt_fn: Callable[..., AppDef], arguments: ComponentArgs) -> AppDef:
+    app: object = cmpnt_fn(*arguments.positional_args.values(), *arguments.var_args, **arguments.kwargs)
+    if not isinstance(app, AppDef):
+        raise ComponentResultError(
+            f"component {cmpnt_fn.__name__!r} must return an AppDef, not {type(app).__name__}; return the app"
+        )
+    return app
+
+
+class ComponentResultError(InvalidAppError, TypeError):
+    """A component has returned something else than an app."""
+
+
+class _usage_on_terminal:  # noqa: N801 - used as a function
+    """Print the usage and end the process, as programs with arguments do."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ComponentUsageError):
+            import sys
+
+            (sys.stdout if error.is_help else sys.stderr).write(f"{error}\n")
+            raise SystemExit(0 if error.is_help else 2) from None

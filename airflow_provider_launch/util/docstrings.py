@@ -1,13 +1,14 @@
-"""Help texts of dataclass fields: the string literal below a field."""
+"""Help texts: the string literal below a field of a dataclass, and what the docstring of a function says."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import itertools
+import re
 import textwrap
 
-__all__ = ["field_docstrings"]
+__all__ = ["field_docstrings", "google_docstring"]
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
@@ -46,3 +47,36 @@ def _own_docstrings(cls: type) -> dict[str, str]:
         ):
             docs[statement.target.id] = inspect.cleandoc(below.value.value)
     return docs
+
+
+_SECTION = re.compile(
+    r"(Args|Arguments|Attributes|Example|Examples|Keyword Args|Note|Notes|Raises|Return|Returns|Usage|Warning|Warnings|"
+    r"Yield|Yields|See Also|Todo)\s*:\s*$"
+)
+_DOCUMENTED = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)$")
+
+
+def google_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the description in a Google-style docstring, and the text of each parameter below `Args:`.
+
+    The short and the long description are joined by a line feed.
+    """
+    lines = inspect.cleandoc(text).splitlines()
+    first = next((number for number, line in enumerate(lines) if _SECTION.match(line)), len(lines))
+    short, _, rest = "\n".join(lines[:first]).strip().partition("\n")
+    description = "\n".join(part for part in (short.strip(), rest.strip()) if part)
+    parameters: dict[str, list[str]] = {}
+    indent, current, is_args = 0, "", False
+    for line in lines[first:]:
+        depth = len(line) - len(line.lstrip())
+        if _SECTION.match(line):
+            is_args, indent, current = line.startswith(("Args", "Arguments")), 0, ""
+        elif is_args and line.strip():
+            indent = indent or depth
+            found = _DOCUMENTED.match(line.strip()) if depth == indent else None
+            if found:
+                current = found["name"]
+                parameters[current] = [found["text"].strip()]
+            elif current:
+                parameters[current].append(line.strip())
+    return description, {name: " ".join(filter(None, parts)) for name, parts in parameters.items()}

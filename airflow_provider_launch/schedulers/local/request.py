@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from airflow_provider_launch.schedulers.environment import (
 from airflow_provider_launch.schedulers.local.options import LocalOpts
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
@@ -109,6 +111,8 @@ def build_request(
         inherited = inherited_env(environ, [*INHERITED, *(opts.copy_env or [])])
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
+        if role.image == IMAGE:
+            inherited["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), inherited["PATH"]])
         roles.append(
             LocalRole(
                 name=role.name,
@@ -195,7 +199,8 @@ def _refuse_devices(role: Role) -> None:
 
 
 def _image_dir(role: Role) -> str:
-    if role.image in {"", NONE}:
+    # The default image of the builtin components offers what this host has: a shell, this Python and this package.
+    if role.image in {"", NONE, IMAGE}:
         return os.getcwd()
     path = os.path.abspath(os.path.expanduser(role.image))
     if not os.path.isdir(path):

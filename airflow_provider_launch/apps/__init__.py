@@ -1,0 +1,1 @@
+"""Programs that builtin components run inside replicas."""

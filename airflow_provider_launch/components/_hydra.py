@@ -1,0 +1,72 @@
+"""Apps from Hydra configs; needs the extra `hydra`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["app_from_config"]
+
+# Hydra resolves a config more than once, and would take the text of a macro for an interpolation of its own.
+_PLACEHOLDER = "<launch macro {}>"
+_MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
+
+
+def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str]) -> AppDef:
+    """Return the object that `app` of a config describes.
+
+    `${torchx.<macro>:}` and `${launch.<macro>:}` give the text of a macro.
+
+    Raises:
+        MissingDependencyError: Hydra is not installed.
+        InvalidAppError: there is no such config, it has no `app`, or that is none.
+    """
+    try:
+        from hydra import compose, initialize_config_dir
+        from hydra.utils import instantiate
+        from omegaconf import OmegaConf
+    except ImportError as error:
+        raise MissingDependencyError(
+            "component 'utils.hydra' needs Hydra: pip install 'airflow-provider-launch[hydra]'"
+        ) from error
+    directory = Path(config_dir).expanduser().resolve()
+    if not directory.is_dir():
+        raise InvalidAppError(f"config_dir {config_dir!r} is no directory; it was looked for at {str(directory)!r}")
+    for name in _MACROS:
+        for prefix in ("torchx", "launch"):
+            OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
+    with initialize_config_dir(str(directory), version_base=None):
+        config = compose(config_name, overrides=[*overrides])
+    if "app" not in config:
+        raise InvalidAppError(f"config {config_name!r} in {config_dir!r} has no key 'app', which describes the app")
+    app: object = instantiate(config.app, _convert_="all")
+    if not isinstance(app, AppDef):
+        raise InvalidAppError(f"'app' of config {config_name!r} must give an AppDef, not {type(app).__name__}")
+    _with_macros(app)
+    return app
+
+
+def _with_macros(value: Any) -> Any:
+    """Put the macros where their tokens are, in place of objects and in copies of lists and dicts."""
+    if isinstance(value, str):
+        for name in _MACROS:
+            value = value.replace(_PLACEHOLDER.format(name), getattr(macros, name))
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_macros(item) for item in value)
+    if isinstance(value, dict):
+        return {_with_macros(key): _with_macros(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            object.__setattr__(value, field.name, _with_macros(getattr(value, field.name)))
+    return value
+
+
+def _constant(text: str) -> Any:
+    return lambda: text

@@ -1,0 +1,63 @@
+"""The command line of torchrun, as `dist.ddp` and the older `ElasticRole` build it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+
+from airflow_provider_launch.schedulers.environment import port_variable
+from airflow_provider_launch.specs.macros import macros
+
+__all__ = ["DEBUG_ENV", "log_level", "parse_nnodes", "rdzv_endpoint", "shell_command"]
+
+DEBUG_ENV = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "NCCL_DESYNC_DEBUG": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+}
+
+
+def parse_nnodes(j: str) -> tuple[int, int, int, str]:
+    """Return lowest and highest number of nodes, processes per node, and the nodes as torchrun takes them.
+
+    `2` is two processes on one node, `2x4` four on each of two, `1:2x4` the same on one or two nodes.
+
+    Raises:
+        ValueError: the text has another form, or a number is 0.
+    """
+    found = re.fullmatch(r"(((?P<least>\d+):)?(?P<most>\d+)x)?(?P<processes>\d+)", j.strip())
+    if found is None:
+        raise ValueError(f"Invalid format for `-j {j}`; use `[[{{min_nnodes}}:]{{nnodes}}x]{{nproc_per_node}}`")
+    most = int(found["most"] or 1)
+    least = int(found["least"] or most)
+    processes = int(found["processes"])
+    if not 1 <= least <= most or processes < 1:
+        raise ValueError(f"Invalid numbers in `-j {j}`; each is at least 1, and min_nnodes at most nnodes")
+    return least, most, processes, f"{least}:{most}" if found["least"] else str(most)
+
+
+def rdzv_endpoint(nodes: int, port: int, role_name: str, port_name: str) -> str:
+    """Return where nodes meet, for a shell: host of replica 0 of the first role, and the port.
+
+    One node meets itself at a free port. Port 0 is the one that the scheduler chooses.
+    """
+    if nodes == 1:
+        return "localhost:0"
+    # The shell of the replica reads the variable, whose name is known only there.
+    number = str(port) if port else f"$${{{port_variable(role_name, port_name)}}}"
+    return f"$${{{macros.rank0_env}:=localhost}}:{number}"
+
+
+def shell_command(*words: str, endpoint: str, rest: Sequence[str]) -> str:
+    """Return a line for `bash -c`: all words are quoted but the value of `--rdzv_endpoint`."""
+    quoted = ["torchrun", *map(shlex.quote, words)]
+    at = quoted.index("--rdzv_id")
+    return " ".join([*quoted[:at], "--rdzv_endpoint", endpoint, *quoted[at:], *map(shlex.quote, rest)])
+
+
+def log_level() -> str:
+    """Return the value of LOGLEVEL that replicas get."""
+    return os.environ.get("LOGLEVEL", "WARNING")

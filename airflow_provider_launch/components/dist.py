@@ -1,0 +1,155 @@
+"""Distributed training with torchrun."""
+
+from __future__ import annotations
+
+from airflow_provider_launch import specs
+from airflow_provider_launch.components._torchrun import (
+    DEBUG_ENV,
+    log_level,
+    parse_nnodes,
+    rdzv_endpoint,
+    shell_command,
+)
+from airflow_provider_launch.components.structured_arg import StructuredJArgument, StructuredNameArgument
+from airflow_provider_launch.settings import IMAGE
+from airflow_provider_launch.specs.macros import macros
+
+__all__ = ["ddp", "parse_nnodes", "spmd"]
+
+_TORCH_DEBUG_FLAGS = DEBUG_ENV
+
+
+def ddp(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = IMAGE,
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,  # noqa: N803 - a name of the launcher model
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    rdzv_port: int = 29500,
+    rdzv_backend: str = "c10d",
+    rdzv_conf: str | None = None,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+    tee: int = 3,
+) -> specs.AppDef:
+    """Distributed data parallel: torchrun on each of several nodes, which meet at replica 0.
+
+    The image needs bash and torch.
+
+    Args:
+        script_args: arguments of the script or module
+        script: the program; one of script and m
+        m: the module that is the program
+        image: image of the replicas
+        name: `{experiment}/{run}`; the run is named after the program unless given
+        h: a named resource, which wins over cpu, gpu and memMB
+        cpu: cores of a replica
+        gpu: GPUs of a replica
+        memMB: memory of a replica in MB
+        j: `[[min_nnodes:]nnodes x]nproc_per_node`: 2x4 runs four processes on each of two nodes
+        env: variables of the replicas
+        metadata: metadata of the app
+        max_retries: how often the scheduler may start a failed app again
+        rdzv_port: port of replica 0 at which nodes meet; 0 is one that the scheduler chooses
+        rdzv_backend: how nodes meet: c10d or static
+        rdzv_conf: further settings of the rendezvous, as k1=v1,k2=v2
+        mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
+        debug: whether torch says more, and checks more
+        tee: which streams of the processes go to the log of the replica: 0 none, 1 stdout, 2 stderr, 3 both
+    """
+    names = StructuredNameArgument.parse_from(name, m, script)
+    least, most, processes, nnodes = parse_nnodes(j)
+    words = ["--rdzv_backend", rdzv_backend]
+    if rdzv_conf:
+        words += ["--rdzv_conf", rdzv_conf]
+    words += ["--rdzv_id", macros.app_id, "--nnodes", nnodes, "--nproc_per_node", str(processes)]
+    words += ["--tee", str(tee), "--role", ""]
+    if rdzv_backend == "static":
+        words += ["--node_rank", macros.replica_id]
+    program = [script] if script else ["-m", str(m)]
+    variables = {
+        "TORCHX_TRACKING_EXPERIMENT_NAME": names.experiment_name,
+        "TORCHX_TRACKING_RUN_NAME": names.run_name,
+        "LOGLEVEL": log_level(),
+        **(DEBUG_ENV if debug else {}),
+        **(env or {}),
+    }
+    command = shell_command(
+        *words, endpoint=rdzv_endpoint(most, rdzv_port, names.role_name, "c10d"), rest=[*program, *script_args]
+    )
+    return specs.AppDef(
+        name=names.run_name,
+        roles=[
+            specs.Role(
+                name=names.role_name,
+                image=image,
+                min_replicas=least,
+                entrypoint="bash",
+                args=["-c", command],
+                env=variables,
+                num_replicas=most,
+                max_retries=max_retries,
+                resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+                port_map={"c10d": rdzv_port},
+                mounts=[*specs.parse_mounts(mounts)] if mounts else [],
+            )
+        ],
+        metadata=dict(metadata or {}),
+    )
+
+
+def spmd(
+    *args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = IMAGE,
+    name: str = "/",
+    h: str = "gpu.small",
+    j: str = "1x1",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+) -> specs.AppDef:
+    """One program on many processes: `dist.ddp` on hosts of one named kind.
+
+    Args:
+        args: arguments of the script or module
+        script: the program; one of script and m
+        m: the module that is the program
+        image: image of the replicas
+        name: `{experiment}/{run}`; the run is named after the program unless given
+        h: a named resource
+        j: `nnodes` with a process for each GPU, or `nnodes x nproc_per_node`
+        env: variables of the replicas
+        metadata: metadata of the app
+        max_retries: how often the scheduler may start a failed app again
+        mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
+        debug: whether torch says more, and checks more
+    """
+    # Imported here, so that the source of this function is a file of its own: see `get_builtin_source`.
+    from airflow_provider_launch.components.dist import ddp
+
+    return ddp(
+        *args,
+        script=script,
+        m=m,
+        image=image,
+        name=name,
+        h=h,
+        j=str(StructuredJArgument.parse_from(h, j)),
+        env=env,
+        metadata=metadata,
+        max_retries=max_retries,
+        mounts=mounts,
+        debug=debug,
+    )

@@ -1,0 +1,372 @@
+"""Components by name: builtin, registered by plug-ins, or in a file or module of the user."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import pkgutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+
+from airflow_provider_launch.specs.component_help import get_fn_docstring
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.file_linter import ComponentFunctionValidator, validate
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.util import entrypoints
+from airflow_provider_launch.util.modules import import_attr
+from airflow_provider_launch.util.plugin_registry import PluginType, registry
+from airflow_provider_launch.util.strings import closest
+
+__all__ = [
+    "Component",
+    "ComponentNotFoundException",
+    "ComponentValidationException",
+    "ComponentsFinder",
+    "CustomComponentsFinder",
+    "ModuleComponentsFinder",
+    "get_builtin_source",
+    "get_component",
+    "get_components",
+    "module_relname",
+]
+
+BUILTINS = "airflow_provider_launch.components"
+GROUP = PluginType.COMPONENT.value
+Validators = Sequence[ComponentFunctionValidator] | None
+
+log = logging.getLogger(__name__)
+
+
+class ComponentNotFoundException(InvalidAppError):
+    """There is no component of this name."""
+
+
+class ComponentValidationException(InvalidAppError):
+    """The function is no component; the text lists why."""
+
+
+@dataclass
+class Component:
+    """A function that returns an app, under the name by which it is found."""
+
+    name: str
+    description: str
+    fn_name: str
+    fn: Callable[..., AppDef]
+    validation_errors: list[str] = field(default_factory=list)
+
+
+class ComponentsFinder(abc.ABC):
+    """One place in which components are."""
+
+    @abc.abstractmethod
+    def find(self, validators: Validators) -> list[Component]:
+        """Return the components, also invalid ones, with what is wrong with them."""
+
+
+class ModuleComponentsFinder(ComponentsFinder):
+    """The public functions of a module and of the modules below it.
+
+    Args:
+        module: the module, or its name.
+        group: what goes before the names; empty or None: nothing does.
+    """
+
+    def __init__(self, module: str | ModuleType, group: str | None = None) -> None:
+        self._module = module
+        self._group = group
+
+    def find(self, validators: Validators) -> list[Component]:
+        """Return the components of all modules; one that cannot be imported is named in a warning."""
+        found = []
+        base = self._base()
+        for module in _modules_below(base):
+            prefix = _joined(self._group, module_relname(module, base))
+            found += [_component(_joined(prefix, fn.__name__), fn, validators) for fn in _functions_of(module)]
+        return found
+
+    def find_one(self, name: str, validators: Validators) -> Component | None:
+        """Return the component of a name without the group, and import only the modules on the way to it."""
+        base = self._base()
+        path, _, fn_name = name.rpartition(".")
+        full = _joined(base.__name__, path)
+        packages = [path.rsplit(".", depth)[0] for depth in range(path.count("."), -1, -1)] if path else []
+        if not all(hasattr(base, "__path__") and _exists(_joined(base.__name__, package)) for package in packages):
+            return None
+        module = importlib.import_module(full) if path else base
+        fn = next((fn for fn in _functions_of(module) if fn.__name__ == fn_name), None)
+        return None if fn is None else _component(_joined(self._group, name), fn, validators)
+
+    def _base(self) -> ModuleType:
+        return importlib.import_module(self._module) if isinstance(self._module, str) else self._module
+
+
+class CustomComponentsFinder(ComponentsFinder):
+    """One function of a file."""
+
+    def __init__(self, filepath: str, function_name: str) -> None:
+        self._path = filepath
+        self._name = function_name
+
+    def find(self, validators: Validators) -> list[Component]:
+        """Return the one component; a file that cannot be one is not run.
+
+        Raises:
+            ComponentNotFoundException: there is no such file, or it has no such function when it has run.
+            ComponentValidationException: its source is wrong.
+        """
+        path = Path(self._path).expanduser()
+        if not path.is_file():
+            raise ComponentNotFoundException(f"component file {self._path!r} does not exist (from {os.getcwd()!r})")  # noqa: PTH109 - text
+        name = f"{self._path}:{self._name}"
+        errors = [message.description for message in validate(str(path), self._name, validators)]
+        if errors:
+            raise _invalid(name, errors)
+        function = getattr(_file_module(path.resolve()), self._name, None)
+        if not inspect.isfunction(function):
+            raise ComponentNotFoundException(f"file {self._path!r} has no function {self._name!r}")
+        return [Component(name, get_fn_docstring(function)[0], self._name, function)]
+
+
+def get_component(name: str, validators: Validators = None) -> Component:
+    """Return the component of a name.
+
+    `PATH:function` is a function of a file, `pkg.module:function` and `pkg.module.function` are one of a module. Other
+    names are those of registered functions, of entry points of `airflow_provider_launch.components`, and of builtins.
+
+    Raises:
+        ComponentNotFoundException: there is none; the text proposes one.
+        ComponentValidationException: the function is no component; the text lists why.
+    """
+    component = _found(name, validators)
+    if component is None:
+        raise ComponentNotFoundException(_unknown(name))
+    if component.validation_errors:
+        raise _invalid(name, component.validation_errors)
+    return component
+
+
+def get_components(validators: Validators = None) -> dict[str, Component]:
+    """Return all valid components by name: builtin ones, those of entry points, registered ones; later ones win."""
+    return {name: found for name, found in _all(validators).items() if not found.validation_errors}
+
+
+def get_builtin_source(name: str) -> str:
+    """Return the source of a builtin component with the imports above it, which is a file of its own.
+
+    Raises:
+        ComponentNotFoundException: there is no such builtin component.
+    """
+    component = ModuleComponentsFinder(BUILTINS).find_one(name, [])
+    if component is None:
+        raise ComponentNotFoundException(_unknown(name))
+    module = inspect.getsource(inspect.getmodule(component.fn) or component.fn)
+    lines, last = module.splitlines(), 0
+    for number, line in enumerate(lines):
+        if line.startswith(("import ", "from ")):
+            last = next(at for at in range(number, len(lines)) if "(" not in line or ")" in lines[at])
+        elif line.startswith(("def ", "class ", "__all__")):
+            break
+    first = next(number for number, line in enumerate(lines) if line.startswith(("import ", "from ")))
+    return "\n".join([*lines[first : last + 1], "", "", inspect.getsource(component.fn)])
+
+
+def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
+    """Return the name of a module below another one; empty for the same one.
+
+    Raises:
+        ValueError: it is not below it.
+    """
+    base = relative_to.__name__
+    if module.__name__ == base:
+        return ""
+    if not module.__name__.startswith(f"{base}."):
+        raise ValueError(f"module {module.__name__!r} is not below {base!r}")
+    return module.__name__[len(base) + 1 :]
+
+
+# ---- by name -------------------------------------------------------------------------------------------------
+
+
+def _found(name: str, validators: Validators) -> Component | None:
+    path, colon, function = name.rpartition(":")
+    if colon and (path.endswith(".py") or os.sep in path or "/" in path or Path(path).is_file()):
+        return CustomComponentsFinder(path, function).find(validators)[0]
+    if colon:
+        return _of_module(name, path, function, validators)
+    if (found := _registered(name, validators)) is not None:
+        return found
+    module, _, function = name.rpartition(".")
+    return _of_module(name, module, function, validators) if module else None
+
+
+def _of_module(name: str, module: str, function: str, validators: Validators) -> Component | None:
+    try:
+        found = import_attr(module, function, None)
+    except AttributeError:
+        if not hasattr(sys.modules.get(module), function):
+            return None
+        raise
+    # Also what is no plain function may be called: a `functools.partial`, an object.
+    return _component(name, found, validators) if callable(found) else None
+
+
+def _registered(name: str, validators: Validators) -> Component | None:
+    own = registry.get(PluginType.COMPONENT).get(name)
+    if own is not None:
+        return _component(name, own, validators)
+    for entry in entrypoints.find(GROUP).values():
+        prefix = "" if entry.name.startswith("_") else entry.name
+        if prefix and name != prefix and not name.startswith(f"{prefix}."):
+            continue
+        loaded = entry.load() if prefix else _loaded(entry)
+        if not isinstance(loaded, ModuleType):
+            if name == prefix and callable(loaded):
+                return _component(name, loaded, validators)
+        elif name != prefix:
+            below = name[len(prefix) + 1 :] if prefix else name
+            found = ModuleComponentsFinder(loaded, prefix).find_one(below, validators)
+            if found is not None:
+                return found
+    return ModuleComponentsFinder(BUILTINS).find_one(name, validators)
+
+
+def _all(validators: Validators) -> dict[str, Component]:
+    found = ModuleComponentsFinder(BUILTINS).find(validators)
+    for entry in entrypoints.find(GROUP).values():
+        loaded = _loaded(entry)
+        prefix = "" if entry.name.startswith("_") else entry.name
+        if isinstance(loaded, ModuleType):
+            found += ModuleComponentsFinder(loaded, prefix).find(validators)
+        elif callable(loaded) and prefix:
+            found.append(_component(prefix, loaded, validators))
+    found += [_component(name, fn, validators) for name, fn in registry.get(PluginType.COMPONENT).items()]
+    return {component.name: component for component in found}
+
+
+def _loaded(entry: EntryPoint) -> object:
+    try:
+        return entry.load()
+    except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
+        log.warning("components of entry point %s are left out: %s: %s", entry.name, type(error).__name__, error)
+        return None
+
+
+def _unknown(name: str) -> str:
+    known = _all([])
+    near = closest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}."
+    return f"no component {name!r}; {hint} One of your own is 'path/to/file.py:function' or 'package.module:function'"
+
+
+def _invalid(name: str, errors: Sequence[str]) -> ComponentValidationException:
+    lines = "".join(f"\n  {error}" for error in errors)
+    return ComponentValidationException(f"{name!r} is no component:{lines}")
+
+
+# ---- functions and modules -----------------------------------------------------------------------------------
+
+
+def _component(name: str, fn: Callable[..., AppDef], validators: Validators) -> Component:
+    fn_name = getattr(fn, "__name__", name)
+    errors: list[str] = []
+    source = _source_of(fn)
+    if source:
+        errors = [message.description for message in validate(source, inspect.unwrap(fn).__name__, validators)]
+    return Component(name, get_fn_docstring(fn)[0], fn_name, fn, errors)
+
+
+def _source_of(fn: Callable[..., AppDef]) -> str | None:
+    """Return the file of a function; None for one that was made at run time, which no file can show."""
+    plain = inspect.unwrap(fn)
+    if not inspect.isfunction(plain) or plain.__qualname__ != plain.__name__:
+        return None
+    path = inspect.getsourcefile(plain)
+    return path if path and Path(path).is_file() else None
+
+
+def _functions_of(module: ModuleType) -> list[Callable[..., AppDef]]:
+    """Return the public functions that the module defines itself, in their order."""
+    return [
+        fn
+        for name, fn in vars(module).items()
+        if not name.startswith("_") and inspect.isfunction(fn) and fn.__module__ == module.__name__
+    ]
+
+
+def _modules_below(base: ModuleType) -> Iterator[ModuleType]:
+    yield base
+    # Without `walk_packages`, which finds namespace packages' modules and fails at the first broken one.
+    for info in pkgutil.iter_modules(getattr(base, "__path__", []), f"{base.__name__}."):
+        if any(part.startswith("_") for part in info.name[len(base.__name__) + 1 :].split(".")):
+            continue
+        try:
+            module = importlib.import_module(info.name)
+        except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
+            log.warning("components of %s are left out: %s: %s", info.name, type(error).__name__, error)
+            continue
+        if info.ispkg:
+            yield from _modules_below(module)
+        else:
+            yield module
+
+
+def _exists(module: str) -> bool:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        # Below what is no package; anything else that is missing is missing inside a module on the way.
+        if error.name is None or not module.startswith(error.name):
+            raise
+        return False
+    # A namespace package has no origin.
+    return found is not None and found.origin is not None
+
+
+def _joined(*parts: str | None) -> str:
+    return ".".join(part for part in parts if part)
+
+
+_lock = threading.Lock()
+_files: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
+
+
+def _file_module(path: Path) -> ModuleType:
+    """Return a file as a module; run again only if it has changed."""
+    stat = path.stat()
+    stamp = (stat.st_mtime_ns, stat.st_size)
+    with _lock:
+        if path in _files and _files[path][0] == stamp:
+            return _files[path][1]
+        digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        name = f"airflow_provider_launch_component_{digest}_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        before = sys.modules.get(name)
+        # Dataclasses and pickle look their module up by name.
+        sys.modules[name] = module
+        sys.path.insert(0, str(path.parent))
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if before is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = before
+            raise
+        finally:
+            sys.path.remove(str(path.parent))
+        _files[path] = (stamp, module)
+        return module

@@ -1,0 +1,64 @@
+"""Apps from Hydra configs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.builders import build_app
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+from airflow_provider_launch.specs.finder import get_component
+
+CONFIG = """
+n: 2
+app:
+  _target_: airflow_provider_launch.specs.AppDef
+  name: from-config
+  roles:
+    - _target_: airflow_provider_launch.specs.Role
+      name: r
+      image: ""
+      entrypoint: echo
+      args: ["${torchx.app_id:}", "${launch.replica_id:}"]
+      num_replicas: ${n}
+      port_map: {a: 1}
+"""
+
+
+@pytest.fixture
+def hydra(tmp_path):
+    (tmp_path / "one.yaml").write_text(CONFIG)
+    (tmp_path / "none.yaml").write_text("a: 1\n")
+    (tmp_path / "other.yaml").write_text("app: {_target_: builtins.dict}\n")
+    fn = get_component("utils.hydra").fn
+    return lambda *arguments: build_app(fn, ["-cd", str(tmp_path), *arguments])
+
+
+def test_a_config_gives_an_app_and_overrides_change_it(hydra):
+    role = Role("r", "", entrypoint="echo", args=["${app_id}", "${replica_id}"], num_replicas=3, port_map={"a": 1})
+
+    app = hydra("-cn", "one", "n=3")
+
+    assert app == AppDef("from-config", [role])
+    assert type(app.roles[0].args) is list
+    assert hydra("--config_name", "one").roles[0].num_replicas == 2
+
+
+@pytest.mark.parametrize(("name", "text"), [("none", "no key 'app'"), ("other", "must give an AppDef, not dict")])
+def test_a_config_without_an_app_is_refused(hydra, name, text):
+    with pytest.raises(InvalidAppError, match=text):
+        hydra("-cn", name)
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(InvalidAppError, match="is no directory"):
+        build_app(get_component("utils.hydra").fn, ["-cn", "x", "-cd", str(tmp_path / "no")])
+
+
+def test_without_hydra_the_extra_is_named(hydra, monkeypatch):
+    monkeypatch.setitem(sys.modules, "hydra", None)
+
+    with pytest.raises(MissingDependencyError, match=r"airflow-provider-launch\[hydra\]"):
+        hydra("-cn", "one")

@@ -1,0 +1,254 @@
+"""Components by name."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import airflow_provider_launch.components
+from airflow_provider_launch import plugins
+from airflow_provider_launch.components import utils
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.builders import build_app
+from airflow_provider_launch.specs.finder import (
+    ComponentNotFoundException,
+    ComponentValidationException,
+    CustomComponentsFinder,
+    ModuleComponentsFinder,
+    get_builtin_source,
+    get_component,
+    get_components,
+    module_relname,
+)
+
+BUILTIN = [
+    "dist.ddp",
+    "dist.spmd",
+    "utils.binary",
+    "utils.copy",
+    "utils.echo",
+    "utils.hydra",
+    "utils.python",
+    "utils.sh",
+    "utils.touch",
+]
+COMPONENT = """
+from airflow_provider_launch.specs import AppDef, Role
+
+def {name}(a: str = "x") -> AppDef:
+    "One of theirs."
+    return AppDef({name!r}, [Role("r", "", entrypoint="echo", args=[a])])
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """An installed package with components, which entry points name."""
+    root = tmp_path / "site"
+    package = root / "their_components"
+    (package / "sub").mkdir(parents=True)
+    (package / "namespace").mkdir()
+    (package / "__init__.py").write_text(COMPONENT.format(name="top"))
+    (package / "sub" / "__init__.py").write_text("")
+    (package / "sub" / "deep.py").write_text(
+        COMPONENT.format(name="fn") + "\ndef wrong(a): ...\n\ndef _private() -> AppDef: ...\n"
+    )
+    (package / "utils.py").write_text(COMPONENT.format(name="echo") + COMPONENT.format(name="other"))
+    (package / "broken.py").write_text("import no_such_module_at_all\n")
+    (package / "namespace" / "hidden.py").write_text(COMPONENT.format(name="fn"))
+    info = root / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    lines = ["foo = their_components", "_bare = their_components", "one = their_components.sub.deep:fn"]
+    lines.append("bad = no_such_module_at_all")
+    (info / "entry_points.txt").write_text("\n".join(["[airflow_provider_launch.components]", *lines]))
+    monkeypatch.syspath_prepend(root)
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "their_components"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def registered():
+    yield
+    plugins.registry.clear()
+
+
+def test_builtin_components_are_found():
+    assert sorted(get_components()) == BUILTIN
+    found = get_component("utils.echo")
+    assert (found.name, found.fn_name, found.fn) == ("utils.echo", "echo", utils.echo)
+    assert found.description == "Write a message to stdout."
+    assert found.validation_errors == []
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.filterwarnings("default")
+def test_entry_points_add_components_and_go_before_builtin_ones():
+    found = get_components()
+
+    assert set(BUILTIN) <= set(found)
+    added = {"foo.top", "foo.sub.deep.fn", "foo.utils.echo", "foo.utils.other", "top", "sub.deep.fn", "utils.other"}
+    assert set(found) - set(BUILTIN) == {*added, "one"}
+    assert found["utils.echo"].fn().name == "echo"
+    assert found["utils.echo"].fn.__module__ == "their_components.utils"
+    assert get_component("utils.echo").fn.__module__ == "their_components.utils"
+    assert get_component("utils.sh").fn is utils.sh
+    assert get_component("foo.sub.deep.fn").fn_name == "fn"
+    assert get_component("one").fn().name == "fn"
+
+
+@pytest.mark.usefixtures("theirs")
+def test_what_cannot_be_a_component_is_named_with_the_reasons():
+    with pytest.raises(ComponentValidationException, match=r"Missing type annotation for argument 'a'(.|\n)*return"):
+        get_component("foo.sub.deep.wrong")
+    with pytest.raises(ComponentNotFoundException, match=r"'foo\.namespace\.hidden\.fn'"):
+        get_component("foo.namespace.hidden.fn")
+    with pytest.raises(ComponentNotFoundException):
+        get_component("foo.sub.deep._private")
+    errors = {
+        found.name: found.validation_errors for found in ModuleComponentsFinder("their_components.sub").find(None)
+    }
+    assert errors["deep.fn"] == []
+    assert len(errors["deep.wrong"]) == 2
+
+
+@pytest.mark.usefixtures("theirs")
+def test_an_import_error_of_a_module_is_passed_on():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        get_component("their_components.broken:fn")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        get_component("foo.broken.fn")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        get_component("bad.fn")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_function_goes_before_all():
+    @plugins.register.component("utils.echo")
+    def mine(a: str = "x") -> AppDef:
+        return AppDef("mine", [Role("r", "", entrypoint="true", args=[a])])
+
+    assert get_component("utils.echo").fn is mine
+    assert get_components()["utils.echo"].fn_name == "mine"
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize("name", ["their_components.sub.deep:fn", "their_components.sub.deep.fn"])
+def test_a_module_can_be_named(name):
+    assert build_app(get_component(name).fn, {"a": "y"}).roles[0].args == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("utils.ehco", "did you mean 'utils.echo'?"),
+        ("zzz", "there are dist.ddp, dist.spmd, utils.binary"),
+        ("no.such.module:fn", "no component 'no.such.module:fn'"),
+        ("json:no_such_function", "no component 'json:no_such_function'"),
+        ("no/such/file.py:fn", "'no/such/file.py' does not exist"),
+        ("", "no component ''"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_a_proposal(name, text):
+    with pytest.raises(ComponentNotFoundException) as caught:
+        get_component(name)
+
+    assert text in str(caught.value)
+
+
+def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
+    """The file is a module: dataclasses and pickle work, and it may import what lies beside it."""
+    (tmp_path / "beside_component.py").write_text("NAME = 'from beside'\n")
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+            from __future__ import annotations
+            import dataclasses
+            import beside_component
+            from airflow_provider_launch.specs import AppDef, Role
+
+            @dataclasses.dataclass
+            class Point:
+                x: int
+
+            def train(x: int = 1) -> AppDef:
+                return AppDef(beside_component.NAME, [Role("r", "", entrypoint="true")], {"point": Point(x)})
+
+            def wrong(x) -> AppDef: ...
+
+            later: AppDef
+        """)
+    )
+    before = [*sys.path]
+    app = build_app(get_component(f"{tmp_path}/mine.py:train").fn, {"x": 4})
+
+    assert app.name == "from beside"
+    assert pickle.loads(pickle.dumps(app.metadata["point"])).x == 4
+    assert sys.path == before
+    monkeypatch.chdir(tmp_path)
+    assert get_component("mine.py:train").name == "mine.py:train"
+    assert CustomComponentsFinder("mine.py", "train").find(None)[0].fn_name == "train"
+    with pytest.raises(ComponentValidationException, match="Missing type annotation"):
+        get_component("mine.py:wrong")
+    with pytest.raises(ComponentValidationException, match="Function none not found"):
+        get_component("mine.py:none")
+
+
+def test_a_file_with_a_syntax_error_is_not_run(tmp_path):
+    (tmp_path / "bad.py").write_text("raise SystemExit\ndef fn(:\n")
+
+    with pytest.raises(ComponentValidationException, match="invalid syntax"):
+        get_component(f"{tmp_path}/bad.py:fn")
+
+
+def test_a_file_is_run_again_when_it_has_changed(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(COMPONENT.format(name="fn"))
+    first = get_component(f"{path}:fn").fn
+    assert get_component(f"{path}:fn").fn is first
+
+    path.write_text(COMPONENT.format(name="fn").replace('"x"', '"changed"'))
+
+    assert get_component(f"{path}:fn").fn().roles[0].args == ["changed"]
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_the_source_of_a_builtin_is_a_file_of_its_own(name, tmp_path):
+    path = tmp_path / "copied.py"
+    path.write_text(get_builtin_source(name))
+    fn = name.rpartition(".")[2]
+    arguments = {"ddp": {"script": "a.py"}, "spmd": {"script": "a.py"}, "binary": {"entrypoint": "x"}}
+    arguments |= {"touch": {"file": "x"}, "copy": {"src": "a", "dst": "b"}, "python": {"m": "a.b"}}
+
+    component = get_component(f"{path}:{fn}")
+
+    if fn != "hydra":
+        again = build_app(component.fn, arguments.get(fn, {}))
+        assert again == build_app(get_component(name).fn, arguments.get(fn, {}))
+
+
+def test_an_unknown_builtin_has_no_source():
+    with pytest.raises(ComponentNotFoundException):
+        get_builtin_source("utils.nothing")
+
+
+def test_a_module_has_a_name_below_another():
+    assert module_relname(utils, airflow_provider_launch.components) == "utils"
+    assert module_relname(utils, utils) == ""
+    with pytest.raises(ValueError, match="is not below"):
+        module_relname(airflow_provider_launch.components, utils)
+
+
+def test_a_builtin_is_found_without_a_search_of_all():
+    """A DAG file that names one component does not pay for the others."""
+    code = (
+        "import sys; from airflow_provider_launch.specs.finder import get_component; get_component('utils.echo'); "
+        "print([name for name in sys.modules if name.startswith('airflow_provider_launch.components.dist')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
