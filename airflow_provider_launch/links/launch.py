@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-__all__ = ["RequestLink", "SchedulerLink", "show_request", "show_ui", "show_ui_from_trigger"]
+__all__ = [
+    "RequestLink",
+    "SchedulerLink",
+    "drop_empty_link",
+    "drop_request_link",
+    "show_request",
+    "show_ui",
+    "show_ui_from_trigger",
+]
 
 
 class SchedulerLink(BaseOperatorLink):
@@ -57,6 +65,23 @@ def show_ui(operator: Any, ti: Any, url: str | None) -> None:
     # A link that is missing must not change how the task ends.
     with contextlib.suppress(Exception):
         ti.xcom_push(SchedulerLink().xcom_key, url)
+        _drop(operator, SchedulerLink)
+
+
+def drop_empty_link(operator: Any) -> None:
+    """Keep Airflow from storing the link to the scheduler where the scheduler has named no page."""
+    if not getattr(operator, "ui_url", None):
+        _drop(operator, SchedulerLink)
+
+
+def drop_request_link(operator: Any) -> None:
+    """Keep Airflow from storing again what the first part of a deferred task has stored."""
+    _drop(operator, RequestLink)
+
+
+def _drop(operator: Any, kind: type[BaseOperatorLink]) -> None:
+    # Airflow stores each link of the operator once more when a worker is done.
+    operator.operator_extra_links = tuple(link for link in operator.operator_extra_links if not isinstance(link, kind))
 
 
 async def show_ui_from_trigger(task_instance: Any, url: str) -> None:
@@ -78,6 +103,7 @@ def show_request(operator: Any, ti: Any) -> None:
         operator.overwrite_rtif_after_execution = False
     with contextlib.suppress(Exception):
         ti.xcom_push(RequestLink().xcom_key, RequestLink().get_link(operator, ti_key=ti))
+        _drop(operator, RequestLink)
 
 
 def _send_rendered_fields(operator: Any) -> None:

@@ -114,8 +114,8 @@ class StateStore(Protocol):
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of the key."""
 
-    def set(self, key: str, value: Any) -> None:
-        """Keep the value over tries and clears."""
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        """Keep the value over tries and clears, for `retention`; None: for as long as Airflow's configuration says."""
 
 
 class Memory:
@@ -136,4 +136,8 @@ class Memory:
     def save(self, record: Record) -> None:
         """Keep the record for the next try."""
         if self._store is not None:
-            self._store.set(KEY, asdict(record))
+            from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+            # A task may wait for longer than Airflow keeps such values, and a clear after that must find the app.
+            # The value goes with the run.
+            self._store.set(KEY, asdict(record), retention=NEVER_EXPIRE if record.is_open else None)

@@ -18,6 +18,7 @@ from airflow_provider_launch._task.options import check_log_roles, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.links.launch import drop_empty_link, drop_request_link
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
@@ -34,6 +35,7 @@ from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.triggers.checkpoint import begin_checkpoint, end_checkpoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -101,6 +103,7 @@ class OperatorRun:
         try:
             value = work()
         except TaskDeferred:
+            drop_empty_link(op)
             # The killer stays: a kill may come before Airflow has noted the deferral.
             self._hook.close()
             raise
@@ -114,6 +117,7 @@ class OperatorRun:
         return value
 
     def _close(self, killer: CancelThread) -> None:
+        drop_empty_link(self._op)
         killer.close()
         self._hook.close()
 
@@ -136,8 +140,6 @@ class OperatorRun:
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
             ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
-                from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
-
                 begin_checkpoint(self._ti)
                 trigger = self._trigger(handle, began, progress, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
@@ -177,6 +179,7 @@ class OperatorRun:
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
+        end_checkpoint(self._ti)
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
         record = self._held.recall(context.get("task_state_store"))
         # The trigger may have failed before it found the app, which runs all the same.
@@ -185,8 +188,8 @@ class OperatorRun:
             raise LaunchError(f"the trigger did not find the app: {text}")
         app_id = parse_app_handle(handle).app_id
         progress = FollowProgress.from_json(event)
-        # Else the link would be empty when this worker is done.
         self._op.ui_url = progress.url
+        drop_request_link(self._op)
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
         self._held.hold(record)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, XComArg
 
 from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
-from airflow_provider_launch.operators.templates import has_template, is_plain_object, rendered_copy, with_final_newline
+from airflow_provider_launch.operators.templates import (
+    as_text,
+    has_template,
+    is_plain_object,
+    rendered_copy,
+    with_final_newline,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -158,7 +164,8 @@ class LaunchAppOperator(BaseOperator):
             return with_final_newline(content, super().render_template(content, context, env, seen_oids), env)
         if is_plain_object(content):
             return rendered_copy(content, lambda part: self.render_template(part, context, env, seen_oids))
-        return super().render_template(content, context, env, seen_oids)
+        rendered = super().render_template(content, context, env, seen_oids)
+        return as_text(content, rendered) if content is self.app and isinstance(content, dict) else rendered
 
     # ---- run -------------------------------------------------------------------------------------------------
 

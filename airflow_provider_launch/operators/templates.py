@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["has_template", "is_plain_object", "rendered_copy", "with_final_newline"]
+__all__ = ["as_text", "has_template", "is_plain_object", "rendered_copy", "with_final_newline"]
 
 T = TypeVar("T")
 
@@ -31,12 +32,32 @@ def is_plain_object(value: object) -> bool:
 
 
 def rendered_copy(value: T, render: Callable[[Any], Any]) -> T:
-    """Return a copy of the dataclass in which every field went through `render`."""
+    """Return a copy of the dataclass in which every field went through `render`.
+
+    With `render_template_as_native_obj=True` Jinja makes numbers, lists and dicts of templates. Arguments and variables
+    of a program are text, so what a template became is turned back into it: JSON for lists and dicts.
+    """
     clone = copy.copy(value)
     for item in dataclasses.fields(value):  # type: ignore[arg-type]  # `is_plain_object` is asked before
         # Not `replace`: a subclass of Role may have its own constructor or be frozen.
-        object.__setattr__(clone, item.name, render(getattr(value, item.name)))
+        given = getattr(value, item.name)
+        rendered = render(given)
+        # Metadata may hold any type.
+        object.__setattr__(clone, item.name, rendered if item.name == "metadata" else as_text(given, rendered))
     return clone
+
+
+def as_text(given: Any, rendered: Any) -> Any:
+    """Return `rendered` with text wherever `given` had text."""
+    if isinstance(given, str):
+        if isinstance(rendered, str):
+            return rendered
+        return json.dumps(rendered) if isinstance(rendered, (list, tuple, dict)) else str(rendered)
+    if isinstance(given, list) and isinstance(rendered, list) and len(given) == len(rendered):
+        return [as_text(old, new) for old, new in zip(given, rendered, strict=True)]
+    if isinstance(given, dict) and isinstance(rendered, dict):
+        return {key: as_text(given.get(key), new) for key, new in rendered.items()}
+    return rendered
 
 
 def has_template(text: str, jinja_env: jinja2.Environment) -> bool:

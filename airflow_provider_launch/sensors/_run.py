@@ -25,6 +25,7 @@ from airflow_provider_launch._task.retry_unavailable import retry_while_unavaila
 from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.links.launch import drop_empty_link
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -34,6 +35,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.triggers.checkpoint import end_checkpoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -117,6 +119,7 @@ class SensorRun:
                 self._scheduler.cancel(self._app_id)
             raise
         finally:
+            drop_empty_link(sensor)
             killer.close()
             self._hook.close()
 
@@ -127,9 +130,9 @@ class SensorRun:
             context: of the task.
             event: what `AppStatusTrigger` says.
         """
+        end_checkpoint(context["ti"])
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
         progress = FollowProgress.from_json(event)
-        # Else the link would be empty when this worker is done.
         self._sensor.ui_url = progress.url
         if why == "deadline":
             if self._sensor.kill_policy == "cancel":

@@ -137,7 +137,9 @@ class AppStatusSensor(BaseSensorOperator):
 
         try:
             return super().execute(context)
-        except (AirflowSensorTimeout, AirflowSkipException):
+        except (AirflowSensorTimeout, AirflowSkipException) as error:
+            if isinstance(error, AirflowSkipException):
+                self._log_skip(error)
             # A timeout becomes a skip with `soft_fail`; an app that has ended is not cancelled any more.
             if self.kill_policy == "cancel":
                 SensorRun(self).cancel()
@@ -150,7 +152,12 @@ class AppStatusSensor(BaseSensorOperator):
         """
         if event is None:
             return self.execute(context)
-        from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+        from airflow.sdk.exceptions import (
+            AirflowException,
+            AirflowSensorTimeout,
+            AirflowSkipException,
+            AirflowTaskTimeout,
+        )
 
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
@@ -159,17 +166,25 @@ class AppStatusSensor(BaseSensorOperator):
         try:
             with final_errors():
                 return SensorRun(self, handle=str(event.get("handle") or "")).resume(context, event)
-        except (AirflowException, AppKilledError):
+        except (AirflowException, AppKilledError) as error:
+            if isinstance(error, AirflowSensorTimeout) and (self.soft_fail or self.never_fail):
+                self._log_skip(error)
             raise
         # Airflow turns these two into a skip around `poke`, and not here.
         except AirflowTaskTimeout as error:
             if self.soft_fail or self.never_fail:
+                self._log_skip(error)
                 raise AirflowSkipException(str(error)) from error
             raise
         except Exception as error:
             if self.never_fail:
+                self._log_skip(error)
                 raise AirflowSkipException(str(error)) from error
             raise
+
+    def _log_skip(self, error: BaseException) -> None:
+        # Airflow itself logs no more than "Skipping task.".
+        self.log.warning("the sensor is skipped: %s", error)
 
     @property
     def follow_options(self) -> FollowOptions:

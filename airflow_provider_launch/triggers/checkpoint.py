@@ -10,7 +10,7 @@ from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.triggers.pipe import comms_bytes_unread
 
-__all__ = ["Checkpoint", "begin_checkpoint"]
+__all__ = ["Checkpoint", "begin_checkpoint", "end_checkpoint"]
 
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
@@ -20,6 +20,24 @@ def begin_checkpoint(ti: Any) -> None:
     """Make room for the checkpoint of a try; without it Airflow logs an error when the trigger looks for one."""
     with contextlib.suppress(Exception):
         ti.xcom_push(_key(ti.try_number), "")
+
+
+def end_checkpoint(ti: Any) -> None:
+    """Remove the checkpoint of a try that is followed by a worker now."""
+    with contextlib.suppress(Exception):
+        from airflow.sdk.execution_time.comms import DeleteXCom
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+        # Not `XCom.delete`, which reads the value first for the sake of backends that keep it elsewhere.
+        SUPERVISOR_COMMS.send(
+            DeleteXCom(
+                key=_key(ti.try_number),
+                dag_id=ti.dag_id,
+                run_id=ti.run_id,
+                task_id=ti.task_id,
+                map_index=-1 if ti.map_index is None else ti.map_index,
+            )
+        )
 
 
 def _key(try_number: int) -> str:

@@ -51,6 +51,7 @@ class FakeExecutionApi:
         self.clear_number = 0
         self.resume: dict[str, Any] = {}
         self.store: dict[str, Any] = {}
+        self.expires: dict[str, str | None] = {}
         self.xcoms: dict[Any, Any] = {}
         self.rendered: dict[str, Any] = {}
         self.calls: list[tuple[str, str]] = []
@@ -82,9 +83,12 @@ class FakeExecutionApi:
                 return httpx.Response(200, json={"value": self.store[key]})
             case "PUT", "store", "ti", _, key:
                 self.store[key] = body["value"]
+                self.expires[key] = body["expires_at"]
             case "POST", "xcoms", _, _, task_id, key:
                 index = request.url.params.get("map_index")
                 self.xcoms[(task_id, key) if index in (None, "-1") else (task_id, key, int(index))] = body
+            case "DELETE", "xcoms", _, _, task_id, key:
+                del self.xcoms[task_id, key]
             case "GET", "xcoms", _, _, task_id, key:
                 return httpx.Response(200, json={"key": key, "value": self.xcoms.get((task_id, key))})
             case "GET", "store" | "connections" | "variables", *_:

@@ -10,12 +10,13 @@ import threading
 import time
 
 import pytest
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator
 
 from airflow_provider_launch._task.task_log import PIECE_BYTES
 from airflow_provider_launch.hooks.local import LocalLaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, sh
@@ -130,6 +131,17 @@ def test_the_log_is_complete_whatever_is_written() -> None:
     assert "::group::" not in rest[3]
     assert rest[3].replace("\u200b", "") == "[w/0] ::group::x ::endgroup::"
     assert rest[4] == "[w/0] no newline"
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_native_rendering_gives_programs_text(as_dict: bool) -> None:
+    """A number, a list or a flag that Jinja makes of a template is an argument all the same."""
+    values = ["{{ 0.1 }}", "{{ [1, 'a'] }}", "{{ {'a': None} }}", "{{ true }}", "{{ none }}"]
+    app = AppDef("app", [Role("w", "", entrypoint="printf", args=["%s|", *values, "{{ 7 }}"], env={"A": "{{ 1 }}"})])
+    with DAG("test_dag", schedule=None, render_template_as_native_obj=True):
+        task = LaunchAppOperator(task_id="t", app=app_to_dict(app) if as_dict else app)
+
+    assert run_task(task, FakeExecutionApi()).told('[w/0] 0.1|[1, "a"]|{"a": null}|True|None|7|')
 
 
 def test_templates_are_rendered_in_copies() -> None:

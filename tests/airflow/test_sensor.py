@@ -236,6 +236,8 @@ def test_timeout_cancels_the_app_if_asked(engine, api, launched, policy, cancell
     ran, _ = run_to_end(task, api)
 
     assert ran.state == ("skipped" if soft_fail else "failed")
+    # Airflow itself says no more than "Skipping task.".
+    assert ran.told("the sensor is skipped: ") == soft_fail
     assert len(engine.cancelled) == cancelled
 
 

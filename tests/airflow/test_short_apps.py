@@ -60,7 +60,7 @@ def test_a_limited_log_is_shown_as_without_a_deferral(defer_after_s: float) -> N
 
 def test_an_option_says_how_long_the_worker_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEFER_AFTER_S", "60")
-    ran = run_task(launch(sh("echo line 1"), deferrable=True), FakeExecutionApi())
+    ran = run_task(launch(sh("echo line 1; sleep 2"), deferrable=True), FakeExecutionApi())
 
     assert ran.state == "success", ran.error
 
@@ -74,7 +74,7 @@ def test_what_is_no_time_is_refused(wrong: Any) -> None:
 def test_a_trigger_fires_no_earlier_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines do not wait for that."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__TRIGGER_FIRE_AFTER_S", "3")
-    ran = run_task(launch(sh("echo line 1"), deferrable=True), FakeExecutionApi())
+    ran = run_task(launch(sh("echo line 1; sleep 2"), deferrable=True), FakeExecutionApi())
     assert isinstance(ran.msg, DeferTask), ran.error
     trigger = AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs))
     began = time.monotonic()
