@@ -85,8 +85,8 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher, "
                         "besides PATH, HOME, LANG and so on.\n"
-                        "AIRFLOW* is never copied. Empty means "
-                        "unset.",
+                        "AIRFLOW* and _AIRFLOW* are never copied. "
+                        "Empty means unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "working_dir": {
@@ -214,7 +214,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Copy environment",
                         "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher. "
-                        "AIRFLOW* is never copied. Empty means "
+                        "AIRFLOW* and\n"
+                        "_AIRFLOW* are never copied. Empty means "
                         "unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
@@ -391,7 +392,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Copy environment",
                         "description": "Patterns (HF_*) of variables that "
                         "replicas inherit from the launcher. "
-                        "AIRFLOW* is never copied. Empty means "
+                        "AIRFLOW* and\n"
+                        "_AIRFLOW* are never copied. Empty means "
                         "unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },

@@ -17,7 +17,8 @@ __all__ = ["RANK0_ENV", "inherited_env", "port_variable", "refuse_equal_port_var
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 """Variable that holds the host of replica 0 of the first role; the value of `macros.rank0_env`."""
-NEVER_COPIED = "AIRFLOW*"
+_NEVER_COPIED = re.compile(r"_*AIRFLOW", re.IGNORECASE)
+"""Airflow reads its configuration from these, and its images the password of the first user."""
 
 
 def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
@@ -39,7 +40,7 @@ def inherited_env(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[s
     return {
         name: value
         for name, value in environ.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted) and not fnmatch.fnmatchcase(name, NEVER_COPIED)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted) and not _NEVER_COPIED.match(name)
     }
 
 

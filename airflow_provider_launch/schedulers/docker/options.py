@@ -71,7 +71,8 @@ class DockerOpts(StructuredOpts):
     """When images are pulled: where the engine lacks them, at each launch, or never."""
 
     copy_env: Optional[list[str]] = None
-    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` and
+    `_AIRFLOW*` are never copied."""
 
     network: Optional[str] = None
     """Network of the replicas: `launch` is shared by all apps and made if missing, `app` gives the app one of its own,

@@ -53,7 +53,8 @@ class KubernetesOpts(StructuredOpts):
     """Names of the secrets with which nodes pull images."""
 
     copy_env: Optional[list[str]] = None
-    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` and
+    `_AIRFLOW*` are never copied."""
 
     service_account: Optional[str] = None
     """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""

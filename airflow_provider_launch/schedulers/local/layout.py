@@ -27,6 +27,8 @@ import shutil
 import time
 from typing import Any
 
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+
 __all__ = [
     "APP",
     "CANCEL",
@@ -86,18 +88,18 @@ def numbers_in(path: str) -> list[int]:
 
 
 def read_json(path: str) -> Any:
-    """Return the document, or None where there is none: no such file, or one that a power loss has emptied."""
+    """Return the document, or None where there is none: no such file, or one that holds no JSON."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (FileNotFoundError, ValueError):
+        with open_regular(path) as file:
+            return json.loads(file.read())
+    except (FileNotFoundError, NotRegularError, ValueError, RecursionError):
         return None
 
 
 def write_json(path: str, document: object, *, durable: bool = False) -> None:
     """Replace the file in one step: a reader sees the old document or the new one, never half of it."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "w", encoding="utf-8") as file:
             json.dump(document, file, separators=(",", ":"))
@@ -150,7 +152,7 @@ def append_journal(root: str, app_id: str, word: str) -> None:
     path = f"{root}/{JOURNAL}"
     line = f"{app_id} {word}\n".encode()
     while True:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, line)
             status = os.fstat(fd)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch.schedulers.environment import port_variable
-from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 
 __all__ = ["Leases", "free_gpus", "gpu_env"]
 
@@ -121,7 +121,7 @@ class Leases:
     def _hold(self, path: str, *, wait: bool = False) -> bool:
         if path in self._held:
             return True
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        safe_files.make_dirs(os.path.dirname(path))
         fd = processes.take_lock(path) if wait else processes.try_lock(path)
         if fd is not None:
             self._held[path] = fd

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
 
 __all__ = ["LONGEST_LINE", "read_chunk", "read_reply"]
@@ -60,8 +61,9 @@ def read_chunk(
 def _read_file(path: str, position: Any, complete: bool) -> tuple[list[str], Any, bool]:
     """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
-    except FileNotFoundError:
+        file = open_regular(path)
+    except (FileNotFoundError, NotRegularError):
+        # The app has replaced its own file by what is none: nothing can be read from there.
         return [], position, True
     with file:
         status = os.fstat(file.fileno())
@@ -114,7 +116,7 @@ def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:
         return None
     path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/error.json"
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(LONGEST_REPLY).decode("utf-8", "replace") or None
     except OSError:
         return None

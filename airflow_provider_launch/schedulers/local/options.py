@@ -43,7 +43,7 @@ class LocalOpts(StructuredOpts):
 
     copy_env: Optional[list[str]] = None
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher, besides `PATH`, `HOME`, `LANG` and so on.
-    `AIRFLOW*` is never copied."""
+    `AIRFLOW*` and `_AIRFLOW*` are never copied."""
 
     working_dir: Optional[str] = None
     """Directory in which replicas start, relative to the image directory. None means the image directory."""

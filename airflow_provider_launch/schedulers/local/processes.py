@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -24,6 +25,7 @@ __all__ = [
     "marked",
     "prctl",
     "send",
+    "send_if_same",
     "start_time",
     "take_lock",
     "try_lock",
@@ -90,6 +92,29 @@ def send(pid: int, signum: int) -> None:
     """Send a signal; a process that is gone is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
+
+
+def send_if_same(pid: int, start: str, signum: int) -> bool:
+    """Send a signal to the process that began at `start` (of `start_time`); False: it is gone, whoever has its pid."""
+    try:
+        fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return False
+        fd = -1  # a kernel or a sandbox without it
+    try:
+        # After the open: a pidfd stays with its process, and names no later one with the same number.
+        if start_time(pid) != start:
+            return False
+        if fd < 0:
+            send(pid, signum)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(fd, signum)
+        return True
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def marked(marker: bytes) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_launch.schedulers.local import layout, processes
+from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 
 __all__ = ["APP_ID", "Records"]
@@ -61,6 +61,7 @@ class Records:
         found: dict[str, Any] | None
         root_id = self._id or self._read_id()
         with self.readable():
+            self._refuse_foreign(app_id)
             found = layout.read_json(f"{self.dir(app_id)}/{layout.APP}")
         if found is not None:
             self._is_used, self._id = True, root_id
@@ -70,6 +71,7 @@ class Records:
 
     def state(self, app_id: str) -> dict[str, Any] | None:
         """Return what the supervisor saw last, or None where it has written nothing yet."""
+        safe_files.refuse_foreign(self.dir(app_id))
         found: dict[str, Any] | None = layout.read_json(f"{self.dir(app_id)}/{layout.STATE}")
         return found
 
@@ -89,22 +91,23 @@ class Records:
         A root is made only where none was seen before.
         """
         self._refuse_other_root()
-        if os.path.islink(f"{self.root}/apps"):
-            # A supervisor finds the root from its own directory, by '..'.
-            raise SchedulerRejectedError(
-                f"'apps' in {self.root!r} is a link; make the root a link instead, or choose another in the connection"
-            )
         temporary = f"{self.root}/building/{app_id}.{uuid.uuid4().hex}"
         try:
             if not self._is_used:
+                with contextlib.suppress(FileNotFoundError):  # the parent of `/`
+                    safe_files.make_dirs(os.path.dirname(self.root), mode=0o755)
                 for path in (self.root, f"{self.root}/apps"):
-                    os.makedirs(path, mode=0o700, exist_ok=True)
+                    safe_files.make_dirs(path)
                 with contextlib.suppress(FileExistsError, PermissionError):
                     # A link that leads nowhere: it is made whole, and once.
                     os.symlink(uuid.uuid4().hex, f"{self.root}/{layout.ROOT_ID}")
             for path in (f"{self.root}/building", temporary):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, mode=0o700)
+            # Once more: another user may have made the root at the same moment.
+            self._refuse_foreign_places()
+            for path in (f"{self.root}/building", temporary):
+                safe_files.refuse_foreign(path)
             layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
             os.rename(temporary, self.dir(app_id))
         except OSError as error:
@@ -152,7 +155,8 @@ class Records:
         now = time.time()
         if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
             return
-        stamp.touch()
+        os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(stamp)
         for app_dir in Path(self.root, "apps").iterdir():
             # One that cannot be read or removed must not keep the others.
             with contextlib.suppress(OSError):
@@ -163,6 +167,7 @@ class Records:
     def readable(self) -> Iterator[None]:
         """Turn errors of the file system into what a scheduler raises."""
         try:
+            self._refuse_foreign_places()
             yield
         except (NotADirectoryError, PermissionError) as error:
             # What is left in the place of a mount may be closed to everybody.
@@ -172,6 +177,20 @@ class Records:
             ) from error
         except OSError as error:
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
+
+    def _refuse_foreign_places(self) -> None:
+        safe_files.refuse_foreign_root(self.root)
+        if os.path.islink(f"{self.root}/apps"):
+            # Also: a supervisor finds the root from its own directory, by '..'.
+            raise SchedulerRejectedError(
+                f"'apps' in {self.root!r} is a link; make the root a link instead, or choose another in the connection"
+            )
+        safe_files.refuse_foreign(f"{self.root}/apps")
+
+    def _refuse_foreign(self, app_id: str) -> None:
+        """Let nothing run that another user may have written."""
+        for path in (self.dir(app_id), f"{self.dir(app_id)}/{layout.APP}"):
+            safe_files.refuse_foreign(path)
 
     def _read_id(self) -> str | None:
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 from airflow_provider_launch.schedulers.local import layout
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs.errors import InvalidAppError
 
 __all__ = ["read_result"]
 
@@ -15,16 +17,18 @@ def read_result(app_dir: str, role_dir: str) -> JsonValue:
     """Return what replica 0 of the first role wrote in its last attempt; None: nothing.
 
     Raises:
-        LaunchError: it is larger than 4 KB, or no JSON.
+        InvalidAppError: it is larger than 4 KB, no JSON, or no plain file.
     """
     attempts = layout.attempts_of(app_dir, role_dir, 0)
     if not attempts:
         return None
     path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, 0, attempts[-1][1])}/result"
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(RESULT_LIMIT_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         return None
+    except NotRegularError as error:
+        raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH") from error
     return parse_result(data, size)

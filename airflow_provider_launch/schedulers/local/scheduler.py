@@ -281,7 +281,7 @@ class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest])
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
-            with open(f"{app_dir}/supervisor.log", "ab") as log:
+            with open(f"{app_dir}/supervisor.log", "ab", opener=_open_private) as log:
                 subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -324,6 +324,10 @@ def _driver_gpus() -> builtins.list[str]:
         if match:
             found.append(match.group(1))
     return found
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _own_environment() -> dict[str, str]:

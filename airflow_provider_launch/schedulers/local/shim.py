@@ -120,11 +120,13 @@ class _Shim:
             os._exit(code)
 
     def _redirect(self) -> None:
-        null = os.open(os.devnull, os.O_RDONLY)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(null, 0)
         os.close(null)
         for name, target in (("stdout", 1), ("stderr", 2)):
-            fd = os.open(f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            fd = os.open(
+                f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             os.dup2(fd, target)
             os.close(fd)
 

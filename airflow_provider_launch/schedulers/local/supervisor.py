@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_launch.schedulers.local import layout, leases, processes, shim
+from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 from airflow_provider_launch.schedulers.signals import signal_name
 
@@ -44,6 +44,9 @@ def main(app_dir: str) -> None:
         # The launcher waits for this process only: no zombie stays behind in it.
         os._exit(0)
     os.chdir(app_dir)
+    # Once more, from where it will read: the launcher saw a name, and names can be exchanged.
+    for path in (ROOT, f"{ROOT}/apps", HERE, layout.APP):
+        safe_files.refuse_foreign(path)
     lock = processes.take_lock(layout.LOCK)
     if lock is None:
         return
@@ -251,7 +254,7 @@ class _Supervisor:
         # All at once: where one could not be looked at, the app would end without it, and nobody would miss it.
         self.app_attempt, self.stop_began, self.replicas = app_attempt, None, replicas
         with self._later():
-            os.makedirs(f"run/{app_attempt}", mode=0o700, exist_ok=True)
+            safe_files.make_dirs(f"run/{app_attempt}")
 
     def _path(self, replica: _Replica, app_dir: str = HERE) -> str:
         return layout.attempt_dir(app_dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
@@ -320,7 +323,7 @@ class _Supervisor:
                     replica.phase = Phase.WAITING
                 path = self._path(replica)
                 with self._later():
-                    os.makedirs(path, mode=0o700, exist_ok=True)
+                    safe_files.make_dirs(path)
                 if os.path.isdir(path):
                     self._fork_shim(replica, path)
 
@@ -369,7 +372,7 @@ class _Supervisor:
     def _give_up(self, replica: _Replica) -> None:
         """See to it that the attempt never starts: a shim of a killed supervisor may still be on its way."""
         path = self._path(replica)
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        safe_files.make_dirs(path)
         try:
             os.close(os.open(f"{path}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -385,8 +388,7 @@ class _Supervisor:
             replica.told_to_stop = True
             return
         known = layout.read_json(f"{self._path(replica)}/pid")
-        if known and processes.start_time(known["shim"]) == known["start"]:
-            processes.send(known["shim"], signum)
+        if known and processes.send_if_same(known["shim"], known["start"], signum):
             replica.told_to_stop = True
 
     def _all_ended(self) -> bool:

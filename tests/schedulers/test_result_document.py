@@ -1,0 +1,46 @@
+"""A result is JSON that every database stores, or an error that no retry can heal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs import InvalidAppError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "{", "NaN", "[Infinity]", '{"a": -Infinity}', "1e999", '"\\ud800"', '{"\\udfff": 1}', '"a\\u0000b"',
+        '{"\\u0000": 1}',
+        "[" * 2000 + "]" * 2000, "[" * 4000, '{"a":' * 200 + "1" + "}" * 200, "9" * 4000,
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stored_is_the_apps_error(text: str) -> None:
+    with pytest.raises(InvalidAppError, match="the result is no JSON"):
+        parse_result(text.encode(), len(text))
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b'"\xff"', b'"\xed\xa0\x80"'])
+def test_what_is_no_utf_8_is_the_apps_error(data: bytes) -> None:
+    with pytest.raises(InvalidAppError, match="the result is no JSON"):
+        parse_result(data, len(data))
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -1.5, 10**18, "é😀\n", [], {}, {"a": [1, {"b": None}]}, json.loads("[" * 90 + "]" * 90)]
+)
+def test_the_rest_is_handed_back(value: object) -> None:
+    data = json.dumps(value).encode()
+
+    assert parse_result(data, len(data)) == value
+
+
+def test_4096_bytes_are_taken_and_one_more_is_not() -> None:
+    fits = b'"' + b"x" * (RESULT_LIMIT_BYTES - 2) + b'"'
+
+    assert parse_result(fits, len(fits)) == "x" * 4094
+    with pytest.raises(InvalidAppError, match="4097 bytes"):
+        parse_result(fits, len(fits) + 1)
