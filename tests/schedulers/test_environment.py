@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_launch.schedulers.environment import copied
+from airflow_provider_launch.schedulers.environment import inherited_env
 
 
 def test_nothing_of_airflow_is_copied_whatever_the_pattern() -> None:
@@ -16,5 +16,5 @@ def test_nothing_of_airflow_is_copied_whatever_the_pattern() -> None:
         "MY_AIRFLOW": "y",
     }
 
-    assert copied(environ, ["*"]) == {"HF_TOKEN": "y", "MY_AIRFLOW": "y"}
-    assert copied(environ, ["_AIRFLOW*", "AIRFLOW__CORE__FERNET_KEY"]) == {}
+    assert inherited_env(environ, ["*"]) == {"HF_TOKEN": "y", "MY_AIRFLOW": "y"}
+    assert inherited_env(environ, ["_AIRFLOW*", "AIRFLOW__CORE__FERNET_KEY"]) == {}
