@@ -28,7 +28,7 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
     # Without `app`: Airflow would call the function while it renders, where no time-out and no kill is handled.
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
-        *(name for name in LaunchAppOperator.template_fields if name != "app"),
+        *(name for name in LaunchAppOperator.template_fields if name not in {"app", "component_args"}),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **DecoratedOperator.template_fields_renderers,
@@ -40,8 +40,8 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         with final_errors():
-            if "app" in kwargs:
-                raise InvalidAppError("@task.launch: the function returns the app; leave `app` out")
+            if given := [name for name in ("app", "component", "component_args") if name in kwargs]:
+                raise InvalidAppError(f"@task.launch: the function returns the app; leave `{given[0]}` out")
             if inspect.iscoroutinefunction(python_callable):
                 raise InvalidAppError(
                     f"@task.launch: {python_callable.__name__!r} is async; write `def`, the app is launched for you"
@@ -93,10 +93,10 @@ def launch_task(
         python_callable: the function, for `@task.launch` without brackets.
         multiple_outputs: True pushes each part of the task's result (`handle`, `state`, ...) under a key of its own.
             Never guessed from the function's annotation, which tells the type of the app and not of the result.
-        kwargs: those of `LaunchAppOperator` but `app`, and those of every task.
+        kwargs: those of `LaunchAppOperator` but `app` and `component`, and those of every task.
 
     Raises:
-        InvalidAppError: when the task is made: `app` is given, or the function is async.
+        InvalidAppError: when the task is made: `app` or `component` is given, or the function is async.
     """
     return task_decorator_factory(
         python_callable=python_callable,

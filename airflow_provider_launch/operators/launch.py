@@ -42,10 +42,16 @@ class LaunchAppOperator(BaseOperator):
     A retry goes on with the app of the last try if that is still running, and launches a new one if it failed.
     A cleared task ends the old app and launches a new one. A task that is killed or times out cancels its app.
 
+    What is launched is an `app`, or what a `component` makes of `component_args`: exactly one of the two.
+
     Args:
         app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
             Every text in an app of the DAG file is a template, XComs and what the callable returns are not. Airflow
             calls a callable in each try, and once more when a deferred task goes on.
+        component: name of a function that returns an app: `dist.ddp`, `package.module:function`, or
+            `path/to/file.py:function`, where a relative path begins at the folder of the DAG file.
+        component_args: its arguments by name, or as a list like on a command line. Names and types are checked when
+            the DAG is parsed. Template; the component is called with what the templates give.
         launch_conn_id: the connection, which names the scheduler. Template.
         cfg: options of this launch; they win over those of the connection. Template.
         wait: False succeeds right after the launch, with the same XComs.
@@ -64,8 +70,8 @@ class LaunchAppOperator(BaseOperator):
             no triggerer. None: what `[launch] defer_after_s` says, 10 by default.
     """
 
-    template_fields: Sequence[str] = ("app", "cfg", "launch_conn_id", "request")
-    template_fields_renderers = {"cfg": "json"}  # noqa: RUF012 - as Airflow declares it
+    template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "request")
+    template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is known only after the dry run; needed where the link cannot store it at once.
     overwrite_rtif_after_execution = True
     operator_extra_links = (SchedulerLink(), RequestLink())
@@ -74,7 +80,9 @@ class LaunchAppOperator(BaseOperator):
     def __init__(
         self,
         *,
-        app: AppDef | Mapping[str, Any] | Callable[..., Any] | XComArg,
+        app: AppDef | Mapping[str, Any] | Callable[..., Any] | XComArg | None = None,
+        component: str | None = None,
+        component_args: Mapping[str, Any] | Sequence[Any] | XComArg | None = None,
         launch_conn_id: str = "launch_local_default",
         cfg: Mapping[str, Any] | None = None,
         wait: bool = True,
@@ -93,6 +101,8 @@ class LaunchAppOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.app = app
+        self.component = component
+        self.component_args = component_args
         self.cfg = cfg
         self.launch_conn_id = launch_conn_id
         self.wait = wait
@@ -114,8 +124,7 @@ class LaunchAppOperator(BaseOperator):
         self._killer: CancelThread | None = None
         with _final_errors():
             self._check_arguments()
-            if not callable(app) and not _has_xcom(app):
-                _as_app(app)
+            self._check_app()
 
     def _check_arguments(self) -> None:
         from airflow_provider_launch._task.options import check_exit_codes, check_seconds
@@ -143,6 +152,30 @@ class LaunchAppOperator(BaseOperator):
             self.max_log_bytes,
             self.kill_policy,
         )
+
+    def _check_app(self) -> None:
+        from airflow_provider_launch.specs.errors import InvalidAppError
+
+        if (self.app is None) == (self.component is None):
+            raise InvalidAppError(
+                "give exactly one of `app` and `component`: an AppDef, or the name of a function that returns one"
+            )
+        if self.component is not None:
+            from airflow_provider_launch.operators._component import check_component
+
+            check_component(self)
+        elif self.component_args is not None:
+            raise InvalidAppError("component_args are those of a component; name it, or leave them out")
+        elif not callable(self.app) and not _has_xcom(self.app):
+            _as_app(self.app)
+
+    def _app_now(self) -> AppDef:
+        """Return the app, when templates are rendered."""
+        if self.component is None:
+            return _as_app(self.app)
+        from airflow_provider_launch.operators._component import component_app
+
+        return component_app(self)
 
     # ---- templates -------------------------------------------------------------------------------------------
 
@@ -179,7 +212,7 @@ class LaunchAppOperator(BaseOperator):
             SchedulerUnavailableError: the scheduler was out of reach for too long; the app may be running.
         """
         with _final_errors():
-            return self._launching(_as_app(self.app)).run(context)
+            return self._launching(self._app_now()).run(context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Finish a deferred task: what the trigger did not show, and the outcome, as `execute` would.
@@ -204,10 +237,10 @@ class LaunchAppOperator(BaseOperator):
 
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""
-        if callable(self.app) or _has_xcom(self.app):
+        if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
             print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
             return
-        print(self._launching(_as_app(self.app)).dry_run())  # noqa: T201 - what dry_run is for
+        print(self._launching(self._app_now()).dry_run())  # noqa: T201 - what dry_run is for
 
     def on_kill(self) -> None:
         """Mark the task as killed and cancel the app; called in a signal handler."""

@@ -1,0 +1,98 @@
+"""The app of a task that names a component: checked when the DAG is parsed, made when the task runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.specs.builders import build_app
+from airflow_provider_launch.specs.check import check_app
+from airflow_provider_launch.specs.component_args import bound_args
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.finder import get_component
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["check_component", "component_app", "is_open"]
+
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+_LATER = "{{ later }}"
+
+
+def component_app(task: LaunchAppOperator) -> AppDef:
+    """Return the app that the component makes of the rendered arguments.
+
+    Raises:
+        InvalidAppError: there is no such component, its arguments are wrong, or it makes no valid app.
+    """
+    app = build_app(_function(task), _arguments(task))
+    check_app(app)
+    return app
+
+
+def check_component(task: LaunchAppOperator) -> None:
+    """Refuse what the task would refuse when it runs; the component is called only if no argument is a template.
+
+    Raises:
+        InvalidAppError: as `component_app`.
+    """
+    function = _function(task)
+    if is_open(task.component_args):
+        return
+    arguments = _arguments(task)
+    if not _has_open(arguments):
+        component_app(task)
+        return
+    if isinstance(arguments, list):
+        arguments = [
+            argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
+        ]
+    bound_args(function, arguments, is_open=is_open)
+
+
+def is_open(value: object) -> bool:
+    """Return whether Airflow gives the value its content when the task runs: a template, or an output of a task."""
+    if isinstance(value, str):
+        return any(mark in value for mark in _TEMPLATE_MARKS)
+    return hasattr(value, "resolve") and not isinstance(value, Path)
+
+
+def _has_open(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_open(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_open(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_open(value):
+        return any(_has_open(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return is_open(value)
+
+
+def _arguments(task: LaunchAppOperator) -> Mapping[str, Any] | list[Any]:
+    given: object = {} if task.component_args is None else task.component_args
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, (list, tuple)):
+        return [*given]
+    hint = "; a template of a whole mapping needs render_template_as_native_obj=True in the DAG"
+    raise InvalidAppError(
+        f"component_args must be a mapping of arguments or a list of texts, not {type(given).__name__}"
+        f"{hint if isinstance(given, str) else ''}"
+    )
+
+
+def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
+    name: object = task.component
+    if not isinstance(name, str):
+        raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")
+    path, colon, function = name.rpartition(":")
+    dag = task.get_dag()
+    # As every relative path in a DAG file: from the folder of that file, not from where Airflow was started.
+    if colon and path.endswith(".py") and dag is not None and dag.fileloc:
+        beside = Path(dag.fileloc).parent / Path(path).expanduser()
+        if beside.is_file():
+            name = f"{beside}:{function}"
+    return get_component(name).fn
