@@ -244,7 +244,8 @@ class TaskLog:
         )  # fmt: skip
 
     def _show_url(self, url: str | None) -> None:
-        if url and url != self.url:
+        # Directories of this host (`file://`) are no page that a browser elsewhere can show.
+        if url and url != self.url and url.startswith(("http://", "https://")):
             self.url = url
             self._log.info("app %s: see %s", self._name, url)
             if self._on_url is not None:

@@ -13,7 +13,7 @@ from airflow_provider_launch.plugins.fractions import (
     halve_mem_down_to,
     powers_of_two_gpus,
 )
-from airflow_provider_launch.util.plugin_registry import PluginType, registry
+from airflow_provider_launch.util.plugin_registry import PluginRegistry, PluginType, RegistrationError, registry
 
 __all__ = [
     "EIGHTH",
@@ -21,7 +21,9 @@ __all__ = [
     "QUARTER",
     "SIXTEENTH",
     "WHOLE",
+    "PluginRegistry",
     "PluginType",
+    "RegistrationError",
     "halve_mem_down_to",
     "powers_of_two_gpus",
     "register",

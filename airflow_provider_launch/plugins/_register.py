@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from airflow_provider_launch.plugins.fractions import WHOLE
 from airflow_provider_launch.plugins.resource_tags import IS_FRACTIONAL, RESOURCE_NAME
 from airflow_provider_launch.specs.resources import Resource
-from airflow_provider_launch.util.plugin_registry import PluginRegistry, PluginType, registry
+from airflow_provider_launch.util.plugin_registry import PluginRegistry, PluginType, RegistrationError, registry
 
 __all__ = ["Fractionals", "Register", "register"]
 
@@ -60,21 +61,33 @@ class Register:
                 for fraction, suffix in parts.items():
                     _add(factories, f"{prefix}_{suffix}", _tagged(function, f"{main}_{suffix}", fraction))
             self._target.add(PluginType.NAMED_RESOURCE, factories)
-            return whole
+            module = sys.modules.get(function.__module__)
+            for variant, factory in factories.items():
+                _mark(factory, PluginType.NAMED_RESOURCE, variant)
+                # `their_module.host_4` is the variant, as if it was written there.
+                if module is not None and variant.isidentifier() and factory is not whole:
+                    setattr(module, variant, factory)
+            return _mark(whole, PluginType.NAMED_RESOURCE, main)
 
         return decorate
 
     def _plain(self, kind: PluginType, name: str | None) -> Callable[[F], F]:
         def decorate(factory: F) -> F:
             self._target.add(kind, {name or factory.__name__: factory})
-            return factory
+            return _mark(factory, kind, name or factory.__name__)
 
         return decorate
 
 
+def _mark(factory: F, kind: PluginType, name: str) -> F:
+    """Note kind and name at the function, where a package that collects its plug-ins finds them."""
+    factory._plugin_type, factory._plugin_name = kind, name  # type: ignore[attr-defined]  # noqa: SLF001 - a name of TorchX
+    return factory
+
+
 def _add(factories: dict[str, Callable[..., Resource]], name: str, factory: Callable[..., Resource]) -> None:
     if name in factories:
-        raise ValueError(f"named resource {name!r} is given twice; names, aliases and suffixes must differ")
+        raise RegistrationError(f"named resource {name!r} is given twice; names, aliases and suffixes must differ")
     factories[name] = factory
 
 
@@ -86,8 +99,7 @@ def _tagged(function: Callable[..., Resource], name: str, fraction: float | None
         # A copy: the function may return one object again and again.
         resource = Resource.copy(function(*args, **kwargs))
         resource.tags[RESOURCE_NAME] = name
-        if fraction is not None and fraction != WHOLE:
-            resource.tags[IS_FRACTIONAL] = True
+        resource.tags[IS_FRACTIONAL] = fraction is not None and fraction != WHOLE
         return resource
 
     return make

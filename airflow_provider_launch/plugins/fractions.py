@@ -21,31 +21,39 @@ _MIB_PER_GIB = 1024
 
 
 def powers_of_two_gpus(resource: Resource) -> dict[float, str]:
-    """Return the fractions with half, a quarter, ... of the GPUs, named by their count, down to one GPU."""
-    fractions: dict[float, str] = {}
-    fraction, gpus = WHOLE, resource.gpu
-    while gpus >= 1:
-        fractions[fraction] = str(gpus)
-        if gpus % 2:
-            break
-        fraction, gpus = fraction / 2, gpus // 2
-    return fractions
+    """Return the fractions with half, a quarter, ... of the GPUs, named by their count, down to one GPU.
+
+    Raises:
+        ValueError: the number of GPUs is no power of two, so that some half would not be whole.
+    """
+    gpus = resource.gpu
+    if gpus < 1 or gpus & (gpus - 1):
+        raise ValueError(f"{gpus} GPUs cannot be halved down to one; use a number that is a power of two")
+    return {WHOLE / 2**halvings: str(gpus >> halvings) for halvings in range(gpus.bit_length())}
 
 
 def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:  # noqa: N803 - a name of the launcher model
     """Return a function that gives the fractions with half, a quarter, ... of the memory, down to `minGiB`.
 
-    Each is named by its GiB.
+    Each is named by its GiB. The function raises a `ValueError` for memory that is less than `minGiB`, or of which
+    one of these halves is no whole number of GiB.
     """
     if minGiB < 1:
         raise ValueError(f"minGiB must be at least 1, not {minGiB}")
 
     def fractions(resource: Resource) -> dict[float, str]:
         found: dict[float, str] = {}
-        fraction, gib = WHOLE, resource.memMB // _MIB_PER_GIB
-        while gib >= minGiB:
-            found[fraction] = str(gib)
-            fraction, gib = fraction / 2, gib // 2
+        fraction, mib = WHOLE, float(resource.memMB)
+        while mib >= minGiB * _MIB_PER_GIB:
+            if mib % _MIB_PER_GIB:
+                raise ValueError(
+                    f"{resource.memMB} MB cannot be halved down to {minGiB} GiB: {mib / _MIB_PER_GIB:g} GiB is no "
+                    f"whole number; give another minGiB, or memory that is a power of two"
+                )
+            found[fraction] = str(int(mib) // _MIB_PER_GIB)
+            fraction, mib = fraction / 2, mib / 2
+        if not found:
+            raise ValueError(f"{resource.memMB} MB is less than minGiB={minGiB}")
         return found
 
     return fractions

@@ -61,6 +61,8 @@ class Runner:
         component_defaults: component name to parameter to text.
         scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only.
         check_session: refuse to cancel or delete apps of another session.
+        strict: refuse options that the scheduler does not know. False: ignore them, so that one cfg serves several
+            schedulers.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Runner:
         scheduler_params: Mapping[str, Any] | None = None,
         *,
         check_session: bool = False,
+        strict: bool = True,
     ) -> None:
         factories = get_scheduler_factories() if scheduler_factories is None else scheduler_factories
         self._name = name
@@ -78,6 +81,7 @@ class Runner:
         self._component_defaults = dict(component_defaults or {})
         self._scheduler_params = dict(scheduler_params or {})
         self._check_session = check_session
+        self._strict = strict
         self._schedulers: dict[str, Scheduler[Any]] = {}
         self._creating = threading.RLock()
         self._apps: dict[AppHandle, AppDef] = {}
@@ -219,7 +223,7 @@ class Runner:
             self._inject_env(copied, name, parent_run_id)
             schema = backend.run_opts()
             # A plug-in that declares no options reads what it likes; one that does is protected from misspelt ones.
-            resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=len(schema) > 0))
+            resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=self._strict and len(schema) > 0))
             backend._pre_build_validate(copied, name, resolved)
             _warn_of_workspaces(copied, name, workspace, backend)
             _validate(backend, copied, name, resolved)
@@ -508,6 +512,8 @@ class Runner:
 def get_runner(
     name: str | None = None,
     component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    strict: bool = True,
     **scheduler_params: Any,
 ) -> Runner:
     """Return a runner of the session `torchx`, the one in which stored handles were made.
@@ -515,11 +521,12 @@ def get_runner(
     Args:
         name: another session name; give it to `Runner` instead.
         component_defaults: component name to parameter to text.
+        strict: as in `Runner`.
         **scheduler_params: keywords for every scheduler, or a dict under the name of one.
     """
     if name is not None:
         warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)
-    return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params)
+    return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params, strict=strict)
 
 
 def _warn_of_workspaces(

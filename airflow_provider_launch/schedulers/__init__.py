@@ -29,6 +29,8 @@ DEFAULT_SCHEDULER_MODULES: Mapping[str, str] = {
     "local": "airflow_provider_launch.schedulers.local.scheduler",
     "docker": "airflow_provider_launch.schedulers.docker.scheduler",
     "kubernetes": "airflow_provider_launch.schedulers.kubernetes.scheduler",
+    "local_cwd": "airflow_provider_launch.schedulers.local.cwd",
+    "local_docker": "airflow_provider_launch.schedulers.docker.local_docker",
 }
 """Backend name to module; the first is the default scheduler."""
 
@@ -36,7 +38,7 @@ SCHEDULER_ALIASES: Mapping[str, str] = {
     "local_cwd": "local",
     "local_docker": "docker",
 }
-"""Older names, accepted wherever a backend is named."""
+"""What an older name means where no scheduler of that name is given."""
 
 
 class SchedulerFactory(Protocol):

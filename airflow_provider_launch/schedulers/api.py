@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.capability import Capability
 from airflow_provider_launch.schedulers.logs import (
@@ -29,27 +29,37 @@ from airflow_provider_launch.schedulers.logs import (
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ListAppResponse
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.specs import cases
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidRunConfigException, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.resources import NULL_RESOURCE
+from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
-from airflow_provider_launch.specs.states import is_terminal
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import RoleStatus
+from airflow_provider_launch.specs.workspaces import Workspace
 
-if TYPE_CHECKING:
-    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-    from airflow_provider_launch.specs.roles import AppDef, Role
-    from airflow_provider_launch.specs.workspaces import Workspace
-
+# Plug-ins find the names of specs that they need here, too.
 __all__ = [
     "DAYS_IN_2_WEEKS",
+    "NONE",
+    "AppDef",
+    "AppDryRunInfo",
+    "AppState",
     "Capability",
     "DescribeAppResponse",
     "JsonValue",
     "ListAppResponse",
     "LogChunk",
     "LogLine",
+    "Role",
+    "RoleStatus",
     "Scheduler",
     "Stream",
     "StructuredOpts",
+    "Workspace",
+    "cases",
     "filter_regex",
     "spec_hash",
     "split_lines",

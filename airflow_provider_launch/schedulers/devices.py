@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,9 @@ from airflow_provider_launch.specs.named_resources_aws import EFA_DEVICE, NEURON
 from airflow_provider_launch.specs.roles import DeviceMount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["KNOWN_DEVICES", "get_device_mounts"]
+__all__ = ["DEVICES", "KNOWN_DEVICES", "get_device_mounts", "to_devicemounts"]
 
 _PATHS = {
     EFA_DEVICE: "/dev/infiniband/uverbs{}",
@@ -21,6 +22,18 @@ KNOWN_DEVICES = frozenset(_PATHS)
 """Kinds of devices whose files are known."""
 
 
+def to_devicemounts(num_devices: int, path: str) -> list[DeviceMount]:
+    """Return a mount for each of the first files of a kind; `{}` in `path` is their number."""
+    paths = [path.format(number) for number in range(num_devices)]
+    return [DeviceMount(src_path=path, dst_path=path) for path in paths]
+
+
+DEVICES: Mapping[str, Callable[[int], list[DeviceMount]]] = {
+    name: functools.partial(to_devicemounts, path=path) for name, path in _PATHS.items()
+}
+"""Kind of device to the function that gives the mounts of so many."""
+
+
 def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
     """Return one mount for each device file; a device of unknown kind is skipped with a warning."""
     mounts: list[DeviceMount] = []
@@ -28,6 +41,5 @@ def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
         if name not in _PATHS:
             warnings.warn(f"device {name!r} has no known device files and is not mounted", UserWarning, stacklevel=2)
             continue
-        paths = (_PATHS[name].format(number) for number in range(count))
-        mounts += [DeviceMount(src_path=path, dst_path=path) for path in paths]
+        mounts += DEVICES[name](count)
     return mounts

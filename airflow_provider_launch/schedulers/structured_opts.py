@@ -325,17 +325,19 @@ def _built_group(field: _Field, cfg: Mapping[str, Any]) -> Any:
     return dataclasses.replace(default, **_present(field.group, part))
 
 
-def _lookup(opts: StructuredOpts, key: str) -> Any:
-    for field in _fields(type(opts)):
-        names = {field.name, field.key, cases.snake_to_camel(field.name), cases.snake_to_camel(field.key)}
+def _lookup(opts: StructuredOpts, key: object) -> Any:
+    if not isinstance(key, str):
+        return _ABSENT
+    # Not `_fields`: hints of a class that was defined in a function may be unknown, and none is needed here.
+    for field in dataclasses.fields(opts):  # type: ignore[arg-type] # the base itself is no dataclass
+        external = field.metadata.get("cfg_key", field.name)
+        names = {field.name, external, cases.snake_to_camel(field.name), cases.snake_to_camel(external)}
+        value = getattr(opts, field.name)
         if key in names:
-            return getattr(opts, field.name)
-        if field.group is None:
-            continue
-        group = getattr(opts, field.name)
+            return value
         for name in names:
-            if group is not None and key.startswith(f"{name}."):
-                return _lookup(group, key[len(name) + 1 :])
+            if isinstance(value, StructuredOpts) and key.startswith(f"{name}."):
+                return _lookup(value, key[len(name) + 1 :])
     return _ABSENT
 
 

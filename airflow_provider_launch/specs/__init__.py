@@ -49,6 +49,7 @@ from airflow_provider_launch.specs.api import (
     Workspace,
     app_from_dict,
     app_to_dict,
+    cases,
     check_app,
     get_type_name,
     is_started,
@@ -58,6 +59,7 @@ from airflow_provider_launch.specs.api import (
     parse_app_handle,
     runopt,
     runopts,
+    to_dict,
 )
 from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
@@ -69,6 +71,7 @@ from airflow_provider_launch.specs.named_resources import (
     resource,
 )
 from airflow_provider_launch.specs.resources import GiB
+from airflow_provider_launch.util.modules import import_attr
 
 __all__ = [
     "ALL",
@@ -121,9 +124,11 @@ __all__ = [
     "app_from_dict",
     "app_metadata",
     "app_to_dict",
+    "cases",
     "check_app",
     "get_named_resources",
     "get_type_name",
+    "import_attr",
     "is_started",
     "is_terminal",
     "macros",
@@ -134,4 +139,5 @@ __all__ = [
     "resource",
     "runopt",
     "runopts",
+    "to_dict",
 ]

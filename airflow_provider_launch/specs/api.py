@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_provider_launch.settings import TORCHX_HOME
+from airflow_provider_launch.specs import cases
 from airflow_provider_launch.specs.check import app_from_dict, app_to_dict, check_app
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -40,13 +42,14 @@ from airflow_provider_launch.specs.sentinels import ALL, MISSING, NONE, UNKNOWN
 from airflow_provider_launch.specs.states import AppState, ReplicaState, is_started, is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.util.types import get_type_name
+from airflow_provider_launch.util.types import get_type_name, to_dict
 
 __all__ = [
     "ALL",
     "MISSING",
     "NONE",
     "NULL_RESOURCE",
+    "TORCHX_HOME",
     "UNKNOWN",
     "AppConflictError",
     "AppDef",
@@ -85,6 +88,7 @@ __all__ = [
     "Workspace",
     "app_from_dict",
     "app_to_dict",
+    "cases",
     "check_app",
     "get_type_name",
     "is_started",
@@ -94,4 +98,5 @@ __all__ = [
     "parse_app_handle",
     "runopt",
     "runopts",
+    "to_dict",
 ]

@@ -23,6 +23,9 @@ from airflow_provider_launch.util.types import (
     get_argparse_param_type,
     is_bool,
     is_primitive,
+    none_throws,
+    to_dict,
+    to_list,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +43,11 @@ __all__ = [
     "is_primitive",
     "make_app_handle",
     "materialize_appdef",
+    "none_throws",
     "parse_args",
     "parse_mounts",
+    "to_dict",
+    "to_list",
 ]
 
 

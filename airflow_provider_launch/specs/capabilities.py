@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.resources import Resource
@@ -11,24 +12,30 @@ if TYPE_CHECKING:
 __all__ = ["CapabilityKey"]
 
 
+V = TypeVar("V")
+
+
 @dataclass(frozen=True)
-class CapabilityKey:
-    """One hardware fact: stored under the plain string `namespace.name`, always of one type."""
+class CapabilityKey(Generic[V]):
+    """One hardware fact: stored under the plain string `namespace.name`, always of one type.
+
+    `MEMORY: CapabilityKey[int] = CapabilityKey("acme", "memory", int)`.
+    """
 
     namespace: str
     name: str
-    type: type
+    type: builtins.type[V]
 
     @property
     def key(self) -> str:
         """The key in `Resource.capabilities`."""
         return f"{self.namespace}.{self.name}"
 
-    def set(self, resource: Resource, value: Any) -> None:
+    def set(self, resource: Resource, value: V) -> None:
         """Store `value` in the capabilities of `resource`."""
         resource.capabilities[self.key] = value
 
-    def get(self, resource: Resource, default: Any = None) -> Any:
+    def get(self, resource: Resource, default: V | None = None) -> V | None:
         """Return the stored value, or `default`.
 
         Raises:

@@ -67,7 +67,17 @@ class ErrorReply:
 
     @property
     def error_text(self) -> str:
-        """Return the message without what an RPC layer put around it."""
+        """Return the message without what an RPC layer put around it, and without the trace after it.
+
+        If a line that starts with `Exception` follows, only the line before that is kept.
+        """
+        lines = self._rpc_text().split("\n")
+        for number, line in enumerate(lines):
+            if number and line.startswith("Exception"):
+                return lines[number - 1]
+        return "\n".join(lines)
+
+    def _rpc_text(self) -> str:
         begin = _RPC_ERROR.search(self.message)
         if begin is None:
             return self.message
@@ -77,12 +87,7 @@ class ErrorReply:
             end = self.message.rfind("')", begin.end()) - 1
         if end < begin.end() - 1:
             return self.message
-        text = self.message[begin.start() : end + len("\n')")]
-        lines = text.split("\n")
-        for number, line in enumerate(lines):
-            if number and line.startswith("Exception"):
-                return lines[number - 1]
-        return text
+        return self.message[begin.start() : end + len("\n')")]
 
 
 def parse_json(text: str) -> Any:

@@ -19,6 +19,8 @@ _EXTRAS = ("exit_code", "error_msg", "start_time", "end_time", "num_restarts", "
 _MAX_LINE = 500
 _ERROR_INDENT = " " * 8
 _ERROR_LABEL = _ERROR_INDENT + "error_msg: "
+# Further lines of an error: tools that read these texts know this column.
+_ERROR_NEXT_LINE = len("    error_msg: ")
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ class ReplicaStatus:
             f" (exitcode: {reply.exit_code_text})\n"
             f"{_ERROR_INDENT}timestamp: {reply.local_time_text}\n"
             f"{_ERROR_INDENT}hostname: {self.hostname}\n"
-            f"{_ERROR_LABEL}{wrapped(reply.error_text, len(_ERROR_LABEL))}"
+            f"{_ERROR_LABEL}{wrapped(reply.error_text, _ERROR_NEXT_LINE)}"
         )
 
 

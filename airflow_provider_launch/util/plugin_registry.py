@@ -7,10 +7,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.util.entrypoints import find
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
 
-__all__ = ["PluginRegistry", "PluginType", "registry"]
+__all__ = ["PluginRegistry", "PluginType", "RegistrationError", "registry"]
 
 
 class PluginType(str, Enum):
@@ -22,8 +25,19 @@ class PluginType(str, Enum):
     TRACKER = "airflow_provider_launch.tracker"
 
 
+class RegistrationError(ValueError):
+    """A name is taken, or given twice."""
+
+
 class PluginRegistry:
-    """Factories by kind and name."""
+    """Factories by kind and name: those that were registered in this process, and a report of all plug-ins.
+
+    `registry()` is `registry`: plug-ins written for TorchX call it.
+    """
+
+    def __call__(self) -> PluginRegistry:
+        """Return this registry."""
+        return self
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,20 +52,67 @@ class PluginRegistry:
         """Register factories; either all of them or, when a name is taken, none.
 
         Raises:
-            ValueError: a name belongs to another function. The same function may come again: its module was reloaded.
+            RegistrationError: a name belongs to another function. The same function may come again: its module was
+                reloaded.
         """
         with self._lock:
             known = self._factories[kind]
             for name, factory in factories.items():
                 if name in known and _origin(known[name]) != _origin(factory):
-                    raise ValueError(f"{kind.name.lower()} {name!r} is already registered by {_origin(known[name])}")
+                    raise RegistrationError(
+                        f"{kind.name.lower()} {name!r} is already registered by {_origin(known[name])}"
+                    )
             known.update(factories)
+
+    def info(self) -> dict[PluginType, dict[str, str]]:
+        """Return for each kind name -> where the plug-in comes from; entry points are listed and not imported."""
+        return {
+            kind: {
+                **{name: f"entry point {entry.value} of {_package(entry)}" for name, entry in find(kind.value).items()},
+                **{name: f"registered by {_origin(factory)}" for name, factory in self.get(kind).items()},
+            }
+            for kind in PluginType
+        }
+
+    def load_errors(self) -> dict[str, str]:
+        """Import every entry point; return `group.name` -> what went wrong, for those that cannot be."""
+        errors = {}
+        for kind in PluginType:
+            for name, entry in find(kind.value).items():
+                try:
+                    entry.load()
+                except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
+                    errors[f"{kind.value}.{name}"] = f"{type(error).__name__}: {error}"
+        return errors
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """The same as `load_errors()`."""
+        return self.load_errors()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON: `{"plugins": {kind: {name: origin}}, "errors": {...}}`."""
+        plugins = {kind.name.lower(): found for kind, found in self.info().items()}
+        return {"plugins": plugins, "errors": self.load_errors()}
+
+    def __str__(self) -> str:
+        """Return the report for people."""
+        lines = []
+        for kind, found in self.info().items():
+            lines.append(f"{kind.name.lower()}: {len(found) or 'none'}")
+            lines += [f"  {name}: {origin}" for name, origin in found.items()]
+        lines += [f"cannot be loaded: {name}: {error}" for name, error in self.load_errors().items()]
+        return "\n".join(lines)
 
     def clear(self) -> None:
         """Forget everything; for tests."""
         with self._lock:
             for factories in self._factories.values():
                 factories.clear()
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
 
 
 def _origin(factory: Callable[..., Any]) -> str:

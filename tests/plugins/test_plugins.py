@@ -139,13 +139,69 @@ def test_a_taken_name_is_refused_but_the_same_function_may_come_again(register, 
     ("fractions", "expected"),
     [
         (powers_of_two_gpus(host()), {1.0: "8", 0.5: "4", 0.25: "2", 0.125: "1"}),
-        (powers_of_two_gpus(Resource(1, 6, 1)), {1.0: "6", 0.5: "3"}),
-        (powers_of_two_gpus(Resource(1, 0, 1)), {}),
+        (powers_of_two_gpus(Resource(1, 1, 1)), {1.0: "1"}),
         (halve_mem_down_to(minGiB=64)(host()), {1.0: "256", 0.5: "128", 0.25: "64"}),
     ],
 )
 def test_fractions_halve_a_host(fractions, expected):
     assert fractions == expected
+
+
+@pytest.mark.parametrize("gpus", [0, 3, 6])
+def test_gpus_that_cannot_be_halved_are_refused(gpus):
+    with pytest.raises(ValueError, match="power of two"):
+        powers_of_two_gpus(Resource(1, gpus, 1))
+
+
+@pytest.mark.parametrize(("mib", "least"), [(96 * 1024, 1), (1500, 1), (500, 1)])
+def test_memory_that_cannot_be_halved_is_refused(mib, least):
+    """Else a variant would be called 1 and have 1.5 GiB."""
+    with pytest.raises(ValueError, match=f"{mib} MB"):
+        halve_mem_down_to(minGiB=least)(Resource(1, 0, mib))
+
+
+def test_memory_is_halved_as_far_as_it_is_whole():
+    assert halve_mem_down_to(minGiB=3)(Resource(1, 0, 12 * 1024)) == {1.0: "12", 0.5: "6", 0.25: "3"}
+    assert halve_mem_down_to(minGiB=2)(Resource(1, 0, 6 * 1024)) == {1.0: "6", 0.5: "3"}
+
+
+def test_what_is_registered_is_marked_and_variants_are_names_of_the_module(register):
+    whole = register.named_resource(name="marked", fractionals=powers_of_two_gpus)(host)
+
+    assert (whole._plugin_type, whole._plugin_name) == (PluginType.NAMED_RESOURCE, "marked")
+    variant = globals()["marked_4"]
+    assert variant._plugin_name == "marked_4"
+    assert (variant().gpu, variant().tags[plugins.resource_tags.IS_FRACTIONAL]) == (4, True)
+    assert whole().tags[plugins.resource_tags.IS_FRACTIONAL] is False
+
+    @register.component()
+    def mine():
+        return None
+
+    assert (mine._plugin_type, mine._plugin_name) == (PluginType.COMPONENT, "mine")
+
+
+@pytest.mark.usefixtures("own_registry", "installed")
+def test_the_registry_reports_where_plugins_come_from(tmp_path):
+    entries = tmp_path / "theirs-1.0.dist-info" / "entry_points.txt"
+    entries.write_text(f"{entries.read_text()}\n[airflow_provider_launch.tracker]\nbroken = no_such_module_here:x\n")
+
+    @plugins.register.scheduler("mine")
+    def mine(session_name):
+        return None
+
+    report = plugins.registry().to_dict()
+
+    assert plugins.registry() is plugins.registry
+    assert isinstance(plugins.registry, plugins.PluginRegistry)
+    schedulers = report["plugins"]["scheduler"]
+    assert schedulers["theirs"] == "entry point tests.plugins.test_plugins:theirs of theirs 1.0"
+    assert "registered by" in schedulers["mine"]
+    name = "airflow_provider_launch.tracker.broken"
+    assert list(report["errors"]) == [name]
+    assert "no_such_module_here" in plugins.registry.errors[name]
+    assert "theirs: entry point" in str(plugins.registry)
+    assert f"cannot be loaded: {name}" in str(plugins.registry)
 
 
 def test_fractions_have_names():

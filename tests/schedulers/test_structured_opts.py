@@ -380,3 +380,25 @@ def test_a_number_is_finite(value):
 
     with pytest.raises(InvalidRunConfigException, match="it is not finite; leave the option out for no limit"):
         resolve_options(Pause, {"pause_s": value})
+
+
+def test_values_are_found_without_hints_that_can_be_resolved():
+    """A class that is defined in a function, in a module with postponed annotations: its hints name what is local."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Child(StructuredOpts):
+        val: int = 1
+
+    @dataclasses.dataclass(frozen=True)
+    class Parent(StructuredOpts):
+        child_group: Child = dataclasses.field(default_factory=Child)
+        name: str = "n"
+
+    opts = Parent()
+
+    assert opts["childGroup.val"] == opts["child_group.val"] == 1
+    assert opts.get("name") == "n"
+    assert opts.get("nothing", 3) == 3
+    assert "name" in opts
+    assert 5 not in opts
+    assert None not in opts

@@ -8,7 +8,7 @@ from airflow_provider_launch.specs.capabilities import CapabilityKey
 from airflow_provider_launch.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata
 from airflow_provider_launch.specs.resources import Resource
 
-PORTS = CapabilityKey("nic", "ports", int)
+PORTS: CapabilityKey[int] = CapabilityKey("nic", "ports", int)
 
 
 def test_a_capability_is_stored_under_a_plain_key():

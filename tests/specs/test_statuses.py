@@ -167,7 +167,9 @@ def test_a_missing_or_odd_number_of_a_reply_is_not_available(fields, exit_code, 
         ),
         ("a RuntimeError('On WorkerInfo(id=0): short') b", "RuntimeError('On WorkerInfo(id=0): short')"),
         ("RuntimeError('On WorkerInfo(id=0):\ncut", "RuntimeError('On WorkerInfo(id=0):\ncut"),
-        ("a\nException: b", "a\nException: b"),
+        ("a\nException: b", "a"),
+        ("CUDA error: out of memory\nException raised from create_event at x\nframe #0", "CUDA error: out of memory"),
+        ("Exception: b", "Exception: b"),
     ],
 )
 def test_an_rpc_error_inside_the_text_replaces_it(message, shown):
@@ -187,7 +189,7 @@ def test_an_rpc_error_inside_the_text_replaces_it(message, shown):
 def test_a_long_error_text_breaks_before_the_first_blank_from_80_characters_on(message, lines):
     shown = _replica_text(_failed(json.dumps({"message": message}))).partition("error_msg: ")[2].split("\n")
 
-    label = " " * len("        error_msg: ")
+    label = " " * len("    error_msg: ")
     assert [line.removeprefix(label) for line in shown] == lines
     assert all(line.startswith(label) for line in shown[1:] if line.lstrip() != line)
 

@@ -8,7 +8,7 @@
                      ports.json        chosen ports
                      supervisor.log
                      run/<app attempt>/<role>/<replica>/<replica attempt>/
-                         started pid exit stdout stderr shim.lock result error.json
+                         started pid exit stdout stderr shim.lock result error.json torch/
 <root>/journal       one line per change of any app
 <root>/ports/        <port>.lock       <root>/gpus/ <gpu>.lock
 <root>/building/     half-built and half-removed apps

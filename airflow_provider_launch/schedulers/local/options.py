@@ -56,3 +56,16 @@ class LocalOpts(StructuredOpts):
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission. None means no limit."""
+
+
+@dataclass(frozen=True)
+class LocalCwdOpts(LocalOpts):
+    """How one launch runs on `local_cwd`."""
+
+    log_dir: Optional[str] = None
+    """Directory that gets `<app id>/<role>/<replica>/stdout.log` and `stderr.log`, of the newest attempt. None means
+    that logs are only kept with the app."""
+
+    auto_set_cuda_visible_devices: bool = False
+    """Whether `resource.gpu` is honoured: each replica gets GPUs of its own in `CUDA_VISIBLE_DEVICES`. Otherwise it is
+    ignored, and all replicas see all GPUs."""

@@ -76,6 +76,10 @@ class LocalRequest:
     time_limit_s: float | None
     roles: list[LocalRole]
     metadata: dict[str, Any] = field(default_factory=dict)
+    log_dir: str | None = None
+    """Directory that gets the logs by role and replica, too."""
+    notes: list[str] = field(default_factory=list)
+    """What of the app is ignored."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as plain JSON."""
@@ -166,6 +170,9 @@ def format_request(request: LocalRequest) -> str:
             replica=functools.partial(_format_replica, role),
             shown=FORMATTED_REPLICAS,
         )
+    if request.log_dir:
+        lines.append(f"logs: {request.log_dir}")
+    lines += request.notes
     lines.append("cpu and memory of the roles are not enforced by local processes")
     return "\n".join(lines)
 

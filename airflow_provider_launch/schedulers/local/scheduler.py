@@ -180,6 +180,7 @@ class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest])
         if document is None and self._records.app(app_id) is None:
             return None  # deleted meanwhile; a root that went away meanwhile is an error
         response = status.response_from(app_id, app, document, app_def)
+        response.ui_url = Path(self._records.dir(app_id), "run").as_uri()
         if response.state is AppState.FAILED:
             if not self._add_error_files(app_id, response) and self._records.app(app_id) is None:
                 return None  # as above

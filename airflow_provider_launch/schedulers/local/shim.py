@@ -34,7 +34,7 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
 
     Args:
         directory: of the attempt, relative to the working directory.
-        command: `argv`, `env`, `cwd`.
+        command: `argv`, `env`, `cwd`, and as `logs` a directory that gets the logs, too, or None.
         grace_s: seconds between TERM and KILL.
     """
     code = 1
@@ -129,6 +129,23 @@ class _Shim:
             )
             os.dup2(fd, target)
             os.close(fd)
+        if self.command.get("logs"):
+            self._publish_logs(self.command["logs"])
+
+    def _publish_logs(self, directory: str) -> None:
+        """Give the logs a second name that the user has chosen; it outlives the app's directory if it can."""
+        try:
+            os.makedirs(directory, exist_ok=True)
+            for name in ("stdout", "stderr"):
+                kept, path = os.path.abspath(f"{self.directory}/{name}"), f"{directory}/{name}.log"
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                try:
+                    os.link(kept, path)
+                except OSError:  # another file system
+                    os.symlink(kept, path)
+        except OSError as error:
+            _say(f"launch: logs are not in {directory!r}: {error.strerror}")
 
     def _wait(self, wake: int) -> None:
         """Wait for the command and then for its whole tree, stopped with TERM and KILL where asked."""

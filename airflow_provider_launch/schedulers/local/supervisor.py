@@ -349,12 +349,20 @@ class _Supervisor:
             **{name: str(port) for name, port in self.ports.items()},
             "LAUNCH_ATTEMPT": str(max(self.app_attempt, replica.attempt)),
             "TORCHELASTIC_ERROR_FILE": f"{path}/error.json",
+            # Where torchrun keeps what its processes write; it would make a directory of its own, which stays.
+            "PET_LOG_DIR": f"{path}/torch",
             **({"LAUNCH_RESULT_PATH": f"{path}/result"} if first else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
             **spec["env"],
             MARKER: path,
         }
-        return {"argv": [role["entrypoint"], *spec["args"]], "env": env, "cwd": role["working_dir"]}
+        logs = self.request.get("log_dir")
+        return {
+            "argv": [role["entrypoint"], *spec["args"]],
+            "env": env,
+            "cwd": role["working_dir"],
+            "logs": f"{logs}/{role['name'].replace('/', '-')}/{replica.k}" if logs else None,
+        }
 
     def _stop_all(self) -> bool:
         """Stop what runs, give up what was not started; tell whether all has ended."""

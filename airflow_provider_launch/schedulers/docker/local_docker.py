@@ -1,0 +1,52 @@
+"""The scheduler `local_docker` of TorchX: the one of `docker`, with the option `env`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional
+
+from airflow_provider_launch.schedulers._kit.base import connection_from
+from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.schedulers.docker.request import DockerRequest
+from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["LocalDockerOpts", "LocalDockerScheduler", "create_scheduler"]
+
+
+@dataclass(frozen=True)
+class LocalDockerOpts(DockerOpts):
+    """How one launch runs on `local_docker`."""
+
+    env: Optional[dict[str, str]] = None  # noqa: UP045 - as the options of all backends are written
+    """Variables of all replicas; those of a role win, and those of `copy_env` give way."""
+
+
+class LocalDockerScheduler(DockerScheduler):
+    """Containers of one engine, with the name and the options that TorchX users know."""
+
+    name: ClassVar[str] = "local_docker"
+    opts_type = LocalDockerOpts
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
+    ) -> AppDryRunInfo[DockerRequest]:
+        opts = resolve_options(LocalDockerOpts, cfg, strict=False)
+        if opts.env:
+            app = copy.copy(app)
+            app.roles = [copy.copy(role) for role in app.roles]
+            # Values of options are plain text, without macros.
+            given = {name: macros.escape(value) for name, value in opts.env.items()}
+            for role in app.roles:
+                role.env = {**given, **role.env}
+        return super()._submit_dryrun(app, opts, app_id=app_id)
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> LocalDockerScheduler:
+    """Return the scheduler; keywords as those of `docker`."""
+    return LocalDockerScheduler(session_name, connection_from(DockerConnection, kwargs))
