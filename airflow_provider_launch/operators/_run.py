@@ -17,6 +17,14 @@ from airflow_provider_launch._task.lineage import with_parent_run
 from airflow_provider_launch._task.options import check_log_roles, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
+from airflow_provider_launch._task.secrets import (
+    Place,
+    copied_variables,
+    hidden_values,
+    kept_values,
+    places_of,
+    register,
+)
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_empty_link, drop_request_link
 from airflow_provider_launch.operators._acquire import AppAcquirer
@@ -134,6 +142,7 @@ class OperatorRun:
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
         self._held.check()
+        places = self._mask_secrets(handle, cfg)
         if not self._op.wait:
             return as_xcom(handle, response, roles=self._app.roles)
         progress = FollowProgress()
@@ -141,7 +150,7 @@ class OperatorRun:
             ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
                 begin_checkpoint(self._ti)
-                trigger = self._trigger(handle, began, progress, is_new=is_new)
+                trigger = self._trigger(handle, began, progress, places, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
         return self._conclude(handle, progress, is_new=is_new)
 
@@ -197,6 +206,7 @@ class OperatorRun:
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)
             self._op.request = str(native) if native else None
+            register(kept_values(self._scheduler, app_id))
         self._held.check()
         if why == "deadline":
             # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
@@ -220,7 +230,19 @@ class OperatorRun:
         self._held.check()
         return value
 
-    def _trigger(self, handle: str, began: float, progress: FollowProgress, *, is_new: bool) -> AppStatusTrigger:
+    def _mask_secrets(self, handle: str, cfg: Mapping[str, Any]) -> list[Place]:
+        """Have the values masked that lines of the app may show, and return their places."""
+        copied: dict[str, dict[str, str]] = {}
+        if cfg.get("copy_env"):
+            with contextlib.suppress(LaunchError):
+                copied = copied_variables(self._scheduler.describe_native(parse_app_handle(handle).app_id))
+        places = places_of(self._app, copied)
+        register(hidden_values(self._app.roles, copied, places))
+        return places
+
+    def _trigger(
+        self, handle: str, began: float, progress: FollowProgress, places: list[Place], *, is_new: bool
+    ) -> AppStatusTrigger:
         # Only deferrable tasks need it, and only when they defer.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -232,6 +254,7 @@ class OperatorRun:
             cancels_at_deadline=op.kill_policy == "cancel",
             scheduled=is_new,
             known=not is_new,
+            secret_places=places,
             progress=progress.to_json() or None,
             fire_after_s=conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
             **op.follow_options.to_json(),

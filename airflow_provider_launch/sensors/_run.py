@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from airflow_provider_launch._task.options import check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, handle_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
+from airflow_provider_launch._task.secrets import kept_values, register
 from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
@@ -229,6 +231,9 @@ class SensorRun:
         self, context: Context, progress: FollowProgress, *, skips_old: bool = True, is_part: bool = False
     ) -> AppFollow:
         """Return what follows the app from where an earlier part of the task has stopped."""
+        # Not those that a template put into the app: the task that launched it has fetched them, not this one.
+        with contextlib.suppress(LaunchError):
+            register(kept_values(self._scheduler, self._app_id))
         sensor = self._sensor
         is_known = bool(progress.state)
         options = dataclasses.replace(

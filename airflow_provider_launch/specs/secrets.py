@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MASK", "is_secret_name", "masked_args", "masked_env", "masked_text"]
+__all__ = ["MASK", "hidden_in_args", "hidden_in_env", "is_secret_name", "masked_args", "masked_env", "masked_text"]
 
 MASK = "***"
 
@@ -40,6 +40,32 @@ def masked_text(text: str) -> str:
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of `env` in which values under secret-looking names, and passwords in addresses, are `***`."""
     return {name: MASK if value and is_secret_name(name) else masked_text(value) for name, value in env.items()}
+
+
+def hidden_in_env(env: Mapping[str, str]) -> list[str]:
+    """Return the values, or parts of them, that `masked_env` hides."""
+    return [
+        value for name, text in env.items() for value in ([text] if is_secret_name(name) else _in_urls(text)) if value
+    ]
+
+
+def hidden_in_args(args: Sequence[str]) -> list[str]:
+    """Return the arguments, or parts of them, that `masked_args` hides."""
+    found: list[str] = []
+    for arg, shown in zip(args, masked_args(args), strict=True):
+        if shown == arg:
+            continue
+        if shown == MASK:
+            found.append(arg)
+        elif shown == f"{arg.partition('=')[0]}={MASK}":
+            found.append(arg.partition("=")[2])
+        else:
+            found += _in_urls(arg)
+    return found
+
+
+def _in_urls(text: str) -> list[str]:
+    return [found["password"] for found in _IN_URL.finditer(text)]
 
 
 def masked_args(args: Sequence[str]) -> list[str]:

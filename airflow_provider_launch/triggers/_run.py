@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
 from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.secrets import aregister, copied_variables, hidden_values
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.state_tracker import StateTracker
@@ -25,6 +26,8 @@ from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.triggers.hub import Shared
@@ -34,6 +37,7 @@ __all__ = ["TriggerRun", "is_of_user"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02
+_MASK_PAUSE_S = 1.0
 # Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
@@ -50,15 +54,19 @@ class TriggerRun:
         "_feed",
         "_has_news",
         "_hub",
+        "_is_masked",
+        "_is_stopped",
         "_limit",
         "_linked",
         "_loop",
+        "_masking",
         "_saved",
         "_shared",
         "_task_log",
         "_timer",
         "_trigger",
         "_ui_url",
+        "_waits_for_masks",
         "_watch",
     )
 
@@ -73,6 +81,9 @@ class TriggerRun:
         )
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
+        self._is_masked = self._is_stopped = False
+        self._waits_for_masks: tuple[DescribeAppResponse, bool] | None = None
+        self._masking: Future[None] | None = None
         self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
         # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
@@ -167,6 +178,9 @@ class TriggerRun:
         return self._hub.pump.remove(self._feed)
 
     def _unsubscribe(self) -> None:
+        self._is_stopped = True
+        if self._masking is not None:
+            self._masking.cancel()
         self._shared.poller.unsubscribe(self._app_id, self._hear)
         self._hub.ticker.remove(self, self._loop)
         if self._timer is not None:
@@ -243,7 +257,11 @@ class TriggerRun:
             response = self._watch.response
             # A scheduler may give the same answer again, and mostly there is nothing new.
             if response is not None and response is not before:
-                self._want(response, existing=before is None and not self._trigger.scheduled)
+                existing = before is None and not self._trigger.scheduled
+                if self._trigger.secret_places == [] or self._is_masked:
+                    self._want(response, existing=existing)
+                else:
+                    self._mask(response, existing=existing)
                 # Who knows the app has compared.
                 if before is None and not (self._trigger.known or self._trigger.scheduled):
                     gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
@@ -260,6 +278,35 @@ class TriggerRun:
         if learned.events:
             self._hub.pump.wake(self._feed)
         self._error = self._error or learned.error
+
+    def _mask(self, response: DescribeAppResponse, *, existing: bool) -> None:
+        """Read no line before what lines must not show is registered."""
+        waits = self._waits_for_masks
+        self._waits_for_masks = (response, existing or (waits is not None and waits[1]))
+        if waits is None:
+            with contextlib.suppress(RuntimeError):  # the loop may be gone: the triggerer ends
+                self._masking = asyncio.run_coroutine_threadsafe(self._register_masks(response), self._loop)
+
+    async def _register_masks(self, response: DescribeAppResponse) -> None:
+        places, copied = self._trigger.secret_places, {}
+        if places is None or any(place[1] == "copied" for place in places):
+            with contextlib.suppress(LaunchError):
+                copied = copied_variables(await asyncio.to_thread(self._native))
+        await aregister(hidden_values(response.roles, copied, places or ()))
+        with _JUDGING:
+            self._is_masked = True
+            if self._waits_for_masks is not None:
+                self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])
+
+    def _native(self) -> Any:
+        """Return the request as the scheduler keeps it, however long that is not reached."""
+        while True:
+            try:
+                return self._shared.scheduler.describe_native(self._app_id)
+            except SchedulerUnavailableError:
+                if self._is_stopped:
+                    raise
+                time.sleep(_MASK_PAUSE_S)
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
         shown = self._trigger.options.log_roles

@@ -44,6 +44,8 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: whether that happens, or the app is left alone.
         scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
+        secret_places: of values in the app that its worker masks, as `_task.secrets` gives them. None: not known; then
+            only names say what is a secret.
         progress: what an earlier follower of the task leaves: `FollowProgress` as JSON.
         fire_after_s: the event comes no earlier than this after the start of the trigger. A task that goes on before
             Airflow's scheduler knows that its worker has left is failed by it.
@@ -59,6 +61,7 @@ class AppStatusTrigger(BaseTrigger):
         cancels_at_deadline: bool = True,
         scheduled: bool = False,
         known: bool = False,
+        secret_places: Sequence[Sequence[Any]] | None = None,
         progress: Mapping[str, Any] | None = None,
         fire_after_s: float = 0,
         **options: Any,
@@ -71,6 +74,7 @@ class AppStatusTrigger(BaseTrigger):
         self.cancels_at_deadline = cancels_at_deadline
         self.scheduled = scheduled
         self.known = known
+        self.secret_places = secret_places
         self.progress = progress
         self.fire_after_s = fire_after_s
         self._fired = False

@@ -239,8 +239,10 @@ def test_secrets_in_the_environment_are_not_shown_with_the_request(
     check_masked(place, "echo it is here", deferrable, another_process, env={"API_TOKEN": "hush-token"})
 
 
-def check_masked(place: Place, script: str, deferrable: bool, another_process: Any, **fields: Any) -> None:
-    task = launch(place, place.role(f"{script}; {WAIT}; {script}", **fields), deferrable=deferrable)
+def check_masked(
+    place: Place, script: str, deferrable: bool, another_process: Any, cfg: Any = None, **fields: Any
+) -> None:
+    task = launch(place, place.role(f"{script}; {WAIT}; {script}", **fields), deferrable=deferrable, cfg=cfg)
     api = FakeExecutionApi()
     another_process()
 
@@ -269,3 +271,26 @@ def check_masked(place: Place, script: str, deferrable: bool, another_process: A
     assert "hush" not in text
     assert "hush" not in str(api.rendered)
     assert "hush" not in str(api.xcoms)
+
+
+@on_places
+@in_modes
+def test_secrets_of_the_app_are_masked_where_it_prints_them(
+    place: Place, deferrable: bool, another_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 8: also in the triggerer, which has never fetched what a template of the worker has fetched."""
+    monkeypatch.setenv("MY_TOKEN", "hush-copied")
+    monkeypatch.setenv("AIRFLOW_VAR_DB_PASSWORD", "hush-variable")
+    check_masked(
+        place,
+        "echo it is $API_TOKEN $MY_TOKEN $DB_PASS $X $PART",
+        deferrable,
+        another_process,
+        env={
+            "API_TOKEN": "hush-token",
+            "DB_PASS": "hush-by-name",
+            "X": "{{ var.value.db_password }}",
+            "PART": "mysql://me:{{ var.value.db_password }}@db/{{ dag.dag_id }}?timeout=5",
+        },
+        cfg={"copy_env": ["MY_*"]},
+    )

@@ -64,6 +64,11 @@ class LocalRole:
     """Name to port; 0 is chosen when the app starts."""
     image: str
 
+    @property
+    def copied_env(self) -> dict[str, str]:
+        """Variables of the launcher that the replicas inherit, as the requests of other backends name them."""
+        return self.env
+
 
 @dataclass
 class LocalRequest:
