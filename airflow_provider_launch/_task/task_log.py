@@ -22,6 +22,7 @@ from airflow_provider_launch.follow.events import (
     StateChanged,
     Unreachable,
 )
+from airflow_provider_launch.follow.log_reader import pieces_in
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -58,6 +59,8 @@ class _Replica:
     """Its last lines."""
     attempt: int = 0
     """The one that was told of last."""
+    pieces: int = 0
+    """Of its next line, which another part of the task has written."""
 
 
 class TaskLog:
@@ -104,6 +107,9 @@ class TaskLog:
         self._replicas = {key: _Replica([*tail]) for key, tail in progress.tails.items()}
         for key, attempt in progress.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
+        for key, place in progress.cursors.items():
+            if pieces := pieces_in(place):
+                self._replicas.setdefault(key, _Replica([])).pieces = pieces
         self.last_state = progress.state
         self.began = progress.began
         """Epoch seconds of the first state that was not PENDING. None: not yet."""
@@ -252,16 +258,8 @@ class TaskLog:
                 self._on_url(url)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
-        # Who wrote last stands last.
-        replica = self._replicas[key] = self._replicas.pop(key) if key in self._replicas else _Replica([])
-        if lines and self._is_early:
-            # Faster than the state: what writes lines runs.
-            self._change(AppState.RUNNING, "")
-        self._quiet_since = time.monotonic()
+        replica = self._begin_lines(key)
         prefix = f"[{key}] "
-        if self._line_log is None:
-            # Not before: of a thousand apps in a triggerer most say nothing for long.
-            self._line_log = line_logger(self._log)
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
         out, err = self._line_log.info, self._line_log.warning
         for line in lines:
@@ -275,18 +273,56 @@ class TaskLog:
             if len(text) * 4 <= PIECE_BYTES:
                 write(prefix + text if "group::" not in text else prefix + unfolded(text))
             else:
-                self._long(key, text, write)
+                self._long(key, text, write, replica.pieces)
+            replica.pieces = 0
+        self._keep_tail(replica, lines)
+
+    def write_piece(self, key: str, line: LogLine, parts: Sequence[str], number: int) -> None:
+        """Write one of the `pieces` of a long line; the last one ends the line.
+
+        Args:
+            key: `role/replica`.
+            line: the whole line.
+            parts: all its pieces.
+            number: of the piece, from 0.
+        """
+        replica = self._begin_lines(key)
+        if line.attempt != replica.attempt:
+            replica.attempt = line.attempt
+            self._line_log.info(f"[{key}] --- attempt {line.attempt} ---")
+        write = self._line_log.warning if line.stream is _STDERR else self._line_log.info
+        replica.pieces = 0
+        head = f"[{key} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{key}]"
+        write(f"{head} {unfolded(parts[number])}")
+        if number == len(parts) - 1:
+            self._keep_tail(replica, [line])
+            metrics.count("log_lines", 1)
+
+    def _begin_lines(self, key: str) -> _Replica:
+        # Who wrote last stands last.
+        replica = self._replicas[key] = self._replicas.pop(key) if key in self._replicas else _Replica([])
+        if self._is_early:
+            # Faster than the state: what writes lines runs.
+            self._change(AppState.RUNNING, "")
+        self._quiet_since = time.monotonic()
+        if self._line_log is None:
+            # Not before: of a thousand apps in a triggerer most say nothing for long.
+            self._line_log = line_logger(self._log)
+        return replica
+
+    @staticmethod
+    def _keep_tail(replica: _Replica, lines: Sequence[LogLine]) -> None:
         # A list, for a deque of ten takes as much memory as one of sixty.
         replica.tail += [line.text[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
 
     @staticmethod
-    def _long(key: str, text: str, write: Callable[[str], object]) -> None:
+    def _long(key: str, text: str, write: Callable[[str], object], first: int) -> None:
         parts = pieces(text)
         if len(parts) == 1:
             write(f"[{key}] {unfolded(text)}")
             return
-        for number, part in enumerate(parts, 1):
+        for number, part in enumerate(parts[first:], first + 1):
             write(f"[{key} {number}/{len(parts)}] {unfolded(part)}")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Scheduler, Stream
 
-__all__ = ["LogItem", "LogReader", "place_after", "replica_key"]
+__all__ = ["LogItem", "LogReader", "pieces_in", "place_after", "replica_key", "with_pieces"]
 
 # Less than one read of a busy log: whoever reads waits until whoever writes has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
@@ -28,7 +28,7 @@ _IDLE_S = 1.0
 _RETRY_MAX_S = 5.0
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
-_FROM, _SKIP = "launch_from", "launch_skip"
+_FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
 
 
 @lru_cache(maxsize=4096)
@@ -37,13 +37,32 @@ def replica_key(role: str, replica: int) -> str:
     return f"{role}/{replica}"
 
 
-def place_after(cursor: JsonValue, lines: int) -> JsonValue:
-    """Return the place so many lines after a cursor of the scheduler, which knows only the ends of its chunks."""
+def place_after(cursor: JsonValue, lines: int, pieces: int = 0) -> JsonValue:
+    """Return the place so many lines after a cursor of the scheduler, which knows only the ends of its chunks.
+
+    Args:
+        cursor: of the scheduler.
+        lines: after it.
+        pieces: of the line that follows them, which were written already.
+    """
+    if pieces:
+        return {_FROM: cursor, _SKIP: lines, _PIECES: pieces}
     return {_FROM: cursor, _SKIP: lines} if lines else cursor
 
 
+def with_pieces(place: JsonValue, pieces: int) -> JsonValue:
+    """Return the place with the pieces of the line there that were written already."""
+    return place_after(*_cursor_in(place), pieces)
+
+
+def pieces_in(place: JsonValue) -> int:
+    """Return how many pieces of the line at a place were written already."""
+    found = place.get(_PIECES) if isinstance(place, Mapping) and _FROM in place else None
+    return found if isinstance(found, int) else 0
+
+
 def _cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
-    if isinstance(place, Mapping) and set(place) == {_FROM, _SKIP}:
+    if isinstance(place, Mapping) and set(place) - {_PIECES} == {_FROM, _SKIP}:
         skip = place[_SKIP]
         return place[_FROM], skip if isinstance(skip, int) else 0
     return place, 0

@@ -38,6 +38,7 @@ __all__ = ["TriggerRun", "is_of_user"]
 _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
+_STOP_S = 2.0
 # Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
@@ -62,6 +63,7 @@ class TriggerRun:
         "_masking",
         "_saved",
         "_shared",
+        "_stopping",
         "_task_log",
         "_timer",
         "_trigger",
@@ -81,6 +83,7 @@ class TriggerRun:
         )
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
+        self._stopping: asyncio.Future[dict[str, Any]] | None = None
         self._is_masked = self._is_stopped = False
         self._waits_for_masks: tuple[DescribeAppResponse, bool] | None = None
         self._masking: Future[None] | None = None
@@ -155,7 +158,7 @@ class TriggerRun:
     async def finish(self) -> FollowProgress:
         """Return what the worker goes on from, when all that was shown has reached the log."""
         self._unsubscribe()
-        places = await asyncio.to_thread(self._hub.pump.remove, self._feed)
+        places = await asyncio.shield(self._stop_soon())
         # What is in the log's socket when a trigger ends goes into another log.
         deadline = self._loop.time() + _DRAIN_S
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
@@ -166,16 +169,32 @@ class TriggerRun:
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
         """Stop because the trigger is ended; the next one goes on where this leaves off."""
-        places = self.stop()
+        places = await self._stopped()
         if not is_of_user(error):
             progress = self._progress(places)
             full = dataclasses.replace(progress, tails=self._task_log.masked_tails())
             await self._checkpoint.save_on_shutdown(full if self._checkpoint.fits(full) else progress)
 
-    def stop(self) -> dict[str, Any]:
-        """Follow no more, and return where to go on; may be repeated."""
+    async def _stopped(self) -> Mapping[str, Any]:
+        """Follow no more, and return where to go on; does not wait for long for a line that is being written."""
         self._unsubscribe()
-        return self._hub.pump.remove(self._feed)
+        stopping = self._stop_soon()
+        # Another cancellation is the same end.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({stopping}, timeout=_STOP_S)
+        # Of a place from before lines are repeated, and none is lost.
+        return stopping.result() if stopping.done() and not stopping.cancelled() else self._feed.checkpoint
+
+    def stop(self) -> None:
+        """Follow no more; may be repeated. Waits for nothing: this is the event loop."""
+        self._unsubscribe()
+        if self._stopping is None:
+            self._stop_soon()
+
+    def _stop_soon(self) -> asyncio.Future[dict[str, Any]]:
+        if self._stopping is None:
+            self._stopping = self._loop.run_in_executor(None, self._hub.pump.remove, self._feed)
+        return self._stopping
 
     def _unsubscribe(self) -> None:
         self._is_stopped = True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT
+from airflow_provider_launch._task.task_log import pieces
 from airflow_provider_launch.follow.events import LogLines
-from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
+from airflow_provider_launch.follow.log_reader import LogItem, LogReader, pieces_in, place_after, with_pieces
 
 if TYPE_CHECKING:
     import contextvars
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch._task.task_log import TaskLog
     from airflow_provider_launch.follow.events import Event
-    from airflow_provider_launch.schedulers.api import JsonValue, Scheduler, Stream
+    from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Scheduler, Stream
 
-__all__ = ["RECORD_BYTES", "TURN_BYTES", "Feed"]
+__all__ = ["LONG_CHARS", "RECORD_BYTES", "TURN_BYTES", "Feed"]
 
 TURN_BYTES = 8 * 1024
+LONG_CHARS = 16 * 1024
+"""A line of more is written in pieces, each in a turn of its own."""
+HEAVY_CHARS = 512 * 1024
 RECORD_BYTES = 150
 """What a log record adds to the text of its line."""
 
@@ -53,11 +57,14 @@ class Feed:
         "_item",
         "_left",
         "_limit",
+        "_parts",
+        "_parts_told",
         "_places",
         "_task_log",
         "_told",
         "_turn",
         "checkpoint",
+        "is_heavy",
         "on_checkpoint",
         "reader",
     )
@@ -96,7 +103,12 @@ class Feed:
         self._events: list[Event] = []
         self._item: LogItem | None = None
         self._told = 0
+        self._parts: list[str] = []
+        """The pieces of a long line that is being written."""
+        self._parts_told = 0
         self._closed = False
+        self.is_heavy = False
+        """Whether the latest read brought much."""
         # Held while a turn is written, so that a place is never taken in the middle of one.
         self._turn = threading.Lock()
 
@@ -128,6 +140,7 @@ class Feed:
                 return RECORD_BYTES
             if self._item is None:
                 self._item, self._told = self.reader.pop(), 0
+                self.is_heavy = self._item is not None and self._item.size > HEAVY_CHARS
             return 0 if self._item is None else self._write_part(self._item)
 
     def close(self) -> dict[str, JsonValue]:
@@ -141,8 +154,9 @@ class Feed:
 
     def _places_now(self) -> dict[str, JsonValue]:
         places = dict(self._places)
-        if self._item is not None and self._told and self._item.key is not None:
-            places[self._item.key] = place_after(self._item.start, self._item.start_skip + self._told)
+        if self._item is not None and (self._told or self._parts_told) and self._item.key is not None:
+            skip = self._item.start_skip + self._told
+            places[self._item.key] = place_after(self._item.start, skip, self._parts_told)
         return places
 
     def _write_part(self, item: LogItem) -> int:
@@ -155,12 +169,14 @@ class Feed:
             self._finish(item)
             return RECORD_BYTES
         lines = item.event.lines
+        key = item.key or ""
+        if len(lines[self._told].text) > LONG_CHARS:
+            return self._write_piece(item, key, lines)
         first, size = self._told, 0
-        while self._told < len(lines) and size < TURN_BYTES:
+        while self._told < len(lines) and size < TURN_BYTES and len(lines[self._told].text) <= LONG_CHARS:
             size += len(lines[self._told].text) + RECORD_BYTES
             self._told += 1
         part = lines[first : self._told]
-        key = item.key or ""
         was_full = self._limit.is_full(key)
         shown = self._limit.admit(key, part)
         self._write(LogLines(item.event.role, item.event.replica, part[:shown]))
@@ -170,6 +186,29 @@ class Feed:
         elif self._told == len(lines):
             self._finish(item)
         return size
+
+    def _write_piece(self, item: LogItem, key: str, lines: Sequence[LogLine]) -> int:
+        """Write one piece of a long line: all of it at once would silence the other apps for as long."""
+        line = lines[self._told]
+        if not self._parts:
+            was_full = self._limit.is_full(key)
+            if not self._limit.admit(key, [line]):
+                self._leave(item, told=was_full)
+                return RECORD_BYTES
+            self._parts = pieces(line.text.removesuffix("\n"))
+            # An earlier trigger has written some, if this is the line at which it was ended.
+            written = pieces_in(self._places.get(key)) if self._told == 0 else 0
+            self._parts_told = written if written < len(self._parts) else 0
+        part = self._parts[self._parts_told]
+        with contextlib.suppress(Exception):
+            self._context.run(self._task_log.write_piece, key, line, self._parts, self._parts_told)
+        self._parts_told += 1
+        if self._parts_told == len(self._parts):
+            self._parts, self._parts_told = [], 0
+            self._told += 1
+            if self._told == len(lines):
+                self._finish(item)
+        return len(part) + RECORD_BYTES
 
     def _leave(self, item: LogItem, *, told: bool) -> None:
         """Read a replica no further whose first lines are shown; the worker shows its last ones."""
@@ -188,7 +227,8 @@ class Feed:
 
     def _finish(self, item: LogItem) -> None:
         if item.key is not None:
-            self._places[item.key] = item.cursor
+            written = pieces_in(self._places.get(item.key)) if item.event is None else 0
+            self._places[item.key] = with_pieces(item.cursor, written) if written else item.cursor
         self._drop(item)
 
     def _write(self, event: Event) -> None:

@@ -30,7 +30,7 @@ _STALLED_S = 2.0
 """After so long a reader does not count as one: a log source that hangs must not silence those of others."""
 _UNREAD_BYTES = 64 * 1024
 """The supervisor's buffer holds more; whoever meets it full waits, and on the event loop that would be everybody."""
-_HELD_BYTES = 32 * 1024 * 1024
+_HELD_BYTES, _HELD_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
@@ -70,6 +70,8 @@ class LogPump:
         """Heap of who has something to write: number of the last turn, a number, the feed."""
         self._readable: list[tuple[float, int, Feed]] = []
         """Heap of who is to be read: when (monotonic clock), ticket, the feed."""
+        self._parked: list[tuple[float, int, Feed]] = []
+        """Who is not read while much is held."""
         self._numbers = itertools.count(1)
         self._threads: list[threading.Thread] = []
         self._reading_since: dict[threading.Thread, float] = {}
@@ -144,15 +146,19 @@ class LogPump:
                 time.sleep(_NAP_S)
             elif (feed := self._next_to_write(turn + 1)) is not None:
                 turn += 1
-                credit -= feed.take_turn()
+                size = feed.take_turn()
+                credit -= size
                 with self._lock:
+                    if served := self._feeds.get(feed):
+                        # Who wrote more than a turn waits as many turns: its debt is its own.
+                        served.last_turn += size // TURN_BYTES
                     self._place(feed)
 
     def _wait_to_write(self) -> bool:
         """Wait a little for something to write; False: there are no feeds any more."""
         with self._lock:
             if not self._feeds:
-                self._threads, self._writable, self._readable = [], [], []
+                self._threads, self._writable, self._readable, self._parked = [], [], [], []
                 self._to_read.notify_all()
                 return False
             if len(self._threads) <= self._readers_wanted():
@@ -229,14 +235,24 @@ class LogPump:
             return None
 
     def _due_at(self, now: float) -> float:
-        """Return when the first feed is to be read."""
-        while self._readable:
+        """Return when the first feed is to be read.
+
+        While much is held that is not written, those that brought much wait: a few long lines silence no quiet app.
+        """
+        held = sum(feed.held_bytes() for _, _, feed in self._writable)
+        if held <= _HELD_BYTES:
+            for entry in self._parked:
+                heapq.heappush(self._readable, entry)
+            self._parked.clear()
+        while self._readable and held <= _HELD_MAX_BYTES:
             due, ticket, feed = self._readable[0]
             served = self._feeds.get(feed)
-            if served is not None and served.ticket == ticket:
-                held = sum(feed.held_bytes() for _, _, feed in self._writable)
-                return due if held <= _HELD_BYTES else now + _LOOK_S
-            heapq.heappop(self._readable)
+            if served is None or served.ticket != ticket:
+                heapq.heappop(self._readable)
+            elif held > _HELD_BYTES and feed.is_heavy:
+                self._parked.append(heapq.heappop(self._readable))
+            else:
+                return due
         return now + _LOOK_S
 
     def _readers_wanted(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
+from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
 from airflow_provider_launch.specs.states import AppState
@@ -217,3 +220,109 @@ def test_beyond_its_limit_a_replica_is_left_to_the_worker(engine, feeds) -> None
         texts = [line.text for event in follower if isinstance(event, LogLines) for line in event.lines]
     assert texts[0] == "37\n"
     assert texts[-1] == "more\n"
+
+
+class PieceLog(Log):
+    """Takes whole lines, and pieces of long ones, as `TaskLog` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[tuple[int, int, str]] = []
+
+    def write_piece(self, key: str, line: Any, parts: Any, number: int) -> None:
+        self.pieces.append((number, len(parts), parts[number]))
+
+
+@pytest.fixture
+def piece_feeds(engine: FakeEngine) -> Callable[..., tuple[Feed, PieceLog, str]]:
+    scheduler = FakeScheduler("session", engine)
+
+    def make(name: str, cursors: dict[str, Any] | None = None, log: Any = None) -> tuple[Feed, PieceLog, str]:
+        app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
+        log = log or PieceLog()
+        context = contextvars.copy_context()
+        feed = Feed(scheduler, app_id, log, context, cursors=cursors or {}, streams=None, from_now=False)
+        feed.reader.want([("worker", 0)], existing=False)
+        return feed, log, app_id
+
+    return make
+
+
+def test_a_long_line_delays_no_other_app(engine: FakeEngine, piece_feeds: Any) -> None:
+    """A program without line feeds writes lines of 16 MB; the others of the triggerer are heard all the same."""
+    pump = LogPump(256 * 1024)
+    engine.chunk_lines = 1
+    loud = [piece_feeds(f"loud-{n}") for n in range(4)]
+    for feed, _, loud_id in loud:
+        for _ in range(3):
+            engine.write(loud_id, "worker", 0, "x" * (16 * 1024 * 1024) + "\n")
+        pump.add(feed)
+    quiet, log, quiet_id = piece_feeds("quiet")
+    pump.add(quiet)
+    delays = []
+    for n in range(15):
+        began = time.monotonic()
+        engine.write(quiet_id, "worker", 0, f"{n}\n")
+        until(lambda n=n: len(log.lines) > n)
+        delays.append(time.monotonic() - began)
+        time.sleep(0.1)
+    began = time.monotonic()
+    for feed, _, _ in loud:
+        pump.remove(feed)
+    left_s = time.monotonic() - began
+    pump.remove(quiet)
+
+    assert log.lines == [f"{n}\n" for n in range(15)]
+    # A quiet app is read about each second at the latest; the rest is the wait behind the long line.
+    assert max(delays) < 2.0, delays
+    assert left_s < 1.0
+
+
+def test_a_long_line_that_is_cut_off_goes_on_where_it_was(engine: FakeEngine, piece_feeds: Any) -> None:
+    """Each piece is written once, by whichever trigger, or by the worker."""
+    text = "".join(chr(ord("a") + n % 26) * 1000 for n in range(2_000))
+    feed, log, app_id = piece_feeds("cut")
+    engine.write(app_id, "worker", 0, "first\n" + text + "\nlast\n")
+    pieces: list[tuple[int, int, str]] = []
+    lines: list[str] = []
+    places: dict[str, Any] = {}
+    for _ in range(8):
+        pump = LogPump(400_000)
+        pump.add(feed)
+        until(lambda: log.pieces)  # noqa: B023 - waits here
+        places = json.loads(json.dumps(pump.remove(feed)))
+        pieces += log.pieces
+        lines += log.lines
+        feed, log, _ = piece_feeds("cut", places)
+    assert "launch_pieces" in str(places), "the cuts are to be within the line"
+    assert len(pieces) < 62
+
+    engine.state(app_id, AppState.SUCCEEDED)
+    record = TaskRecorder()
+    task_log = TaskLog(record, "cut", FollowProgress(cursors=places))
+    with Follower(FakeScheduler("other", engine), app_id, cursors=places) as follower:
+        for event in follower:
+            if isinstance(event, LogLines):
+                task_log.tell(event)
+
+    rest = [re.fullmatch(r"\[worker/0 (\d+)/(\d+)\] (.*)", line) for line in record.lines]
+    pieces += [(int(found[1]) - 1, int(found[2]), found[3]) for found in rest if found]
+    assert [number for number, _, _ in pieces] == list(range(pieces[0][1]))
+    assert "".join(part for _, _, part in pieces) == text
+    assert lines == ["first\n"]
+    assert record.lines[-1] == "[worker/0] last"
+
+
+class TaskRecorder:
+    """A task's logger."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, *args: object) -> None:
+        self.lines.append(text % args if args else text)
+
+    warning = info
+
+    def log(self, _level: int, text: str, *args: object) -> None:
+        """Changes of state are of no interest here."""
