@@ -43,7 +43,7 @@ CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.ku
   export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
+.PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
@@ -67,7 +67,17 @@ $(MIGRATED): $(READY)
 	@$(AIRFLOW_ENV) $(PY) -m airflow db migrate > $(AIRFLOW_HOME)/migrate.log 2>&1 || { cat $(AIRFLOW_HOME)/migrate.log; exit 1; }
 	@touch $@
 
-demo: $(MIGRATED)  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_local_retry
+TORCH := $(BUILD)/torch-$(KEY)
+
+$(TORCH): $(READY)
+	@echo "installing torch (once; 3 GB to load, 5 GB on disk)"
+	@$(UV) pip install --quiet --python $(PY) --group torch --constraint constraints.txt
+	@rm -f $(BUILD)/torch-*
+	@touch $@
+
+torch: $(TORCH)  ## install torch for the example launch_torch_ddp and its test: 5 GB (the demo does it by itself)
+
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_torch_ddp
 	@$(ENGINE) $(CLUSTER) $(AIRFLOW_ENV) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793

@@ -7,6 +7,7 @@ before any test module is imported. Each process (also each of `pytest -n`) gets
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import sys
@@ -114,12 +115,19 @@ _BEGIN = {
     "kube-apiserver": _begin_kube_apiserver,
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
+
+
+def _missing_torch() -> str | None:
+    return None if importlib.util.find_spec("torch") else "torch is not installed; make torch installs it, 5 GB"
+
+
 # Engine -> why it cannot be used here, or None. A backend adds its own line.
 ENGINES = {
     "local": _missing_local,
     "docker": partial(os.environ.get, f"{_MISSING}docker"),
     "dockerd": partial(os.environ.get, f"{_MISSING}dockerd"),  # one that a test may stop and start
     "kubernetes": partial(os.environ.get, f"{_MISSING}kubernetes"),
+    "torch": _missing_torch,
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
 }
 

@@ -1,0 +1,63 @@
+"""A head with workers that never end: the app has succeeded when its leader has.
+
+The head hands out pieces of work, three workers ask for them without an end. With `success_policy="leader"` the app has
+succeeded as soon as replica 0 of the first role has; the workers, which would wait for ever, are stopped then. Ray,
+Dask and Spark have this form: a head that runs the program, and workers that serve it.
+
+The program lies next to this file and travels as an argument, so that any image with python3 will do.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Resource, Role, macros
+
+IMAGE = "launch-python:local"
+PROGRAM = macros.escape((Path(__file__).parent / "launch_leader_program.py").read_text(encoding="utf-8"))
+SIZE = Resource(cpu=0, gpu=0, memMB=64)
+
+with DAG("launch_kubernetes_leader", schedule=None, catchup=False, doc_md=__doc__, tags=["launch", "example"]):
+    integrate = LaunchAppOperator(
+        task_id="integrate",
+        launch_conn_id="launch_kubernetes_default",
+        app=AppDef(
+            name="pi",
+            roles=[
+                Role(
+                    name="head",
+                    image=IMAGE,
+                    entrypoint="python3",
+                    args=["-c", PROGRAM, "head"],
+                    port_map={"work": 0},
+                    resource=SIZE,
+                ),
+                Role(
+                    name="worker",
+                    image=IMAGE,
+                    entrypoint="python3",
+                    args=["-c", PROGRAM, "work", macros.rank0_env],
+                    num_replicas=3,
+                    resource=SIZE,
+                ),
+            ],
+        ),
+        time_limit_s=300,
+        cfg={"success_policy": "leader", "run_as_user": 65532, "grace_s": 1},
+    )
+
+    @task
+    def compare(outcome: dict[str, Any]) -> float:
+        """Compare the sum of all pieces with pi."""
+        result = outcome["result"]
+        print(f"{result['workers']} workers found {result['pi']}, and pi is {math.pi:.9f}")
+        if abs(result["pi"] - math.pi) > 1e-6:
+            raise ValueError("the pieces do not add up to pi")
+        return float(result["pi"])
+
+    compare(integrate.output)
