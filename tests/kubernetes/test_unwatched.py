@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes import bodies
+from airflow_provider_launch.schedulers.kubernetes import manifests
 from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.schedulers.kubernetes.objects import job_of
 from airflow_provider_launch.specs import AppState, RetryPolicy
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine("kubernetes")
 
 
 def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps, monkeypatch):
-    monkeypatch.setattr(bodies, "BACKSTOP_S", 3)
+    monkeypatch.setattr(manifests, "BACKSTOP_S", 3)
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=3)
     until(lambda: any(pod.running for pod in apps.pods(app_id)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_launch.util.json_rows import json_rows
+from tests.support.repeats import often
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -17,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=often(25, 200), deadline=None)
 @given(st.lists(st.dictionaries(st.text(), VALUES)), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
 def test_cut_anywhere_the_rows_are_those_of_the_document(rows, step, indent, ascii_only) -> None:
     data = json.dumps(rows, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
