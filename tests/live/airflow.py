@@ -20,7 +20,7 @@ import httpx
 from tests.live.dags import MAPPED_POOL, MAPPED_SLOTS
 from tests.support.local import until
 
-__all__ = ["Airflow"]
+__all__ = ["Airflow", "free_ports"]
 
 DAGS = Path(__file__).with_name("dags.py")
 _READY_S = 120.0
@@ -41,11 +41,12 @@ class Airflow:
     Args:
         home: an empty folder for all that Airflow keeps.
         connections: id -> the connection as Airflow writes it in JSON.
+        database: URL of an empty one. Without: SQLite in the home.
     """
 
-    def __init__(self, home: Path, connections: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, home: Path, connections: dict[str, dict[str, Any]], *, database: str = "") -> None:
         self.home = home
-        core, execution, worker_logs, trigger_logs = _free_ports(4)
+        core, execution, worker_logs, trigger_logs = free_ports(4)
         self.url = f"http://127.0.0.1:{core}"
         self._commands = dict(_PARTS)
         for part, port in (("api-core", core), ("api-execution", execution)):
@@ -66,7 +67,7 @@ class Airflow:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "64",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=15",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{home / 'airflow.db'}?timeout=15",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
@@ -117,9 +118,18 @@ class Airflow:
 
     def start_another_triggerer(self) -> None:
         """Start a second triggerer, as `triggerer-2`."""
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         self._commands["triggerer-2"] = _PARTS["triggerer"]
         self.start("triggerer-2", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(port))
+
+    @property
+    def parts(self) -> list[str]:
+        """What was started and not stopped."""
+        return [*self._sessions]
+
+    def is_alive(self, part: str) -> bool:
+        """Whether the process of the part runs."""
+        return self._sessions[part].poll() is None
 
     def stop(self, part: str, how: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> None:
         """Send the signal to one of the parts, and wait until nothing of it is left.
@@ -219,7 +229,8 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback which nothing listens on."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

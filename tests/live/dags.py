@@ -29,7 +29,7 @@ def _app(script: str, replicas: int) -> AppDef:
     return AppDef("{{ run_id }}", [role])
 
 
-@task
+@task(retries=3, retry_delay=timedelta(0))
 def apps() -> list[dict[str, Any]]:
     """Return the apps of a mapped task: each runs the script with its number."""
     run = get_current_context()["dag_run"]
@@ -76,5 +76,7 @@ for _mode in MODES:
 _briefly = {"task_id": "app", "launch_conn_id": "local", "cfg": {"grace_s": GRACE_S}, "deferrable": True}
 with _dag("many", "deferrable"):
     LaunchAppOperator.partial(defer_after_s=0, **_briefly).expand(app=apps())
+with _dag("disturbed", "deferrable"):
+    LaunchAppOperator.partial(retries=3, defer_after_s=0, **_briefly).expand(app=apps())
 with _dag("short", "deferrable"):
     LaunchAppOperator.partial(max_active_tis_per_dag=16, **_briefly).expand(app=apps())

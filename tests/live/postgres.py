@@ -1,0 +1,77 @@
+"""A Postgres of our own, from Debian's packages: an empty folder, a port, no password."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.engines.docker import packages
+
+__all__ = ["Postgres"]
+
+_USER = "postgres"
+
+
+class Postgres:
+    """One server with one empty database, `airflow`. Needs root, since Postgres itself refuses to run as root.
+
+    Args:
+        folder: where it keeps its data; made, and given to the user of Postgres.
+        port: on loopback.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+        self.url = f"postgresql+psycopg2://{_USER}@127.0.0.1:{port}/airflow"
+
+    def begin(self) -> None:
+        """Install what is missing, and start."""
+        packages.install(pg_ctlcluster="postgresql")
+        self._folder.mkdir(mode=0o755)
+        shutil.chown(self._folder, _USER)
+        self._run("initdb", "--auth=trust", "--no-sync", "-D", str(self._data))
+        with (self._data / "postgresql.conf").open("a") as conf:
+            conf.write(
+                f"port = {self._port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{self._folder}'\n"
+                "max_connections = 400\nfsync = off\n"
+            )
+        self.start()
+        self._run("createdb", "--host=127.0.0.1", f"--port={self._port}", "airflow")
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-l", str(self._folder / "log"), "start")
+
+    def stop(self) -> None:
+        """Break off all sessions, as a restart by an admin does."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
+
+    def end(self) -> None:
+        """Stop, also after a failed start."""
+        if (self._data / "postmaster.pid").exists():
+            self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def _run(self, program: str, *args: str) -> None:
+        (home,) = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))[-1:]
+        # Its daemon would keep a pipe open, which is then read for ever.
+        with (self._folder / "commands.log").open("ab") as output:
+            done = subprocess.run(
+                [str(home), *args],
+                user=_USER,
+                group=_USER,
+                extra_groups=[],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._folder,
+                env={"PATH": os.defpath, "LC_ALL": "C"},
+                timeout=120,
+            )
+        assert done.returncode == 0, (self._folder / "commands.log").read_text(errors="replace")[-2000:]

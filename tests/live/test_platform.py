@@ -1,0 +1,127 @@
+"""A platform in trouble: hundreds of deferred apps on Postgres, two triggerers, and each part goes away once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.specs.states import AppState
+from tests.live.airflow import Airflow, free_ports
+from tests.live.engines import LocalApps, apps_of
+from tests.live.postgres import Postgres
+from tests.live.runs import Run
+from tests.live.test_many import PER_TASK_S, states, wait_for
+from tests.support.local import until
+from tests.support.repeats import SOAK
+
+pytestmark = pytest.mark.alone
+log = logging.getLogger(__name__)
+
+APPS = int(os.environ.get("LAUNCH_SOAK_APPS", "300"))
+SCRIPT = "n=0; while test ! -e STOP; do echo $n; n=$((n + 1)); sleep 2; done; echo end $n"
+NUMBERED = re.compile(rb'"event": ?"\[main/0\] (end )?(\d+)"')
+INDEX = re.compile(r"map_index=(\d+)")
+_PAUSE_S = 20
+
+
+@pytest.fixture
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Airflow, Postgres, LocalApps]]:
+    if not SOAK:
+        pytest.skip("takes half an hour: make soak runs it")
+    if os.geteuid() != 0:
+        pytest.skip("a Postgres of the tests needs root")
+    home = tmp_path_factory.mktemp("platform")
+    (home / "root").mkdir()
+    # Postgres runs as another user, who may not enter the folders of pytest.
+    folder = Path(f"/var/tmp/launch-postgres-{os.getpid()}")
+    (port,) = free_ports(1)
+    postgres = Postgres(folder, port)
+    apps = LocalApps(home / "root")
+    airflow = Airflow(home, {"local": apps.connection}, database=postgres.url)
+    with contextlib.ExitStack() as stack:
+        stack.callback(postgres.end)
+        stack.callback(apps.close, set())
+        stack.callback(airflow.end)
+        postgres.begin()
+        airflow.begin()
+        airflow.start_another_triggerer()
+        yield airflow, postgres, apps
+
+
+@pytest.mark.timeout(5400)
+def test_apps_and_lines_outlive_every_part_of_the_platform(platform: tuple[Airflow, Postgres, LocalApps]) -> None:
+    """Five disturbances, one after the other; no app is started twice, and no line is lost."""
+    airflow, postgres, apps = platform
+    conf = {"engine": "local", "image": "", "script": SCRIPT.replace("STOP", f"{apps.root}/stop"), "count": APPS}
+    run = Run(airflow, "disturbed_deferrable", **conf)
+    wait_for(run, "deferred", APPS)
+
+    def restart(part: str, how: signal.Signals) -> None:
+        airflow.stop(part, how)
+        airflow.start(part)
+
+    def restart_postgres() -> None:
+        postgres.stop()
+        time.sleep(5)
+        postgres.start()
+
+    def wait(seconds: float) -> None:
+        """Start again what has ended, as systemd does, also what notices late that its database was away."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for part in [part for part in airflow.parts if not airflow.is_alive(part)]:
+                log.info("%s has ended; it is started again", part)
+                restart(part, signal.SIGKILL)
+            time.sleep(1)
+
+    for name, disturb in {
+        "a triggerer is stopped": lambda: restart("triggerer", signal.SIGTERM),
+        "a triggerer is killed": lambda: restart("triggerer-2", signal.SIGKILL),
+        "the scheduler is killed": lambda: restart("scheduler", signal.SIGKILL),
+        "the API server is killed": lambda: restart("api-execution", signal.SIGKILL),
+        "Postgres restarts": restart_postgres,
+    }.items():
+        log.info("%s: %s", name, dict(states(run)))
+        disturb()
+        wait(_PAUSE_S)
+    (apps.root / "stop").touch()
+    deadline = time.monotonic() + 300 + PER_TASK_S * APPS
+    while (found := states(run))["success"] < APPS:
+        assert not found["failed"], found
+        assert time.monotonic() < deadline, found
+        wait(5)
+
+    # One app for each task, whatever happened.
+    assert Counter(apps_of(apps, run.run_id).values()) == {AppState.SUCCEEDED: APPS}
+    until(lambda: len(_lines(run)) == APPS, 60, 5)
+    lost, repeated = 0, 0
+    for numbers, end in _lines(run).values():
+        lost += len({*range(end)} - numbers.keys())
+        repeated += numbers.total() - len(numbers)
+    log.info("%d apps, %d lines lost, %d shown twice", APPS, lost, repeated)
+    assert lost == 0
+
+
+def _lines(run: Run) -> dict[int, tuple[Counter[int], int]]:
+    """Return by map index how often each numbered line was logged, and how many there were."""
+    numbers: dict[int, Counter[int]] = defaultdict(Counter)
+    ends: dict[int, int] = {}
+    for path in run.airflow.log_files(run.dag_id, run.run_id):
+        if (found := INDEX.search(str(path))) is None:
+            continue
+        index = int(found[1])
+        for is_end, digits in NUMBERED.findall(path.read_bytes()):
+            if is_end:
+                ends[index] = int(digits)
+            else:
+                numbers[index][int(digits)] += 1
+    return {index: (numbers[index], end) for index, end in ends.items()}
