@@ -116,6 +116,14 @@ def get_provider_info() -> dict[str, Any]:
                         "submission. Empty means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
+                    "workspace_max_mb": {
+                        "label": "Workspace max (MB)",
+                        "description": "Megabytes that a workspace may "
+                        "have, without what its ignore "
+                        "file leaves out. Empty means "
+                        "200.0.",
+                        "schema": {"exclusiveMinimum": 0, "type": ["number", "null"]},
+                    },
                 },
                 "ui-field-behaviour": {
                     "hidden-fields": ["host", "schema", "login", "password", "port"],
@@ -312,6 +320,42 @@ def get_provider_info() -> dict[str, Any]:
                         "itself has no such limit. Empty "
                         "means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "workspace_max_mb": {
+                        "label": "Workspace max (MB)",
+                        "description": "Megabytes that a workspace may "
+                        "have, without what its ignore "
+                        "file leaves out. Empty means "
+                        "200.0.",
+                        "schema": {"exclusiveMinimum": 0, "type": ["number", "null"]},
+                    },
+                    "image_repo": {
+                        "label": "Image repo",
+                        "description": "Repository, with its registry, to "
+                        "which images with workspaces are "
+                        "pushed: registry.example/team/launch. "
+                        "None\n"
+                        "means that they are not pushed. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "build_host": {
+                        "label": "Build host",
+                        "description": "Docker engine that builds images with "
+                        "workspaces, as unix:///path, "
+                        "tcp://host:port or ssh://user@host. "
+                        "None\n"
+                        "means the engine of the connection, or "
+                        "DOCKER_HOST or the default socket for "
+                        "schedulers that have no engine. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "quiet": {
+                        "label": "Quiet",
+                        "description": "Whether the output of builds of workspaces "
+                        "is left out of the log. Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
                     },
                 },
                 "ui-field-behaviour": {
@@ -541,6 +585,42 @@ def get_provider_info() -> dict[str, Any]:
                         "merge, lists are appended to, null "
                         "removes. Empty means unset.",
                         "schema": {"additionalProperties": True, "type": ["object", "null"]},
+                    },
+                    "workspace_max_mb": {
+                        "label": "Workspace max (MB)",
+                        "description": "Megabytes that a workspace may "
+                        "have, without what its ignore "
+                        "file leaves out. Empty means "
+                        "200.0.",
+                        "schema": {"exclusiveMinimum": 0, "type": ["number", "null"]},
+                    },
+                    "image_repo": {
+                        "label": "Image repo",
+                        "description": "Repository, with its registry, to "
+                        "which images with workspaces are "
+                        "pushed: registry.example/team/launch. "
+                        "None\n"
+                        "means that they are not pushed. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "build_host": {
+                        "label": "Build host",
+                        "description": "Docker engine that builds images with "
+                        "workspaces, as unix:///path, "
+                        "tcp://host:port or ssh://user@host. "
+                        "None\n"
+                        "means the engine of the connection, or "
+                        "DOCKER_HOST or the default socket for "
+                        "schedulers that have no engine. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "quiet": {
+                        "label": "Quiet",
+                        "description": "Whether the output of builds of workspaces "
+                        "is left out of the log. Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
                     },
                 },
                 "ui-field-behaviour": {

@@ -29,6 +29,7 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_namespace,
     kubernetes_proxy,
 )
+from tests.engines.registry import install_registry, missing_registry, registry
 from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
 
@@ -40,6 +41,7 @@ __all__ = [  # fixtures for all
     "kubernetes_make_namespace",
     "kubernetes_namespace",
     "kubernetes_proxy",
+    "registry",
 ]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -106,6 +108,13 @@ def _begin_kube_apiserver(_: pytest.Config) -> None:
         raise EngineError(reason)
 
 
+def _begin_registry(_: pytest.Config) -> None:
+    if required("registry"):
+        install_registry()
+    if reason := missing_registry():
+        raise EngineError(reason)
+
+
 _docker = Use()
 _kubernetes = kubernetes.Use()
 _BEGIN = {
@@ -113,6 +122,7 @@ _BEGIN = {
     "dockerd": _begin_dockerd,
     "kubernetes": _begin_kubernetes,
     "kube-apiserver": _begin_kube_apiserver,
+    "registry": _begin_registry,
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 
@@ -129,6 +139,7 @@ ENGINES = {
     "kubernetes": partial(os.environ.get, f"{_MISSING}kubernetes"),
     "torch": _missing_torch,
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
+    "registry": partial(os.environ.get, f"{_MISSING}registry"),  # of images, for workspaces
 }
 
 

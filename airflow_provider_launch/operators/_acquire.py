@@ -184,8 +184,10 @@ class AppAcquirer:
         """Submit the app under the id of the record and return its handle."""
         op = self._op
         runner = self._hook.runner
-        # Pure, so a wrong app leaves no trace.
-        info = runner.dryrun(self._app, self._backend, cfg, app_id=record.app_id)
+        # Launches nothing, so a wrong app leaves no trace; only a workspace needs an engine here.
+        info = self._held.retry_while_unavailable(
+            lambda: runner.dryrun(self._app, self._backend, cfg, app_id=record.app_id)
+        )
         self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:

@@ -30,6 +30,7 @@ from airflow_provider_launch.links.launch import drop_empty_link, drop_request_l
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
+from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     AppStatusError,
@@ -85,7 +86,7 @@ class OperatorRun:
     def dry_run(self) -> str:
         """Return the request as text."""
         try:
-            return str(self._hook.runner.dryrun(self._app, self._backend, self._cfg()))
+            return str(self._hook.runner.dryrun(self._with_workspace(), self._backend, self._cfg()))
         finally:
             self._hook.close()
 
@@ -135,7 +136,7 @@ class OperatorRun:
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
         self._ti = context["ti"]
-        self._app = _with_owner(with_parent_run(self._app, self._ti, self._log.warning), self._ti)
+        self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
         handle, response = AppAcquirer(self._op, self._app, self._hook, self._held).obtain(context, cfg)
         # What is taken up may have written before.
         is_new = response is None
@@ -291,6 +292,10 @@ class OperatorRun:
         return self._scheduler.result(app_id) if Capability.RESULT in self._scheduler.capabilities else None
 
     # ---- small parts -----------------------------------------------------------------------------------------
+
+    def _with_workspace(self) -> AppDef:
+        dag = self._op.get_dag()
+        return with_workspace(self._app, self._op.workspace, dag.fileloc if dag else None, self._scheduler)
 
     def _cfg(self) -> dict[str, Any]:
         """Return the options of this launch, connection first, and the time limit where it belongs."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.schedulers.logs import Stream
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.workspaces import Workspace
 
 # The core is imported where it is used: each parse of each DAG file pays for what is imported here.
 
@@ -54,6 +55,8 @@ class LaunchAppOperator(BaseOperator):
             the DAG is parsed. Template; the component is called with what the templates give.
         launch_conn_id: the connection, which names the scheduler. Template.
         cfg: options of this launch; they win over those of the connection. Template.
+        workspace: directory with the code of the first role, relative to the DAG file; or a mapping of directories to
+            sub-directories of one tree. A replica finds a copy in its working directory. Template.
         wait: False succeeds right after the launch, with the same XComs.
         poll_interval_s: seconds between two looks at the app. None: what suits the scheduler.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
@@ -70,7 +73,7 @@ class LaunchAppOperator(BaseOperator):
             no triggerer. None: what `[launch] defer_after_s` says, 10 by default.
     """
 
-    template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "request")
+    template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "workspace", "request")
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is known only after the dry run; needed where the link cannot store it at once.
     overwrite_rtif_after_execution = True
@@ -85,6 +88,7 @@ class LaunchAppOperator(BaseOperator):
         component_args: Mapping[str, Any] | Sequence[Any] | XComArg | None = None,
         launch_conn_id: str = "launch_local_default",
         cfg: Mapping[str, Any] | None = None,
+        workspace: str | Mapping[str, str] | Workspace | XComArg | None = None,
         wait: bool = True,
         poll_interval_s: float | None = None,
         streams: str | Stream | None = None,
@@ -104,6 +108,7 @@ class LaunchAppOperator(BaseOperator):
         self.component = component
         self.component_args = component_args
         self.cfg = cfg
+        self.workspace = workspace
         self.launch_conn_id = launch_conn_id
         self.wait = wait
         self.poll_interval_s = poll_interval_s
@@ -136,6 +141,11 @@ class LaunchAppOperator(BaseOperator):
         if self.defer_after_s is not None:
             check_seconds("defer_after_s", self.defer_after_s, may_be_0=True)
         check_exit_codes("skip_on_exit_code", self.skip_on_exit_code)
+        is_rendered_later = isinstance(self.workspace, str) and "{" in self.workspace
+        if self.workspace is not None and not is_rendered_later and not _has_xcom(self.workspace):
+            from airflow_provider_launch.operators._workspace import workspace_from
+
+            workspace_from(self.workspace)
 
     @property
     def follow_options(self) -> FollowOptions:

@@ -25,13 +25,16 @@ from airflow_provider_launch.specs.errors import (
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
+    UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
+from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.util.session import get_session_id_or_create_new
+from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:
     import builtins
@@ -43,9 +46,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
-    from airflow_provider_launch.specs.workspaces import Workspace
+    from airflow_provider_launch.workspace.api import WorkspaceBuilder
 
-__all__ = ["NONE", "Runner", "get_runner"]
+__all__ = ["NONE", "Runner", "get_runner", "pin_workspace_images"]
 
 NONE = "<NONE>"
 
@@ -194,7 +197,8 @@ class Runner:
             app: what to launch; neither it nor `cfg` is changed.
             scheduler: name of the backend.
             cfg: options of this launch.
-            workspace: directories to mirror into the first role; ignored with a warning where it cannot be done.
+            workspace: directories to mirror into the first role, in place of its own; ignored with a warning where it
+                cannot be done. Container schedulers build its image here, unless they have it.
             parent_run_id: the run of which the app is a part; the launcher's own environment wins.
             app_id: the id that the app shall have. None: a new unique one.
             idempotency_key: gives an id made of the app's name and this key, so that a second launch adopts the first.
@@ -224,8 +228,12 @@ class Runner:
             schema = backend.run_opts()
             # A plug-in that declares no options reads what it likes; one that does is protected from misspelt ones.
             resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=self._strict and len(schema) > 0))
+            if workspace and isinstance(backend, WorkspaceMixin):
+                copied.roles[0].workspace = (
+                    Workspace.from_str(workspace) if isinstance(workspace, str) else copy.deepcopy(workspace)
+                )
             backend._pre_build_validate(copied, name, resolved)
-            _warn_of_workspaces(copied, name, workspace, backend)
+            _prepare_workspaces(copied, name, workspace, backend, resolved)
             _validate(backend, copied, name, resolved)
             info = _submit_dryrun(backend, copied, resolved, app_id)
             info._scheduler = name
@@ -325,6 +333,34 @@ class Runner:
             injected[ENV_TORCHX_PARENT_RUN_ID] = macros.escape(parent)
         for role in app.roles:
             role.env.update(injected)
+
+    # ---- workspaces ------------------------------------------------------------------------------------------
+
+    def build_workspace(
+        self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None
+    ) -> dict[tuple[str, Workspace], str]:
+        """Build each workspace of the app once and return (image, workspace) to the image with it.
+
+        `pin_workspace_images` puts these into an app.
+
+        Raises:
+            InvalidAppError: a workspace is missing, too large or cannot be built, or the scheduler takes none.
+        """
+        backend = self.scheduler(scheduler)
+        name = resolve_scheduler_name(scheduler, self._factories)
+        with log_event("build_workspace", name):
+            if not isinstance(backend, WorkspaceMixin):
+                raise UnsupportedError(f"{name!r} does not mirror workspaces; bring the code there in its image")
+            copied = copy.deepcopy(app)
+            resolved = backend.run_opts().resolve(cfg or {})
+            given = [(role.image, role.workspace) for role in copied.roles]
+            backend.build_workspaces(copied.roles, resolved)
+            built = zip(given, copied.roles, strict=True)
+            return {(image, workspace): role.image for (image, workspace), role in built if workspace}
+
+    def build_standalone_workspace(self, workspace_builder: WorkspaceBuilder[Any, Any], sync: bool = True) -> Any:
+        """Return what `workspace_builder.build_workspace(sync)` does."""
+        return workspace_builder.build_workspace(sync)
 
     # ---- by handle -------------------------------------------------------------------------------------------
 
@@ -529,12 +565,25 @@ def get_runner(
     return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params, strict=strict)
 
 
-def _warn_of_workspaces(
-    app: AppDef, backend: str, workspace: str | Workspace | None, scheduler: Scheduler[Any]
+def pin_workspace_images(app: AppDef, images: Mapping[tuple[str, Workspace], str]) -> AppDef:
+    """Return a copy of the app with images that `Runner.build_workspace` has built, and without their workspaces."""
+    copied = copy.deepcopy(app)
+    for role in copied.roles:
+        if role.workspace and (built := images.get((role.image, role.workspace))):
+            role.image, role.workspace = built, None
+    return copied
+
+
+def _prepare_workspaces(
+    app: AppDef,
+    backend: str,
+    workspace: str | Workspace | None,
+    scheduler: Scheduler[Any],
+    cfg: Mapping[str, CfgVal],
 ) -> None:
-    if Capability.WORKSPACE in scheduler.capabilities:
-        return
-    if workspace or any(role.workspace for role in app.roles):
+    if isinstance(scheduler, WorkspaceMixin):
+        scheduler.prepare_workspaces(app.roles, cfg)
+    elif workspace or any(role.workspace for role in app.roles):
         warnings.warn(
             f"{backend!r} does not mirror workspaces: the workspace is ignored, the image is used as it is",
             stacklevel=4,

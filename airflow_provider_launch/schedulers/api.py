@@ -39,6 +39,7 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import RoleStatus
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 # Plug-ins find the names of specs that they need here, too.
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Stream",
     "StructuredOpts",
     "Workspace",
+    "WorkspaceMixin",
     "cases",
     "filter_regex",
     "spec_hash",
@@ -91,16 +93,32 @@ class Scheduler(abc.ABC, Generic[T]):
     max_time_limit_s: float | None = None
     """The highest `time_limit_s` of a launch, and that of one which names none. None: launches need no limit."""
 
-    def __init__(self, backend: str, session_name: str) -> None:
+    def __init__(self, backend: str, session_name: str, **kwargs: Any) -> None:
         self.backend = backend
         self.session_name = session_name
+        # A `WorkspaceMixin` may come before or after this class.
+        super().__init__(**kwargs)
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: T | Mapping[str, Any], workspace: str | Workspace | None = None) -> str:
-        """Launch `app` and return its id; the one call that may write `workspace` into the caller's app."""
+        """Launch `app` and return its id; the one call that writes workspace and image into the caller's app.
+
+        Args:
+            app: what to launch.
+            cfg: option name to value.
+            workspace: directories to mirror into the first role; text is that of `Workspace.from_str`.
+
+        Raises:
+            ValueError: this scheduler does not support workspaces.
+            Exception: those of `submit_dryrun` and `schedule`.
+        """
         if workspace:
-            raise ValueError(f"`{self.backend}` does not support workspaces; leave `workspace` out")
+            if not isinstance(self, WorkspaceMixin):
+                raise ValueError(f"`{self.backend}` does not support workspaces; leave `workspace` out")
+            app.roles[0].workspace = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+            given: Any = cfg
+            self.prepare_workspaces(app.roles, self.run_opts().resolve(given))
         return self.schedule(self.submit_dryrun(app, cfg))
 
     def submit_dryrun(
@@ -167,7 +185,14 @@ class Scheduler(abc.ABC, Generic[T]):
 
     def run_opts(self) -> runopts:
         """Return the schema of this scheduler's options."""
-        return self._run_opts()
+        options = self._run_opts()
+        if not isinstance(self, WorkspaceMixin):
+            return options
+        own = {name for name, _ in options}
+        for name, option in self.workspace_opts():
+            if name not in own:
+                options._opts[name] = option  # noqa: SLF001 - a name of the plug-in interface
+        return options
 
     def _run_opts(self) -> runopts:
         return runopts()

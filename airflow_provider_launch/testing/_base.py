@@ -308,6 +308,11 @@ class ContractBase:
         return {}
 
     @pytest.fixture
+    def workspace_cfg(self, cfg: dict[str, Any]) -> dict[str, Any]:
+        """Return options of every launch with a workspace."""
+        return cfg
+
+    @pytest.fixture
     def engine(self) -> Engine:
         """Return the view of the engine itself."""
         return Engine()

@@ -15,6 +15,7 @@ from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._refusals import RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
+from airflow_provider_launch.testing._workspaces import WorkspaceTests
 
 __all__ = ["SchedulerContract"]
 
@@ -34,6 +35,7 @@ _TOLD = frozenset(
         "program_with_a_blank",
         "resource",
         "cfg",
+        "workspace_cfg",
         "engine",
         "create",
     }
@@ -57,6 +59,7 @@ class SchedulerContract(
     FollowTests,
     OutageTests,
     CostTests,
+    WorkspaceTests,
 ):
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 

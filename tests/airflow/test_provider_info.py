@@ -159,7 +159,7 @@ def test_a_switch_never_shows_off_for_what_is_on() -> None:
 
     assert TYPES["launch_docker"]["conn-fields"]["init"]["schema"]["enum"] == ["true", "false", None]
     assert TYPES["launch_kubernetes"]["conn-fields"]["in_cluster"]["schema"]["enum"] == ["true", "false", None]
-    assert switches == {"prepend_cwd", "privileged"}
+    assert switches == {"prepend_cwd", "privileged", "quiet"}
 
 
 @pytest.mark.parametrize("conn_type", ["launch_local", "launch_docker", "launch_kubernetes"])

@@ -90,6 +90,7 @@ class TestDocker(SchedulerContract):
             Capability.VOLUME_MOUNT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
 

@@ -6,6 +6,7 @@ It may do no more than the Role of the docs grants.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -98,6 +99,7 @@ class TestKubernetes(SchedulerContract):
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
 
@@ -128,6 +130,13 @@ class TestKubernetes(SchedulerContract):
     @pytest.fixture
     def image(self, kubernetes_engine: KubernetesEngine) -> str:
         return kubernetes_engine.image
+
+    @pytest.fixture
+    def workspace_cfg(self, cfg: dict[str, Any], kubernetes_engine: KubernetesEngine, registry: str) -> dict[str, Any]:
+        if kubernetes_engine.cluster is None:
+            pytest.skip("the nodes of a given cluster do not reach the registry of the tests")
+        host = os.environ["DOCKER_HOST"]
+        return {**cfg, "pull": "missing", "image_repo": f"{registry}/contract", "build_host": host}
 
     @pytest.fixture
     def program_with_a_blank(self) -> str:

@@ -59,6 +59,7 @@ class TestLocal(SchedulerContract):
             Capability.PORTS,
             Capability.GPU,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
 

@@ -39,6 +39,7 @@ def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
 
     told = {
         "docs/core.md": "hello from 0\nhello from 1\n",
+        "docs/workspaces.md": "hello from the workspace\n",
         "docs/app.md": "worker 1 has shard-1, attempt 0\nworker 1 has shard-1, attempt 1\n",
     }
     assert told.get(page, "") in capsys.readouterr().out

@@ -30,7 +30,8 @@ class Creation:
     def prepare(self, request: DockerRequest) -> None:
         """See that images and the network are there."""
         if request.pull == "always":
-            for image in {role.body["Image"] for role in request.roles}:
+            # What was built here is nowhere else; its base was pulled for the build.
+            for image in {role.body["Image"] for role in request.roles if not role.body["Image"].startswith("sha256:")}:
                 self._engine.images.pull(image, request.platform)
         if request.network in NAMELESS:
             return

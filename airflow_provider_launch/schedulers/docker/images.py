@@ -12,7 +12,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejec
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["Images"]
+__all__ = ["Images", "decoded_line"]
 
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
@@ -42,7 +42,7 @@ class Images:
             with self._wire.request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and tells what went wrong in the stream.
                 for line in response.iter_lines():
-                    document = _loads(line)
+                    document = decoded_line(line)
                     # Newer engines tell only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._pull_refused(image, text)
@@ -106,6 +106,7 @@ class Images:
         return {"X-Registry-Auth": encode_header(login).decode()}
 
 
-def _loads(line: bytes) -> dict[str, Any]:
+def decoded_line(line: bytes) -> dict[str, Any]:
+    """Return one document of a stream of the engine; empty for an empty line."""
     document = json.loads(line) if line.strip() else {}
     return document if isinstance(document, dict) else {}

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Optional
 from annotated_types import Ge, Le
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.schedulers.workspace_opts import ImageWorkspaceOpts
 
 __all__ = ["APP_NETWORK", "SHARED_NETWORK", "DockerConnection", "DockerOpts"]
 
@@ -64,9 +65,7 @@ class DockerConnection(StructuredOpts):
 
 
 @dataclass(frozen=True)
-class DockerOpts(StructuredOpts):
-    """How one launch runs in containers."""
-
+class _RunOpts(StructuredOpts):
     pull: Literal["missing", "always", "never"] = "missing"
     """When images are pulled: where the engine lacks them, at each launch, or never."""
 
@@ -116,3 +115,9 @@ class DockerOpts(StructuredOpts):
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission, by whoever follows it: the engine
     itself has no such limit. None means no limit."""
+
+
+# The options of workspaces come last in forms and pages.
+@dataclass(frozen=True)
+class DockerOpts(ImageWorkspaceOpts, _RunOpts):
+    """How one launch runs in containers."""

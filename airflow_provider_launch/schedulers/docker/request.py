@@ -78,6 +78,14 @@ class DockerRequest(AppRequest[DockerRole]):
     rank0_host: str
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Image with a workspace to the (repository, tag) under which it is pushed when the app is submitted."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON, without what is pushed before the app exists."""
+        document = super().to_json()
+        del document["images_to_push"]
+        return document
 
 
 def build_request(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import logging
 import os
 import socket
@@ -28,6 +29,7 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
+from airflow_provider_launch.schedulers.docker.builds import Builds
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in
 from airflow_provider_launch.schedulers.docker.creation import Creation, first_attempts
@@ -54,6 +56,7 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
+    InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -63,6 +66,7 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.threads import each
+from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, ImageBuilds
 
 __all__ = ["DockerScheduler", "create_scheduler"]
 
@@ -74,7 +78,7 @@ _GRACE_S = 60.0
 _LONGEST_REPLY = 64 * 1024
 
 
-class DockerScheduler(BuiltinScheduler[DockerOpts, DockerConnection, DockerRequest]):
+class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerConnection, DockerRequest]):
     """Runs each attempt of each replica as a container of its own, which stays until the app is deleted."""
 
     name: ClassVar[str] = "docker"
@@ -96,6 +100,7 @@ class DockerScheduler(BuiltinScheduler[DockerOpts, DockerConnection, DockerReque
             Capability.VOLUME_MOUNT,
             Capability.DEVICE_MOUNT,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
     poll_interval_s: ClassVar[float] = 0.5
@@ -117,13 +122,30 @@ class DockerScheduler(BuiltinScheduler[DockerOpts, DockerConnection, DockerReque
         return file_slug(name)[:100] or "app"
 
     def _build_request(self, app: AppDef, opts: DockerOpts, app_id: str) -> DockerRequest:
-        return build_request(app, opts, app_id, os.environ, self.connection.gpus or [])
+        app = copy.deepcopy(app) if opts.image_repo else app
+        images = self.dryrun_push_images(app, opts) if opts.image_repo else {}
+        request = build_request(app, opts, app_id, os.environ, self.connection.gpus or [])
+        request.images_to_push = images
+        return request
 
     def _format_request(self, request: DockerRequest) -> str:
         return format_request(request)
 
+    def _image_builds(self, cfg: Mapping[str, Any]) -> ImageBuilds:
+        if cfg.get("build_host"):
+            return super()._image_builds(cfg)
+        return Builds(self.engine.wire, self.engine.images, self.connection)
+
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:  # noqa: ARG002 - a hook
+        if cfg.get("build_host") and not cfg.get("image_repo") and any(role.workspace for role in app.roles):
+            raise InvalidAppError(
+                "option build_host names another engine than that of the connection, which must pull what is built "
+                "there; set image_repo, or leave build_host out"
+            )
+
     def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
         mine: set[str] = set()
+        self.push_images(dryrun_info.request.images_to_push)
         request = self._claim(dryrun_info.request)
         if request is not None:
             try:

@@ -7,7 +7,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_launch.schedulers.docker.access import (
@@ -76,7 +76,7 @@ class Wire:
     `SchedulerRejectedError` when it refuses.
     """
 
-    def __init__(self, connection: DockerConnection) -> None:
+    def __init__(self, connection: DockerConnection, client: APIClient | None = None) -> None:
         self._connection = connection
         self.url = connection.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         try:
@@ -84,7 +84,7 @@ class Wire:
             """Name of the engine's host; None: it is this one."""
         except ValueError as error:
             raise no_address(self.url, error) from error
-        self._client: APIClient | None = None
+        self._client = client
         self._mutex = threading.Lock()
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Wire:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         *,
-        data: bytes | None = None,
+        data: bytes | IO[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         what: str = "",
@@ -134,7 +134,7 @@ class Wire:
             path: without the version of the API.
             query: its parameters.
             body: sent as JSON.
-            data: sent as it is.
+            data: sent as it is; a file from where it stands.
             headers: beside those of every request.
             timeout_s: how long the engine may be silent. None: as the connection says.
             what: names the request where its refusals have another meaning (`PULL`, `LIST_NEWER`).

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Optional
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.schedulers.workspace_opts import ImageWorkspaceOpts
 
 __all__ = ["KubernetesConnection", "KubernetesOpts"]
 
@@ -43,9 +44,7 @@ class KubernetesConnection(StructuredOpts):
 
 
 @dataclass(frozen=True)
-class KubernetesOpts(StructuredOpts):
-    """How one launch runs in pods."""
-
+class _RunOpts(StructuredOpts):
     pull: Literal["missing", "always", "never"] = "missing"
     """When nodes pull the image: where they lack it, for each pod, or never."""
 
@@ -121,3 +120,9 @@ class KubernetesOpts(StructuredOpts):
     overlay: Optional[dict[str, Any]] = None
     """Fields that have no option, merged into what is sent: `pod`, `container`, `job` and `service` hold parts of their
     specs, as Kubernetes spells them. Objects merge, lists are appended to, null removes."""
+
+
+# The options of workspaces come last in forms and pages.
+@dataclass(frozen=True)
+class KubernetesOpts(ImageWorkspaceOpts, _RunOpts):
+    """How one launch runs in pods."""

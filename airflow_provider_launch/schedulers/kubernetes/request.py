@@ -7,7 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.request import (
@@ -61,6 +61,14 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Image with a workspace to the (repository, tag) under which it is pushed when the app is submitted."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON, without what is pushed before the app exists."""
+        document = super().to_json()
+        del document["images_to_push"]
+        return document
 
     @property
     def restarts(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
@@ -42,6 +43,7 @@ from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
     LaunchError,
     SchedulerUnavailableError,
     UnknownAppException,
@@ -50,6 +52,7 @@ from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, refuse_no_repository
 
 __all__ = ["VERBS", "KubernetesScheduler", "create_scheduler"]
 
@@ -71,7 +74,9 @@ _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
 
 
-class KubernetesScheduler(BuiltinScheduler[KubernetesOpts, KubernetesConnection, KubernetesRequest]):
+class KubernetesScheduler(
+    DockerWorkspaceMixin, BuiltinScheduler[KubernetesOpts, KubernetesConnection, KubernetesRequest]
+):
     """Runs each attempt of each replica as a pod of its own, which stays until app or TTL end."""
 
     name: ClassVar[str] = "kubernetes"
@@ -99,6 +104,7 @@ class KubernetesScheduler(BuiltinScheduler[KubernetesOpts, KubernetesConnection,
             Capability.BIND_MOUNT,
             Capability.VOLUME_MOUNT,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
     poll_interval_s: ClassVar[float] = 2.0
@@ -118,13 +124,26 @@ class KubernetesScheduler(BuiltinScheduler[KubernetesOpts, KubernetesConnection,
         return app_slug(name)
 
     def _build_request(self, app: AppDef, opts: KubernetesOpts, app_id: str) -> KubernetesRequest:
-        return build_request(app, opts, app_id, os.environ)
+        app = copy.deepcopy(app) if any(role.workspace for role in app.roles) else app
+        images = self.dryrun_push_images(app, opts)
+        request = build_request(app, opts, app_id, os.environ)
+        request.images_to_push = images
+        return request
 
     def _format_request(self, request: KubernetesRequest) -> str:
         return format_request(request)
 
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, Any]) -> None:  # noqa: ARG002 - a hook
+        refuse_no_repository(app, cfg)
+        if cfg.get("pull") == "never" and any(role.workspace for role in app.roles):
+            raise InvalidAppError(
+                "option pull is 'never', and nodes cannot have the image of a workspace before they pull it; "
+                "use pull='missing'"
+            )
+
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
         request = dryrun_info.request
+        self.push_images(request.images_to_push)
         claimed = self._claims.claim(request)
         try:
             found = self._observer.work(request.app_id, submitted=True, request=request)

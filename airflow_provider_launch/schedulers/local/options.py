@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.schedulers.workspace_opts import WorkspaceOpts
 
 __all__ = ["LocalConnection", "LocalOpts"]
 
@@ -38,9 +39,7 @@ class LocalConnection(StructuredOpts):
 
 
 @dataclass(frozen=True)
-class LocalOpts(StructuredOpts):
-    """How one launch runs on local processes."""
-
+class _RunOpts(StructuredOpts):
     copy_env: Optional[list[str]] = None
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher, besides `PATH`, `HOME`, `LANG` and so on.
     `AIRFLOW*` and `_AIRFLOW*` are never copied."""
@@ -56,6 +55,12 @@ class LocalOpts(StructuredOpts):
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission. None means no limit."""
+
+
+# The option of workspaces comes last in forms and pages.
+@dataclass(frozen=True)
+class LocalOpts(WorkspaceOpts, _RunOpts):
+    """How one launch runs on local processes."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
-from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 
 __all__ = ["APP_ID", "Records"]
 
@@ -84,11 +84,16 @@ class Records:
         """Tell whether a supervisor of the app lives."""
         return processes.is_locked(f"{self.dir(app_id)}/{layout.LOCK}")
 
-    def commit(self, app_id: str, document: dict[str, Any]) -> None:
+    def commit(self, app_id: str, document: dict[str, Any], fill: Callable[[str], None] | None = None) -> None:
         """Build the directory beside its place and rename it: the app exists whole or not at all.
 
         Nothing happens where another process was first; who asks for the app sees which one it is.
         A root is made only where none was seen before.
+
+        Args:
+            app_id: the app.
+            document: what `app.json` holds.
+            fill: called with the directory before it is renamed, to put more into it.
         """
         self._refuse_other_root()
         temporary = f"{self.root}/building/{app_id}.{uuid.uuid4().hex}"
@@ -108,8 +113,13 @@ class Records:
             self._refuse_foreign_places()
             for path in (f"{self.root}/building", temporary):
                 safe_files.refuse_foreign(path)
+            if fill is not None:
+                fill(temporary)
             layout.write_json(f"{temporary}/{layout.APP}", document, durable=True)
             os.rename(temporary, self.dir(app_id))
+        except LaunchError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if error.errno == errno.ENOENT and self._is_used:

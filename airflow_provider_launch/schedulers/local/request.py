@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
@@ -27,6 +27,8 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.workspace.files import WorkspaceFiles
 
 __all__ = ["LocalReplica", "LocalRequest", "LocalRole", "build_request", "format_request", "request_from"]
 
@@ -85,14 +87,33 @@ class LocalRequest:
     """Directory that gets the logs by role and replica, too."""
     notes: list[str] = field(default_factory=list)
     """What of the app is ignored."""
+    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
+    """Name of a directory of the app to what is copied there when the app is submitted."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON."""
-        return asdict(self)
+        """Return the request as plain JSON, without what is copied."""
+        document = asdict(replace(self, workspaces={}))
+        del document["workspaces"]
+        return document
+
+    def copy_workspaces(self, directory: str) -> None:
+        """Copy all workspaces below the directory of the app.
+
+        Raises:
+            InvalidAppError: a file cannot be copied.
+        """
+        for name, files in self.workspaces.items():
+            try:
+                files.copy_to(os.path.join(directory, name))
+            except OSError as error:
+                raise InvalidAppError(
+                    f"{files} cannot be copied: {error.strerror} ({error.filename}); correct its permissions or make "
+                    f"room, or leave the file out by .launchignore"
+                ) from error
 
 
 def build_request(
-    app: AppDef, opts: LocalOpts, app_id: str, environ: Mapping[str, str], gpus: list[str]
+    app: AppDef, opts: LocalOpts, app_id: str, environ: Mapping[str, str], gpus: list[str], app_dir: str = ""
 ) -> LocalRequest:
     """Return the request for `app`.
 
@@ -102,10 +123,11 @@ def build_request(
         app_id: its id, a valid directory name.
         environ: variables of the launcher.
         gpus: devices that this host offers.
+        app_dir: directory that the app will have; workspaces are copied below it.
 
     Raises:
         UnsupportedError: a role wants what local processes cannot give.
-        InvalidAppError: the image is no directory.
+        InvalidAppError: the image is no directory, or a workspace is missing or too large.
     """
     refuse_more_gpus(
         app,
@@ -114,9 +136,10 @@ def build_request(
         cure="lower it or choose another scheduler",
     )
     roles = []
+    workspaces: dict[Workspace, tuple[str, WorkspaceFiles]] = {}
     for role in app.roles:
         _refuse_devices(role)
-        image = _image_dir(role)
+        image = _workspace_dir(role, opts, app_dir, workspaces) or _image_dir(role)
         inherited = inherited_env(environ, [*INHERITED, *(opts.copy_env or [])])
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
@@ -140,11 +163,12 @@ def build_request(
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, opts),
+        spec_hash=spec_hash(app, {**opts, **_digests(workspaces)}),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         roles=roles,
         metadata=dict(app.metadata),
+        workspaces=dict(workspaces.values()),
     )
 
 
@@ -161,6 +185,7 @@ def format_request(request: LocalRequest) -> str:
     """Return the request for people: without inherited variables, and with secrets masked."""
     detail = f", grace {request.grace_s:g} s"
     lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
+    lines += [f"copied to {name}: {files}" for name, files in request.workspaces.items()]
     for role in request.roles:
         details = [f"port {name}: {port or 'chosen at start'}" for name, port in role.ports.items()]
         if role.gpu:
@@ -208,6 +233,23 @@ def _refuse_devices(role: Role) -> None:
             f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'local'; "
             f"leave them out"
         )
+
+
+def _workspace_dir(
+    role: Role, opts: LocalOpts, app_dir: str, known: dict[Workspace, tuple[str, WorkspaceFiles]]
+) -> str | None:
+    """Return the directory that the role's workspace will have; roles with equal ones share it. None: it has none."""
+    if not role.workspace:
+        return None
+    if role.workspace not in known:
+        files = WorkspaceFiles.of(role.workspace)
+        files.check_size(opts.workspace_max_mb)
+        known[role.workspace] = (f"workspace-{len(known)}", files)
+    return os.path.join(app_dir, known[role.workspace][0])
+
+
+def _digests(workspaces: Mapping[Workspace, tuple[str, WorkspaceFiles]]) -> dict[str, str]:
+    return {f"digest of {name}": files.digest() for name, files in workspaces.values()}
 
 
 def _image_dir(role: Role) -> str:

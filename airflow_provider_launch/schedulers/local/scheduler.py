@@ -44,8 +44,9 @@ from airflow_provider_launch.specs.errors import (
     UnknownAppException,
 )
 from airflow_provider_launch.specs.owner import owner_of
-from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
 __all__ = ["LocalScheduler", "create_scheduler"]
 
@@ -53,7 +54,7 @@ _SPAWN_TIMEOUT_S = 30.0
 _DAY_S = 86400.0
 
 
-class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest]):
+class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest]):
     """Runs each replica as a process of this host, below a supervisor of the app.
 
     All truth is in files below `root`, so any process of this host that has the same root sees the same apps.
@@ -79,6 +80,7 @@ class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest])
             Capability.PORTS,
             Capability.GPU,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
     poll_interval_s: ClassVar[float] = 0.25
@@ -97,10 +99,13 @@ class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest])
         return file_slug(name)[:100] or "app"
 
     def _build_request(self, app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
-        return build_request(app, opts, app_id, os.environ, self._gpus())
+        return build_request(app, opts, app_id, os.environ, self._gpus(), self._records.dir(app_id))
 
     def _format_request(self, request: LocalRequest) -> str:
         return format_request(request)
+
+    def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
+        """Copy nothing yet: the directory of the app gets the copies, when it is made."""
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         request = dryrun_info.request
@@ -108,7 +113,7 @@ class LocalScheduler(BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest])
         existing = self._records.app(request.app_id)
         if existing is None:
             self._refuse_taken_gpus(request)
-            self._records.commit(request.app_id, self._document(request, dryrun_info.app))
+            self._records.commit(request.app_id, self._document(request, dryrun_info.app), request.copy_workspaces)
             existing = self._records.app(request.app_id)
         if existing is None and os.path.isdir(app_dir):
             raise SchedulerRejectedError(f"{layout.APP} in {app_dir!r} is damaged; remove that directory")

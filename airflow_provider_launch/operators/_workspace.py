@@ -1,0 +1,74 @@
+"""The workspace of a task: paths that begin at the DAG file."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.workspaces import Workspace
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["with_workspace", "workspace_from"]
+
+
+def workspace_from(value: Any) -> Workspace | None:
+    """Return the workspace that an argument of the operator describes; None: there is none.
+
+    Raises:
+        InvalidAppError: it is no path, no mapping of path to sub-directory, and no `Workspace`.
+    """
+    if value is None or isinstance(value, Workspace):
+        return value or None
+    if isinstance(value, Mapping):
+        pairs = {str(path): "" if target is None else target for path, target in value.items()}
+        if all(isinstance(target, str) for target in pairs.values()):
+            return Workspace(pairs) or None
+    if not isinstance(value, str):
+        raise InvalidAppError(
+            f"workspace must be a path, or a mapping of path to sub-directory, not {type(value).__name__} {value!r}"
+        )
+    try:
+        return Workspace.from_str(value) or None
+    except ValueError as error:
+        raise InvalidAppError(str(error)) from error
+
+
+def with_workspace(app: AppDef, value: Any, dag_file: str | None, scheduler: Scheduler[Any]) -> AppDef:
+    """Return the app with the workspace in its first role; the given app is not changed.
+
+    Args:
+        app: the app; roles may have workspaces of their own.
+        value: argument of the operator; it replaces that of the first role.
+        dag_file: relative paths begin in its directory.
+        scheduler: must take workspaces, if there is one.
+
+    Raises:
+        InvalidAppError: the workspace is wrong.
+        UnsupportedError: the scheduler takes none.
+    """
+    workspace = workspace_from(value)
+    if workspace is None and not any(role.workspace for role in app.roles):
+        return app
+    if Capability.WORKSPACE not in scheduler.capabilities:
+        raise UnsupportedError(
+            f"scheduler {scheduler.backend!r} does not mirror workspaces; bring the code there in its image"
+        )
+    roles = [copy.copy(role) for role in app.roles]
+    if workspace is not None:
+        roles[0].workspace = workspace
+    for role in roles:
+        if role.workspace:
+            role.workspace = _below(role.workspace, Path(dag_file).parent if dag_file else Path.cwd())
+    return dataclasses.replace(app, roles=roles)
+
+
+def _below(workspace: Workspace, directory: Path) -> Workspace:
+    return Workspace({str(directory / Path(path).expanduser()): target for path, target in workspace.projects.items()})

@@ -1,0 +1,168 @@
+"""Images built and pushed by a Docker engine: for workspaces, also those of other schedulers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import IO, Any
+
+from airflow_provider_launch.schedulers.docker.images import Images, decoded_line
+from airflow_provider_launch.schedulers.docker.options import DockerConnection
+from airflow_provider_launch.schedulers.docker.wire import PULL, NotFoundError, RegistryError, Wire
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+
+__all__ = ["Builds", "connect_builds"]
+
+log = logging.getLogger(__name__)
+
+_SILENCE_S = 1800.0
+"""How long a step of a build may write nothing."""
+_TOLD_LINES = 12
+_SYNTAX = ("dockerfile parse error", "unknown instruction", "failed to parse", "syntax error")
+
+
+class Builds:
+    """The builder of one engine; errors as of `Wire`."""
+
+    def __init__(self, wire: Wire, images: Images, connection: DockerConnection) -> None:
+        self._wire = wire
+        self._images = images
+        self._connection = connection
+
+    def image_id(self, image: str) -> str | None:
+        """Return `sha256:...` of an image of the engine; None: it has none of that name."""
+        try:
+            with self._wire.request("GET", f"/images/{image}/json") as response:
+                found: str = response.json()["Id"]
+                return found
+        except NotFoundError:
+            return None
+
+    def pull(self, image: str, platform: str | None) -> None:
+        """Pull an image with the credentials of the connection."""
+        self._images.pull(image, platform)
+
+    def build(self, context: IO[bytes], query: Mapping[str, Any], *, quiet: bool) -> None:
+        """Build an image.
+
+        Args:
+            context: a tar archive, read from where it stands.
+            query: parameters of the engine's build request.
+            quiet: leave the output out of the log.
+
+        Raises:
+            InvalidAppError: the Dockerfile is wrong.
+            SchedulerRejectedError: a step of it failed; the text has the last lines of the output.
+        """
+        headers = {"Content-Type": "application/x-tar", **self._registry_config()}
+        how = {"data": context, "headers": headers, "timeout_s": _SILENCE_S}
+        told: deque[str] = deque(maxlen=_TOLD_LINES)
+        try:
+            with self._wire.request("POST", "/build", dict(query), **how) as response:
+                for line in response.iter_lines():
+                    document = decoded_line(line)
+                    for text in str(document.get("stream") or document.get("status") or "").splitlines():
+                        if text.strip():
+                            told.append(text.rstrip())
+                            if not quiet:
+                                log.info("build: %s", text.rstrip())
+                    if error := document.get("error") or (document.get("errorDetail") or {}).get("message"):
+                        raise _build_failed(query, str(error), told)
+        except SchedulerRejectedError as error:
+            if any(word in str(error).lower() for word in _SYNTAX):
+                raise InvalidAppError(
+                    f"{query['dockerfile']} of the workspace is wrong: {error}; correct it"
+                ) from error
+            raise
+
+    def push(self, image: str, repository: str, tag: str) -> None:
+        """Push an image under a name, unless the registry has it.
+
+        Raises:
+            SchedulerRejectedError: the registry refuses, or the engine does not reach it.
+            InvalidAppError: there can be no repository of that name.
+        """
+        login = self._push_headers(repository)
+        name = f"{repository}:{tag}"
+        if self._is_in_registry(name, login):
+            log.info("%s is in its registry already", name)
+            return
+        with self._wire.request("POST", f"/images/{image}/tag", {"repo": repository, "tag": tag}):
+            pass
+        log.info("pushing %s", name)
+        how = {"headers": login, "timeout_s": _SILENCE_S, "what": PULL}
+        try:
+            with self._wire.request("POST", f"/images/{repository}/push", {"tag": tag}, **how) as response:
+                for line in response.iter_lines():
+                    document = decoded_line(line)
+                    if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
+                        raise self._push_refused(name, str(text))
+        except RegistryError as error:
+            raise self._push_refused(name, str(error)) from error
+
+    def _is_in_registry(self, name: str, login: Mapping[str, str]) -> bool:
+        """Return whether the registry has the name; when in doubt it is pushed, and the push gives the error."""
+        try:
+            with self._wire.request("GET", f"/distribution/{name}/json", headers=login, what=PULL) as response:
+                return "Descriptor" in response.json()
+        except (NotFoundError, RegistryError, SchedulerRejectedError):
+            return False
+
+    def _push_headers(self, repository: str) -> dict[str, str]:
+        """Return the login of the connection, else that of `docker login` on this host, else an empty one."""
+        from docker.auth import encode_header, load_config, resolve_repository_name
+
+        headers = self._images.auth_headers(repository)
+        if headers:
+            return headers
+        try:
+            server, _ = resolve_repository_name(repository)
+            found = load_config().resolve_authconfig(server) or {}
+        except Exception as error:  # noqa: BLE001 - the file, or the program that keeps passwords, of this host
+            log.warning("the logins of `docker login` on this host cannot be read: %s", error)
+            found = {}
+        # The engine refuses a push without this header, also where nobody asks for a login.
+        return {"X-Registry-Auth": encode_header(found).decode()}
+
+    def _registry_config(self) -> dict[str, str]:
+        """Return the header by which a build pulls what its Dockerfile names."""
+        known = self._connection
+        if not known.registry_username:
+            return {}
+        server = (known.registry or "docker.io").strip().lower()
+        if server in {"docker.io", "index.docker.io"}:
+            server = "https://index.docker.io/v1/"
+        login = {server: {"username": known.registry_username, "password": known.registry_password}}
+        return {"X-Registry-Config": base64.urlsafe_b64encode(json.dumps(login).encode()).decode()}
+
+    def _push_refused(self, name: str, text: str) -> SchedulerRejectedError:
+        return SchedulerRejectedError(
+            f"the workspace image {name!r} cannot be pushed: {text}; check the option image_repo, the registry "
+            f"options of the connection or `docker login` on this host, and that the engine at {self._wire.url} "
+            f"reaches the registry"
+        )
+
+
+def connect_builds(host: str | None, docker_client: Any = None) -> Builds:
+    """Return the builder of an engine, which is first asked when it is needed.
+
+    Args:
+        host: of the engine. None: `DOCKER_HOST`, or the default socket.
+        docker_client: a client of docker-py that reaches the engine; it wins over `host`.
+    """
+    connection = DockerConnection(host=host or (docker_client.api.base_url if docker_client is not None else None))
+    wire = Wire(connection, None if docker_client is None else docker_client.api)
+    return Builds(wire, Images(wire, connection), connection)
+
+
+def _build_failed(query: Mapping[str, Any], text: str, told: deque[str]) -> Exception:
+    output = "".join(f"\n  {line}" for line in told)
+    if any(word in text.lower() for word in _SYNTAX):
+        return InvalidAppError(f"{query['dockerfile']} of the workspace is wrong: {text}; correct it{output}")
+    return SchedulerRejectedError(
+        f"the image of the workspace cannot be built: {text}; correct {query['dockerfile']} or what it needs. "
+        f"Its last lines:{output}"
+    )

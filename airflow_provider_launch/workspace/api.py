@@ -1,0 +1,161 @@
+"""What makes a scheduler mirror workspaces: the mixin, and the walk over a workspace on any file system."""
+
+from __future__ import annotations
+
+import abc
+import posixpath
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+
+    from airflow_provider_launch.specs.roles import AppDef, Role
+
+__all__ = [
+    "LAUNCH_IGNORE",
+    "TORCHX_IGNORE",
+    "BuildCache",
+    "PkgInfo",
+    "WorkspaceBuilder",
+    "WorkspaceMixin",
+    "walk_workspace",
+]
+
+T = TypeVar("T")
+PackageType = TypeVar("PackageType")
+WorkspaceConfigType = TypeVar("WorkspaceConfigType")
+BuildCache = dict[tuple[str, Workspace], str]
+"""(image, workspace) to the image with the workspace in it."""
+
+
+@dataclass
+class PkgInfo(Generic[PackageType]):
+    """What a `WorkspaceBuilder` has built."""
+
+    img: str
+    """The image."""
+    lazy_overrides: dict[str, Any]
+    metadata: PackageType
+
+
+@dataclass
+class WorkspaceBuilder(Generic[PackageType, WorkspaceConfigType]):
+    """Builds a workspace apart from any launch; see `Runner.build_standalone_workspace`."""
+
+    cfg: WorkspaceConfigType
+
+    @abc.abstractmethod
+    def build_workspace(self, sync: bool = True) -> PkgInfo[PackageType]:
+        """Return the package; with `sync` it is complete when this returns."""
+
+
+class WorkspaceMixin(Generic[T]):
+    """Makes a scheduler build images with workspaces in them. Its place among the bases does not matter.
+
+    Implement `caching_build_workspace_and_update_role`, or the older `build_workspace_and_update_role` for one
+    directory. `T` is what `dryrun_push_images` gives to `push_images`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    def workspace_opts(self) -> runopts:
+        """Return the options of a launch that concern workspaces; `run_opts()` has them, too."""
+        return runopts()
+
+    def build_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
+        """Build the workspace of each role that has one, and set `role.image` to the result.
+
+        Raises:
+            InvalidAppError: a workspace is missing, too large, or cannot be built.
+            SchedulerUnavailableError: the engine that builds is not reached.
+        """
+        build_cache: BuildCache = {}
+        for role in roles:
+            if role.workspace:
+                self.caching_build_workspace_and_update_role(role, cfg, build_cache)
+
+    def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
+        """Do what a dry run needs: build, unless the scheduler itself copies workspaces when the app is submitted."""
+        self.build_workspaces(roles, cfg)
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, Any], build_cache: MutableMapping[tuple[str, Workspace], str]
+    ) -> None:
+        """Build the workspace of one role and set `role.image`.
+
+        Args:
+            role: has a workspace.
+            cfg: resolved options.
+            build_cache: what this call of `build_workspaces` has built already.
+        """
+        workspace = role.workspace
+        if not workspace:
+            return
+        key = (role.image, workspace)
+        if key not in build_cache:
+            if workspace.is_unmapped_single_project():
+                self.build_workspace_and_update_role(role, next(iter(workspace.projects)), cfg)
+            else:
+                with tempfile.TemporaryDirectory(prefix="launch-workspace-") as merged:
+                    workspace.merge_into(merged)
+                    self.build_workspace_and_update_role(role, merged, cfg)
+            build_cache[key] = role.image
+        role.image = build_cache[key]
+
+    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, Any]) -> None:
+        """Build the directory `workspace` into an image and set `role.image`; the older hook."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must override `caching_build_workspace_and_update_role` "
+            f"or `build_workspace_and_update_role`"
+        )
+
+    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> T:
+        """Return what `push_images` will push, and write the names that it will have there into the roles."""
+        raise NotImplementedError(f"{type(self).__name__} pushes no images")
+
+    def push_images(self, images_to_push: T) -> None:
+        """Push what `dryrun_push_images` has returned."""
+        raise NotImplementedError(f"{type(self).__name__} pushes no images")
+
+
+def walk_workspace(
+    fs: Any, path: str, ignore_name: str = LAUNCH_IGNORE
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield (directory, its directories, its files) of what an ignore file keeps.
+
+    Args:
+        fs: an fsspec file system.
+        path: root of the workspace.
+        ignore_name: the ignore file in the root; for the default also the older `.torchxignore`.
+    """
+    names = (LAUNCH_IGNORE, TORCHX_IGNORE) if ignore_name == LAUNCH_IGNORE else (ignore_name,)
+    rules = IgnoreRules()
+    for name in names:
+        file = posixpath.join(path, name)
+        if fs.exists(file):
+            with fs.open(file, "rt") as lines:
+                rules = IgnoreRules.of(lines)
+            break
+    inside = {".": rules}
+    for directory, dirs, files in fs.walk(path, detail=True):
+        below = posixpath.relpath(directory, path)
+        own = inside.pop(below, None)
+        if own is None:
+            continue
+        prefix = "" if below == "." else f"{below}/"
+        for name in dirs:
+            found = own.inside(prefix + name)
+            if not found.keeps_nothing:
+                inside[prefix + name] = found
+        kept = {name: info for name, info in dirs.items() if not own.is_left_out(prefix + name)}
+        kept_files = {name: info for name, info in files.items() if not own.is_left_out(prefix + name)}
+        if not own.leaves_out or kept or kept_files:
+            yield directory, kept, kept_files

@@ -1,0 +1,250 @@
+"""Workspaces of schedulers with container images: built on a Docker engine, pushed to a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.workspace.api import WorkspaceMixin
+from airflow_provider_launch.workspace.files import WorkspaceFiles
+from airflow_provider_launch.workspace.ignore import DOCKER_IGNORE, DOCKERFILE, LAUNCH_IGNORE, TORCHX_IGNORE
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from airflow_provider_launch.specs.roles import AppDef, Role
+    from airflow_provider_launch.specs.workspaces import Workspace
+
+__all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "ImageBuilds", "ImageRepoMissingError", "refuse_no_repository"]
+
+log = logging.getLogger(__name__)
+
+TORCHX_DOCKERFILE = DOCKERFILE
+IMAGE_LABEL = "launch.io/workspace"
+"""Label of every workspace image; its value is the digest of what it was built from."""
+_DEFAULT_DOCKERFILE = b"ARG IMAGE\nFROM $IMAGE\nCOPY workspace/ .\n"
+_DEFAULT_NAME = "Dockerfile"
+_IGNORE_NAMES = (DOCKER_IGNORE, LAUNCH_IGNORE, TORCHX_IGNORE)
+# By name: the schedulers import this module.
+_BUILDS = "airflow_provider_launch.schedulers.docker.builds"
+_IN_MEMORY_BYTES = 8 * 1024 * 1024
+_ID = "sha256:"
+
+
+class ImageBuilds(Protocol):
+    """A Docker engine as far as it builds and pushes; its errors are those of the package."""
+
+    def image_id(self, image: str) -> str | None:
+        """Return `sha256:...` of an image of the engine; None: it has none of that name."""
+
+    def pull(self, image: str, platform: str | None) -> None:
+        """Pull an image."""
+
+    def build(self, context: IO[bytes], query: Mapping[str, Any], *, quiet: bool) -> None:
+        """Build an image from a packed directory."""
+
+    def push(self, image: str, repository: str, tag: str) -> None:
+        """Push an image under a name, unless the registry has it."""
+
+
+class ImageRepoMissingError(InvalidAppError, KeyError):
+    """There is no registry to push a workspace image to."""
+
+    # KeyError would show the text as a quoted literal.
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
+    """Builds each workspace into an image on top of the role's own; `Dockerfile.torchx` in it says how.
+
+    An image is known by what it was built from, so an unchanged workspace is neither built nor pushed again.
+
+    Args:
+        *args: for the next base.
+        docker_client: client of docker-py for the engine that builds. None: the engine of the option `build_host`.
+        **kwargs: for the next base.
+    """
+
+    _docker_client: Any = None
+
+    def __init__(self, *args: Any, docker_client: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._docker_client = docker_client
+
+    def workspace_opts(self) -> runopts:
+        """Return `image_repo`, `build_host`, `quiet` and `workspace_max_mb`."""
+        opts = runopts()
+        opts.add("image_repo", str, "Repository, with its registry, that workspace images are pushed to.")
+        opts.add("build_host", str, "Docker engine that builds. None means `DOCKER_HOST`, or the default socket.")
+        opts.add("quiet", bool, "Whether the output of builds is left out of the log.", default=False)
+        opts.add("workspace_max_mb", float, "Megabytes that a workspace may have.", default=200.0)
+        return opts
+
+    # ---- build ---------------------------------------------------------------------------------------------------
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, Any], build_cache: MutableMapping[tuple[str, Workspace], str]
+    ) -> None:
+        """Set `role.image` to `sha256:...` of the image with the workspace, built if the engine lacks it."""
+        workspace = role.workspace
+        if not workspace:
+            return
+        key = (role.image, workspace)
+        if key not in build_cache:
+            build_cache[key] = self._build(role, workspace, cfg)
+        role.image = build_cache[key]
+
+    def _build(self, role: Role, workspace: Workspace, cfg: Mapping[str, Any]) -> str:
+        if role.image in {"", NONE}:
+            raise InvalidAppError(
+                f"role {role.name!r} has a workspace but no image to build on; name one that can run its program"
+            )
+        files = WorkspaceFiles.of(workspace, _IGNORE_NAMES)
+        files.check_size(cfg.get("workspace_max_mb"))
+        builds, platform = self._image_builds(cfg), cfg.get("platform")
+        base = builds.image_id(role.image)
+        if base is None or cfg.get("pull") == "always":
+            if cfg.get("pull") == "never":
+                raise SchedulerRejectedError(
+                    f"the Docker engine that builds has no image {role.image!r}, and option pull is 'never'; "
+                    f"bring it there, or use pull='missing'"
+                )
+            builds.pull(role.image, platform)
+            base = builds.image_id(role.image) or role.image
+        digest = hashlib.sha256(f"{base} {platform} {files.digest()}".encode()).hexdigest()[:32]
+        name = f"launch-workspace:{digest}"
+        built = builds.image_id(name)
+        if built is None:
+            with _only_one(digest):
+                built = builds.image_id(name)
+                if built is None:
+                    log.info("%s; building %s on %s", files, name, role.image)
+                    self._send(builds, files, role.image, name, digest, cfg)
+                    built = builds.image_id(name)
+        else:
+            log.info("%s; unchanged since %s was built", files, name)
+        if built is None:
+            raise InvalidAppError(f"the image {name} of {files} is gone right after its build; launch again")
+        return built
+
+    def _send(
+        self, builds: ImageBuilds, files: WorkspaceFiles, image: str, name: str, digest: str, cfg: Mapping[str, Any]
+    ) -> None:
+        import json
+
+        own = DOCKERFILE in files.entries
+        arguments = {"IMAGE": image, "WORKSPACE": files.name}
+        query: dict[str, Any] = {
+            "t": name,
+            "dockerfile": DOCKERFILE if own else _DEFAULT_NAME,
+            "buildargs": json.dumps(arguments if own else {"IMAGE": image}),
+            "labels": json.dumps({IMAGE_LABEL: digest}),
+            "rm": "1",
+            "forcerm": "1",
+        }
+        if platform := cfg.get("platform"):
+            query["platform"] = platform
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as context:
+            try:
+                if own:
+                    files.pack(context)
+                else:
+                    files.pack(context, "workspace/", {_DEFAULT_NAME: _DEFAULT_DOCKERFILE})
+            except OSError as error:
+                raise InvalidAppError(
+                    f"{files} cannot be packed: {error.strerror} ({error.filename}); "
+                    f"correct its permissions, or leave the file out by {LAUNCH_IGNORE}"
+                ) from error
+            context.seek(0)
+            builds.build(context, query, quiet=bool(cfg.get("quiet")))
+
+    # ---- push ----------------------------------------------------------------------------------------------------
+
+    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Return image to (repository, tag) of the images to push, and name them so in the roles.
+
+        Raises:
+            ImageRepoMissingError: there are some, and the option `image_repo` is not set.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        repository = cfg.get("image_repo")
+        for role in app.roles:
+            if not role.image.startswith(_ID):
+                continue
+            if not repository:
+                raise _repository_missing(role)
+            tag = role.image.removeprefix(_ID)
+            found[role.image] = (str(repository), tag)
+            role.image = f"{repository}:{tag}"
+        if found:
+            self._push_host = cfg.get("build_host")
+        return found
+
+    _push_host: str | None = None
+
+    def push_images(self, images_to_push: Mapping[str, tuple[str, str]]) -> None:
+        """Push images; what the registry has already is not sent again.
+
+        Raises:
+            SchedulerRejectedError: the registry refuses, or is not reached by the engine.
+        """
+        if not images_to_push:
+            return
+        builds = self._image_builds({"build_host": self._push_host})
+        for image, (repository, tag) in images_to_push.items():
+            builds.push(image, repository, tag)
+
+    # ---- engine --------------------------------------------------------------------------------------------------
+
+    def _image_builds(self, cfg: Mapping[str, Any]) -> ImageBuilds:
+        """Return the engine that builds; the same object for the same host."""
+        host = cfg.get("build_host")
+        known: dict[str | None, ImageBuilds] = self.__dict__.setdefault("_known_builds", {})
+        if host not in known:
+            made: ImageBuilds = importlib.import_module(_BUILDS).connect_builds(host, self._docker_client)
+            known[host] = made
+        return known[host]
+
+
+def refuse_no_repository(app: AppDef, cfg: Mapping[str, Any]) -> None:
+    """Refuse workspaces whose images would be nowhere, before they are built.
+
+    Raises:
+        ImageRepoMissingError: a role has a workspace, and the option `image_repo` is not set.
+    """
+    for role in app.roles:
+        if role.workspace and not cfg.get("image_repo"):
+            raise _repository_missing(role)
+
+
+def _repository_missing(role: Role) -> ImageRepoMissingError:
+    return ImageRepoMissingError(
+        f"role {role.name!r} has a workspace, whose image must be pushed to where the replicas can pull it; "
+        f"set the option image_repo, such as 'registry.example/team/launch'"
+    )
+
+
+@contextlib.contextmanager
+def _only_one(digest: str) -> Iterator[None]:
+    """Let the processes of this host build one image one after the other: the first one is enough."""
+    directory = Path(tempfile.gettempdir()) / f"launch-builds-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with open(directory / digest, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)

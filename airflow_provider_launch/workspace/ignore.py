@@ -1,0 +1,57 @@
+"""Which files of a workspace an ignore file leaves out: pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["DOCKERFILE", "DOCKER_IGNORE", "LAUNCH_IGNORE", "TORCHX_IGNORE", "IgnoreRules"]
+
+LAUNCH_IGNORE = ".launchignore"
+TORCHX_IGNORE = ".torchxignore"
+DOCKER_IGNORE = ".dockerignore"
+DOCKERFILE = "Dockerfile.torchx"
+"""The recipe of a workspace image, in the root of the workspace; no pattern leaves it out."""
+_NEVER = frozenset({".", "", DOCKERFILE})
+
+
+@dataclass(frozen=True)
+class IgnoreRules:
+    """The patterns that count in one directory, and whether its entries are left out where none of them matches."""
+
+    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
+    """Each with whether it leaves out what it matches."""
+    leaves_out: bool = False
+
+    @staticmethod
+    def of(lines: Iterable[str]) -> IgnoreRules:
+        """Return the rules of an ignore file: one shell pattern in each line, `#` comments, `!` takes back."""
+        found = []
+        for line in map(str.strip, lines):
+            if not line or line.startswith("#"):
+                continue
+            pattern = line.removeprefix("!").strip().removeprefix("./").strip("/")
+            if pattern:
+                found.append((re.compile(fnmatch.translate(pattern)), not line.startswith("!")))
+        return IgnoreRules(tuple(found))
+
+    def is_left_out(self, path: str) -> bool:
+        """Return whether a file is left out; `path` is the one below the root, with `/`."""
+        return self.inside(path).leaves_out
+
+    def inside(self, path: str) -> IgnoreRules:
+        """Return the rules within a directory: those after the last pattern that matches it, and its own fate."""
+        if path in _NEVER:
+            return self if path != DOCKERFILE else IgnoreRules()
+        for at in range(len(self.patterns) - 1, -1, -1):
+            pattern, leaves_out = self.patterns[at]
+            if pattern.match(path):
+                return IgnoreRules(self.patterns[at + 1 :], leaves_out)
+        return self
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether all that is left out stays so: no later pattern takes anything back."""
+        return self.leaves_out and all(leaves_out for _, leaves_out in self.patterns)

@@ -1,0 +1,119 @@
+"""Workspaces on a real Docker engine and a real registry: what is built and pushed, and what fails."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, Role, SchedulerRejectedError
+from tests.engines.docker.fixtures import DockerEngine
+from tests.engines.registry import serve_registry
+from tests.faults import FaultProxy
+
+pytestmark = [pytest.mark.engine("docker"), pytest.mark.engine("registry")]
+
+
+@pytest.fixture
+def project(tmp_path: Path, docker_engine: DockerEngine, docker_proxy: FaultProxy):
+    """A workspace that no other test has; its images are removed, and no others: more tests may run beside this one."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "mark").write_text(secrets.token_hex(8))
+    yield root
+    for build in docker_proxy.matching("POST", r"/build$"):
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            docker_engine.client.api.remove_image(build.query["t"], force=True)
+
+
+@pytest.fixture
+def runner(docker_proxy: FaultProxy):
+    with Runner("tests", scheduler_params={"docker": {"host": docker_proxy.url}}) as runner:
+        yield runner
+
+
+def launched(runner: Runner, image: str, project: Path, script: str = "cat mark", **cfg: Any) -> tuple[str, Any]:
+    app = AppDef("ws", [Role("main", image, entrypoint="sh", args=["-c", script])])
+    handle = runner.run(app, "docker", {"pull": "never", **cfg}, str(project))
+    status = runner.wait(handle, 0.2, timeout=60)
+    lines = list(runner.log_lines(handle, "main"))
+    runner.delete(handle)
+    return "".join(lines), status
+
+
+def test_an_unchanged_workspace_is_built_and_pushed_once(runner, docker_engine, docker_proxy, registry, project):
+    for _ in range(3):
+        told, status = launched(runner, docker_engine.image, project, image_repo=f"{registry}/once")
+        assert (told, status.state) == ((project / "mark").read_text(), AppState.SUCCEEDED)
+
+    assert len(docker_proxy.matching("POST", r"/build$")) == 1
+    assert len(docker_proxy.matching("POST", r"/push$")) == 1
+
+
+def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, project):
+    (project / "Dockerfile.torchx").write_text(
+        "ARG IMAGE\nFROM $IMAGE\nARG WORKSPACE\nRUN echo by recipe of $WORKSPACE > /recipe\nCOPY mark /mark\n"
+    )
+    told, _ = launched(runner, docker_engine.image, project, "cat /recipe; test ! -e run.sh")
+
+    assert told == f"by recipe of {project}\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "error", "words"),
+    [
+        ("FROM $IMAGE\nRUM true\n", InvalidAppError, ["Dockerfile.torchx", "RUM"]),
+        ("ARG IMAGE\nFROM $IMAGE\nRUN echo the cause >&2; exit 7\n", SchedulerRejectedError, ["the cause", "7"]),
+        ("FROM 127.0.0.1:1/no/such:image\n", SchedulerRejectedError, ["127.0.0.1:1"]),
+    ],
+)
+def test_a_recipe_that_fails_is_told_and_nothing_launched(runner, docker_engine, project, recipe, error, words):
+    (project / "Dockerfile.torchx").write_text(recipe)
+    with pytest.raises(error) as caught:
+        launched(runner, docker_engine.image, project)
+
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert "ws" not in {row.name for row in runner.list("docker")}
+
+
+def test_a_registry_that_refuses_is_told_and_nothing_launched(runner, docker_engine, project, tmp_path):
+    # `user:password` by bcrypt; nobody logs in here.
+    (tmp_path / "passwords").write_text("user:$2y$05$6vWkKpxpHqHfQ4nB1eZdfeCRoIfMvNpmPrZmXH0nUvOXJX0ZyPSoW\n")
+    (tmp_path / "registry").mkdir()
+    auth = f"auth:\n  htpasswd:\n    realm: tests\n    path: {tmp_path / 'passwords'}\n"
+    served = serve_registry(tmp_path / "registry", auth)
+    address = next(served)
+    try:
+        with pytest.raises(SchedulerRejectedError, match=r"cannot be pushed.*docker login"):
+            launched(runner, docker_engine.image, project, image_repo=f"{address}/closed")
+    finally:
+        served.close()
+
+    assert "ws" not in {row.name for row in runner.list("docker")}
+
+
+def test_a_registry_that_is_away_is_told(runner, docker_engine, project):
+    with pytest.raises(SchedulerRejectedError, match=r"127\.0\.0\.1:1/away.*cannot be pushed"):
+        launched(runner, docker_engine.image, project, image_repo="127.0.0.1:1/away")
+
+
+def test_a_base_image_that_is_missing_is_told(runner, project):
+    with pytest.raises(SchedulerRejectedError, match="no-such-base"):
+        launched(runner, "127.0.0.1:1/no-such-base:1", project)
+
+
+def test_another_builder_needs_a_repository(runner, docker_engine, project):
+    with pytest.raises(InvalidAppError, match="image_repo"):
+        launched(runner, docker_engine.image, project, build_host=docker_engine.host)
+
+
+def test_kubernetes_wants_a_repository_before_it_builds(project):
+    """Without one no node could pull the image."""
+    app = AppDef("ws", [Role("main", "base", entrypoint="true")])
+    with Runner("tests") as runner, pytest.raises(KeyError, match="image_repo"):
+        runner.dryrun(app, "kubernetes", {}, str(project))
