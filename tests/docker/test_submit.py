@@ -336,7 +336,7 @@ def test_two_submitters_at_once(docker_apps, docker_proxy, two_roles, rest):
 
 def test_an_engine_that_is_overloaded_is_no_state(docker_apps, docker_proxy):
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
-    with docker_proxy.refused(), pytest.raises(SchedulerUnavailableError, match="whoever runs it"):
+    with docker_proxy.refused(), pytest.raises(SchedulerUnavailableError, match="check that it is running"):
         docker_apps.scheduler.describe(app_id)
     docker_proxy.add(Fault(error(500, "too busy"), "GET", "/containers/json"))
     with pytest.raises(SchedulerUnavailableError, match="too busy"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
+
+from cachetools import FIFOCache, LRUCache
 
 from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
 from airflow_provider_launch.schedulers.docker.engine import Engine
@@ -30,10 +31,11 @@ class Catalog:
         self.listed_at = 0.0
         """When the last look began, by `time.monotonic`."""
         self._engine = engine
-        self._apps: dict[str, tuple[App, float]] = {}
+        # Read without the mutex, so reading must not change the order.
+        self._apps: FIFOCache[str, tuple[App, float]] = FIFOCache(_KEPT_APPS)
         self._containers: dict[str, Container] = {}
         self._boundaries: dict[str, int] = {}
-        self._requests: OrderedDict[str, DockerRequest] = OrderedDict()
+        self._requests: LRUCache[str, DockerRequest] = LRUCache(_KEPT_REQUESTS)
         self._guard = threading.Lock()
 
     def look(self, ids: list[str]) -> tuple[dict[str, App], float]:
@@ -46,8 +48,6 @@ class Catalog:
                 containers, now = self._list_since(self._boundary(ids))
             found = apps_in(containers, self._seen)
             apps = {app_id: app for app_id, app in found.items() if app.replicas() or app.record}
-            if len(self._apps) > _KEPT_APPS:
-                self._apps.clear()
             for app_id in ids:
                 if app_id in apps:
                     self._apps[app_id] = (apps[app_id], began)
@@ -91,17 +91,12 @@ class Catalog:
     def known_request(self, app_id: str) -> DockerRequest | None:
         """Return what the app was made from, if that is known without asking."""
         with self._guard:
-            if app_id in self._requests:
-                self._requests.move_to_end(app_id)
             return self._requests.get(app_id)
 
     def remember(self, request: DockerRequest) -> None:
         """Keep what an app was made from, while it is among those that were asked for last."""
         with self._guard:
             self._requests[request.app_id] = request
-            self._requests.move_to_end(request.app_id)
-            if len(self._requests) > _KEPT_REQUESTS:
-                self._requests.popitem(last=False)
 
     def forget(self, app_id: str) -> None:
         """Forget an app that was deleted."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "apps_in",
     "container_in",
+    "end_of",
     "epoch_ns",
     "exit_code_of",
     "taken_name",
@@ -136,6 +138,21 @@ def exit_code_of(container: Container, detail: Detail | None) -> int | None:
     """Return the exit code of a container that has ended; None: it has not, or how it ended is not known."""
     # The list tells none while it is being removed.
     return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
+
+
+def end_of(container: Container, detail: Detail | None) -> ReplicaEnd:
+    """Return what is known of the end of a container."""
+    code = exit_code_of(container, detail)
+    if detail is None:
+        return ReplicaEnd(code)
+    start_error = detail.error if container.unstarted else ""
+    return ReplicaEnd(
+        code,
+        # An exit code of 0 is no failure, whatever was killed beside the program.
+        out_of_memory=detail.out_of_memory and bool(code),
+        start_error=start_error,
+        note=detail.note,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from cachetools import LRUCache
+
+from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
     App,
@@ -51,7 +54,7 @@ __all__ = ["Observer"]
 log = logging.getLogger(__name__)
 
 _ROUNDS = 6
-"""Steps of one look at an app; what is left is for the next look."""
+"""Steps of one poll of an app; what is left is for the next poll."""
 _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _IN_FLIGHT_S = 1.0
@@ -72,14 +75,15 @@ class Observer:
     """Judges the apps of one engine and brings them on."""
 
     def __init__(self, engine: Engine, catalog: Catalog, creation: Creation) -> None:
-        self.details: dict[str, Detail] = {}
+        # What can be learnt again may go, but not between two containers of one app: a triggerer lives for months.
+        self.details: LRUCache[str, Detail] = LRUCache(_KEPT_CONTAINERS)
         """What was learnt of containers, by their ids."""
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
-        self._looked: dict[str, float] = {}
-        self._unstarted_since: dict[str, float] = {}
-        self._stopped_at: dict[str, float] = {}
+        self._looked: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
 
     def judge(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Verdict:
         """Return how an app is and what it needs.
@@ -90,11 +94,6 @@ class Observer:
             submitted: the caller is at work on the submission.
             made: ids of containers that the caller has just created.
         """
-        if len(self.details) > _KEPT_CONTAINERS:
-            # What can be learnt again is forgotten now and then, but not between two containers of one app: a triggerer
-            # lives for months.
-            for kept in (self.details, self._looked, self._unstarted_since, self._stopped_at):
-                kept.clear()
         for container in to_inspect(app):
             # What was made in this moment has nothing to tell.
             if container.id not in made:
@@ -107,7 +106,7 @@ class Observer:
         moment = time.monotonic()
         if known is not None:
             final = known.finished or known.error or container.kind == Kind.MARK
-            if final or (container.unstarted and moment - self._looked[container.id] < _LOOK_AGAIN_S):
+            if final or (container.unstarted and moment - self._looked.get(container.id, moment) < _LOOK_AGAIN_S):
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine learns of the end and of its cause by two messages.
@@ -156,24 +155,29 @@ class Observer:
             request: of the submission.
         """
         created = set() if mine is None else mine
-        found: tuple[App, Verdict] | None = None
+
+        def read() -> tuple[App, Verdict] | None:
+            apps, now = self._catalog.look([app_id])
+            app = apps.get(app_id)
+            if app is None:
+                self._give_back(created, None, keep=())
+                return None
+            verdict = self.judge(app, now, submitted=submitted, made=created)
+            # While others are still to be created, what exists waits for them.
+            wanted = app.replicas() if verdict.create else verdict.start
+            self._give_back(created, app, keep=[c.id for c in wanted])
+            return app, verdict
+
+        def act(found: tuple[App, Verdict]) -> bool:
+            app, verdict = found
+            if verdict.settled:
+                return False
+            if verdict.create and submitted and request is not None:
+                self._creation.prepare(request)
+            return self._act(app, verdict, created, submitted=submitted, cancelled=cancelled)
+
         with self._catalog.mutex:
-            for _ in range(_ROUNDS):
-                apps, now = self._catalog.look([app_id])
-                app = apps.get(app_id)
-                if app is None:
-                    self._give_back(created, None, keep=())
-                    return None
-                verdict = self.judge(app, now, submitted=submitted, made=created)
-                found = app, verdict
-                # While others are still to be created, what exists waits for them.
-                wanted = app.replicas() if verdict.create else verdict.start
-                self._give_back(created, app, keep=[c.id for c in wanted])
-                if verdict.create and submitted and request is not None:
-                    self._creation.prepare(request)
-                if verdict.settled or not self._act(app, verdict, created, submitted=submitted, cancelled=cancelled):
-                    break
-        return found
+            return reconcile(read, act, rounds=_ROUNDS)
 
     def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
         """Do one step; True: look again at once."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, exit_code_of
+from airflow_provider_launch.schedulers._kit.endings import ending_text, failure_message
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, Plan, end_of, exit_code_of
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, decide
-from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 
@@ -281,20 +281,8 @@ class _Judge:
         if decision.cause is None:
             return f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         container = self.current[decision.cause.role, decision.cause.replica][-1]
-        text = f"{container.role}/{container.replica} failed: {self._why(container)}"
-        attempt = container.app_attempt + container.attempt
-        return f"{text} (attempt {attempt})" if attempt else text
-
-    def _why(self, container: Container) -> str:
-        detail = self.details.get(container.id)
-        if detail and detail.error and container.unstarted:
-            return f"it could not be started: {detail.error}"
-        code = exit_code_of(container, detail)
-        if detail and detail.out_of_memory:
-            return f"out of memory (exit code {code})"
-        signal = signal_in(code)
-        text = f"ended by {signal}" if signal else f"exit code {code}"
-        return f"{text}; {detail.note}" if detail and detail.note else text
+        text = ending_text(end_of(container, self.details.get(container.id)))
+        return failure_message(container.role, container.replica, text, container.app_attempt + container.attempt)
 
     def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
         lost = next((key for key, phase in phases.items() if phase is None), None)

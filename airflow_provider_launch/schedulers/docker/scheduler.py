@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from cachetools import LRUCache
+
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers._kit.naming import file_slug
@@ -73,9 +75,9 @@ __all__ = ["DockerScheduler", "create_scheduler"]
 log = logging.getLogger(__name__)
 
 _START_S = 2.0
-_KEPT_REPLIES, _KEPT_ANSWERS = 200, 5000
+_KEPT_ERROR_FILES, _KEPT_RESPONSES = 200, 5000
 _GRACE_S = 60.0
-_LONGEST_REPLY = 64 * 1024
+_MAX_ERROR_FILE = 64 * 1024
 
 
 class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerConnection, DockerRequest]):
@@ -113,8 +115,10 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         self._observer = Observer(self.engine, self._catalog, self._creation)
         self._leases = GpuLeases(self._catalog, self._observer, self.connection.gpus or [])
         self._logs = AttemptsLog(self.engine)
-        self._replies: dict[str, str] = {}
-        self._said: dict[str, tuple[App, DockerRequest | None, DescribeAppResponse]] = {}
+        self._error_files: LRUCache[str, str] = LRUCache(_KEPT_ERROR_FILES)
+        self._responses: LRUCache[str, tuple[App, DockerRequest | None, DescribeAppResponse]] = LRUCache(
+            _KEPT_RESPONSES
+        )
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -227,10 +231,10 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
         request = self._catalog.known_request(app.app_id)
-        said = self._said.get(app.app_id)
-        # Whoever follows a thousand apps hears news of a few: what is the same is neither judged nor built again.
-        if said is not None and said[0] is app and said[1] is request:
-            return said[2]
+        kept = self._responses.get(app.app_id)
+        # Of a thousand apps a few change between two polls: the response of the others is not built again.
+        if kept is not None and kept[0] is app and kept[1] is request:
+            return kept[2]
         verdict = self._observer.judge(app, now)
         is_quiet = verdict.settled and verdict.state is AppState.RUNNING and is_lasting(app)
         if not verdict.settled:
@@ -240,11 +244,9 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         if response.state is AppState.FAILED:
             add_error_files(response, lambda _, replica: self._error_text(app, replica))
         if is_quiet:
-            if len(self._said) > _KEPT_ANSWERS:
-                self._said.clear()
-            self._said[app.app_id] = app, request, response
+            self._responses[app.app_id] = app, request, response
         else:
-            self._said.pop(app.app_id, None)
+            self._responses.pop(app.app_id, None)
         return response
 
     def _host(self) -> str:
@@ -252,22 +254,20 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
 
     def _error_text(self, app: App, replica: ReplicaStatus) -> str:
         attempts = app.attempts.get((replica.role, replica.id))
-        return self._reply(attempts[-1]) if attempts else ""
+        return self._read_error_file(attempts[-1]) if attempts else ""
 
-    def _reply(self, container: Container) -> str:
+    def _read_error_file(self, container: Container) -> str:
         if container.unstarted:
             return ""
-        if container.id not in self._replies:
-            if len(self._replies) > _KEPT_REPLIES:
-                self._replies.clear()
+        if container.id not in self._error_files:
             try:
-                found = self.engine.read_file(container.id, ERROR_PATH, _LONGEST_REPLY)
+                found = self.engine.read_file(container.id, ERROR_PATH, _MAX_ERROR_FILE)
             except (NotFoundError, AppUnavailableError) as error:
                 # An extra, for which nobody must wait: how the app has ended is known.
                 log.warning("what %s wrote of its failure cannot be read: %s", container.name, error)
                 found = None
-            self._replies[container.id] = found[0].decode("utf-8", "replace") if found else ""
-        return self._replies[container.id]
+            self._error_files[container.id] = found[0].decode("utf-8", "replace") if found else ""
+        return self._error_files[container.id]
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[DockerRequest] | None:
         apps, _ = self._catalog.look([app_id])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, exit_code_of
+from airflow_provider_launch.schedulers._kit.endings import ending_reason
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of, exit_code_of
 from airflow_provider_launch.schedulers.docker.reconcile import Verdict
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
-from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
@@ -89,15 +89,8 @@ def _replica(
 
 
 def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:
-    code = exit_code_of(newest, detail)
-    if detail is not None and detail.out_of_memory and code:
-        return "out of memory"
-    if detail is not None and newest.unstarted and detail.error:
-        return detail.error
-    if newest.state == "dead":
+    end = end_of(newest, detail)
+    if newest.state == "dead" and not (end.out_of_memory or end.start_error):
         return "the engine could not clean up its container"
     otherwise = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
-    text = signal_in(code) or otherwise
-    if phase is Phase.FAILED and detail is not None and detail.note:
-        return f"{text}; {detail.note}" if text else detail.note
-    return text
+    return ending_reason(end if phase is Phase.FAILED else replace(end, note=""), otherwise)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
 from airflow_provider_launch.schedulers.docker.access import (
     connect,
     has_no_session,
@@ -46,23 +47,6 @@ _LASTING = (
     ("could not select device driver", "install the GPU runtime on the engine's host"),
     ("cannot unmarshal", "give a value that the engine can hold"),
 )
-
-
-class NotFoundError(LaunchError):
-    """The engine has no such container, image or network."""
-
-
-class TakenError(LaunchError):
-    """The name of the container belongs to another one.
-
-    Args:
-        text: what the engine says.
-        labels: of the other container, where it was looked at.
-    """
-
-    def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.labels = labels or {}
 
 
 class RegistryError(LaunchError):
@@ -213,13 +197,10 @@ class Wire:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
-        return SchedulerUnavailableError(
-            f"the Docker engine at {self.url} does not answer: {_root(error)}; "
-            f"whoever runs it must see that it is up and that this host may use it"
-        )
+        return unreachable(f"the Docker engine at {self.url}", _root(error))
 
     def _refused(self, response: Response, what: str) -> LaunchError:
-        text = _message(response)
+        text = server_message(response.content)
         code = response.status_code
         for words, cure in _LASTING:
             if words in text:
@@ -242,15 +223,7 @@ class Wire:
 
 def _is_outdated(response: Response) -> bool:
     """Tell whether an engine that was exchanged refuses the version of the API that was negotiated with the old one."""
-    return response.status_code == _BAD_REQUEST and "client version" in _message(response)
-
-
-def _message(response: Response) -> str:
-    try:
-        text = response.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        text = response.text
-    return " ".join(str(text).split())[:1000]
+    return response.status_code == _BAD_REQUEST and "client version" in server_message(response.content)
 
 
 def _root(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -23,6 +24,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -44,14 +46,6 @@ _RELISTS = 3
 _CLOCK_SET_S = 2.0
 _CANNOT = re.compile(r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"')
 _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
-
-
-class NotFoundError(LaunchError):
-    """The cluster has no such object."""
-
-
-class TakenError(LaunchError):
-    """The name belongs to another object."""
 
 
 class ConflictError(LaunchError):
@@ -238,7 +232,7 @@ class Cluster:
         Every request may be repeated: names are created once, and changes name the state that they change.
         """
         began = time.monotonic()
-        pause_s, renewed = _FIRST_PAUSE_S, False
+        pauses, renewed = backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), False
         while True:
             response = self._sent(method, path, query, body, content_type)
             if response.status < _FAILURES:
@@ -252,14 +246,13 @@ class Cluster:
                 continue
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
-            wait_s = pause_s if wait_s is None else wait_s
+            wait_s = next(pauses) if wait_s is None else wait_s
             is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
             patience_s = _WEBHOOK_PATIENCE_S if is_of_one else min(_PATIENCE_S, self._connection.timeout_s)
             if time.monotonic() + wait_s > began + patience_s:
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")
             time.sleep(wait_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _sent(self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> BaseHTTPResponse:
         from urllib3.exceptions import HTTPError, ProtocolError
@@ -316,10 +309,7 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
         text = " ".join(str(error).split())[:300] or type(error).__name__
-        return SchedulerUnavailableError(
-            f"the Kubernetes API at {self.url} does not answer: {text}; "
-            f"whoever runs it must see that it is up and that this host may reach it"
-        )
+        return unreachable(f"the Kubernetes API at {self.url}", text)
 
     def _refused(self, code: int, text: str, what: str) -> LaunchError:
         kinds: dict[int, type[LaunchError]] = {
@@ -367,11 +357,7 @@ def _message(response: BaseHTTPResponse) -> str:
         data = b""
     finally:
         response.release_conn()
-    try:
-        text = json.loads(data)["message"]
-    except (ValueError, KeyError, TypeError):
-        text = data.decode("utf-8", "replace")
-    return " ".join(str(text).split())[:1000]
+    return server_message(data)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -9,10 +9,11 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
@@ -29,6 +30,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.threads import each
 
 __all__ = ["Observer"]
@@ -36,7 +38,7 @@ __all__ = ["Observer"]
 log = logging.getLogger(__name__)
 
 _ROUNDS = 8
-"""Steps of one look at an app; what is left is for the next look."""
+"""Steps of one poll of an app; what is left is for the next poll."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _CHANGED = "the server rejected our request due to an error in our request"
 """All that the server says when a test of a JSON Patch has failed."""
@@ -74,38 +76,50 @@ class Observer:
             SchedulerRejectedError: the step is refused each time.
             SchedulerUnavailableError: somebody else was faster each time, and the app has not begun.
         """
-        found: tuple[App, Plan, Verdict] | None = None
         late: LaunchError | None = None
-        for turn in range(_ROUNDS):
-            _pause(turn if late else 0)
-            late = None
-            apps, now = self._catalog.jobs([app_id])
-            app = apps.get(app_id) or App(app_id)
-            # After the Jobs: what it says of them is then not older than they are.
-            app.anchor = self._catalog.anchor(app_id)
-            if app.anchor is None or (submitted and app.anchor.deleting):
-                return None
-            plan = self._catalog.plan(app_id)
-            verdict = judge(app, plan, now, submitted=submitted)
-            found = app, plan, verdict
+        refused: tuple[App, Plan, Verdict] | None = None
+        pauses = _pauses()
+        now = 0.0
+
+        def read() -> tuple[App, Plan, Verdict] | None:
+            nonlocal late, now
+            if late is not None:
+                time.sleep(next(pauses))  # the other observer finishes its step meanwhile
+                late = None
+            found, now = self._read(app_id, submitted=submitted)
+            return found
+
+        def act(found: tuple[App, Plan, Verdict]) -> bool:
+            nonlocal late, refused
             try:
-                if verdict.settled or not self._act(app, plan, verdict, request, now):
-                    break
+                return not found[2].settled and self._act(*found, request, now)
             except (ConflictError, NotFoundError) as error:
-                late = error  # somebody else was faster: look again
+                late = error  # another observer was faster: read again
+                return True
             except (SchedulerRejectedError, AppConflictError, AppUnavailableError) as error:
                 if not bears:
                     raise
-                return self._refused(found, error)
+                refused = self._refused(found, error)
+                return False
+
+        found = reconcile(read, act, rounds=_ROUNDS)
+        if refused is not None:
+            return refused
         if late is None or found is None or is_terminal(found[2].state):
             return found
-        unwritten = self._unwritten(app_id, late)
+        return self._left_over(found, late, submitted=submitted, bears=bears)
+
+    def _left_over(
+        self, found: tuple[App, Plan, Verdict], late: LaunchError, *, submitted: bool, bears: bool
+    ) -> tuple[App, Plan, Verdict]:
+        """Return or raise what follows when another observer was faster in every round."""
+        unwritten = self._unwritten(found[0].app_id, late)
         if bears:
             return self._refused(found, unwritten)
         begun = found[0].anchor is not None and found[0].anchor.released
         if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
             raise unwritten from late
-        return found  # whoever follows the app goes on with it
+        return found  # the next poll goes on with it
 
     def _unwritten(self, app_id: str, error: LaunchError) -> LaunchError:
         """Return what to raise when all rounds were in vain."""
@@ -140,9 +154,11 @@ class Observer:
             SchedulerUnavailableError: the wish could not be written.
         """
         late: ConflictError | None = None
-        for turn in range(_ROUNDS):
-            _pause(turn)
-            found = self._looked_alone(app_id)
+        pauses = _pauses()
+        for _ in range(_ROUNDS):
+            if late is not None:
+                time.sleep(next(pauses))
+            found, _ = self._read(app_id)
             if found is None or is_terminal(found[2].state):
                 return
             anchor = found[0].anchor
@@ -160,15 +176,16 @@ class Observer:
             raise self._unwritten(app_id, late) from late
         self.work(app_id)
 
-    def _looked_alone(self, app_id: str) -> tuple[App, Plan, Verdict] | None:
-        """Judge an app with its anchor, and do nothing."""
+    def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Verdict] | None, float]:
+        """Return an app with its anchor and what it needs, None if there is none, and the server's time."""
         apps, now = self._catalog.jobs([app_id])
         app = apps.get(app_id) or App(app_id)
+        # After the Jobs: what it says of them is then not older than they are.
         app.anchor = self._catalog.anchor(app_id)
-        if app.anchor is None:
-            return None
+        if app.anchor is None or (submitted and app.anchor.deleting):
+            return None, now
         plan = self._catalog.plan(app_id)
-        return app, plan, judge(app, plan, now)
+        return (app, plan, judge(app, plan, now, submitted=submitted)), now
 
     def _act(self, app: App, plan: Plan, verdict: Verdict, request: KubernetesRequest | None, now: float) -> bool:
         """Do one step; True: look again at once."""
@@ -351,10 +368,9 @@ def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str,
     return {"metadata": {"resourceVersion": job.version, "annotations": {Annotation.ENDED: why}}, "spec": change}
 
 
-def _pause(turn: int) -> None:
-    """Let whoever was faster finish; not before the first turn."""
-    if turn:
-        time.sleep(min(_FIRST_PAUSE_S * 2 ** (turn - 1), _LONGEST_PAUSE_S))
+def _pauses() -> Iterator[float]:
+    """Yield how long another observer, which was faster, is given to finish its step."""
+    return backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 
 def _note_path(name: str) -> str:

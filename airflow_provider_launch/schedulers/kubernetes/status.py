@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Plan, PlannedRole, Pod
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
-from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -76,9 +76,8 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     """Return which replica failed first, and why."""
     names = {role.slug: role.name for role in plan.roles}
     if pod := _first_failed(app, newest):
-        text = f"{names.get(pod.role, pod.role)}/{pod.replica} failed: {_why(pod)}"
-        attempt = pod.app_attempt + pod.attempt
-        return f"{text} (attempt {attempt})" if attempt else text
+        name = names.get(pod.role, pod.role)
+        return failure_message(name, pod.replica, ending_text(_end_of(pod)), pod.app_attempt + pod.attempt)
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         if job and (failing := job.failing):
@@ -109,18 +108,18 @@ def _said_of_job(failing: Condition) -> str:
     return f"{failing.reason}: {failing.message}"[:_TEXT].rstrip(": ")
 
 
-def _why(pod: Pod) -> str:
-    if pod.ended_by == "StartError":
-        return f"it could not be started: {' '.join(pod.said.split())[:_TEXT]}"
-    if pod.disruption:
-        return f"preempted ({pod.disruption})"
-    if pod.ended_by == "OOMKilled" and pod.exit_code:
-        return f"out of memory (exit code {pod.exit_code})"
+def _end_of(pod: Pod) -> ReplicaEnd:
+    note = f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     if pod.exit_code is None:
-        return f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
-    signal = signal_in(pod.exit_code)
-    text = f"ended by {signal}" if signal else f"exit code {pod.exit_code}"
-    return f"{text}; {pod.reason}: {pod.message}"[:_TEXT].rstrip(": ") if pod.reason else text
+        note = f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
+    return ReplicaEnd(
+        pod.exit_code,
+        # An exit code of 0 is no failure, whatever was killed beside the program.
+        out_of_memory=pod.ended_by == "OOMKilled" and bool(pod.exit_code),
+        start_error=" ".join(pod.said.split())[:_TEXT] if pod.ended_by == "StartError" else "",
+        preempted=pod.disruption or "",
+        note=note if pod.reason or pod.exit_code is None else "",
+    )
 
 
 def _replica(
@@ -163,17 +162,12 @@ def _state(  # noqa: PLR0911 - a table
 
 
 def _reason(pod: Pod, state: AppState) -> str | None:
-    if pod.ended_by == "StartError":
-        return " ".join(pod.said.split())[:_TEXT]
-    if state in {AppState.PENDING, AppState.SUBMITTED}:
+    end = replace(_end_of(pod), note="")
+    if not end.start_error and state in {AppState.PENDING, AppState.SUBMITTED}:
         return waits_for([pod]) or None
-    if pod.stopped:
+    if not end.start_error and pod.stopped:
         return "stopped"
-    if pod.disruption:
-        return f"preempted ({pod.disruption})"
-    if pod.ended_by == "OOMKilled" and pod.exit_code:
-        return "out of memory"
-    return signal_in(pod.exit_code) or pod.reason or None
+    return ending_reason(end, pod.reason or None)
 
 
 def _reply(pod: Pod) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from cachetools import FIFOCache
 
 from airflow_provider_launch.schedulers.local.layout import JOURNAL
 
@@ -30,7 +31,8 @@ class Observed:
         self._place = (0, 0)
         self._partial = b""
         self._answers: dict[str, tuple[float, DescribeAppResponse]] = {}
-        self._roles: OrderedDict[str, list[Role]] = OrderedDict()
+        # Read from several threads, so reading must not change the order.
+        self._roles: FIFOCache[str, list[Role]] = FIFOCache(KEPT_ROLES)
 
     def forget_changed(self) -> None:
         """Read what is new in the journal, and forget the apps that it names."""
@@ -81,5 +83,3 @@ class Observed:
     def keep_roles(self, app_id: str, roles: list[Role]) -> None:
         """Keep the roles of the apps that were asked for last."""
         self._roles[app_id] = roles
-        while len(self._roles) > KEPT_ROLES:
-            self._roles.popitem(last=False)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 from airflow_provider_launch.schedulers.signals import signal_name
@@ -235,9 +236,8 @@ class _Supervisor:
         if cause is None:
             return "failed"
         replica = next(r for r in self.replicas if (r.role["name"], r.k) == (cause.role, cause.replica))
-        text = f"{cause.role}/{cause.replica} failed: {_reason(replica.exit)}"
         attempt = max(self.app_attempt, replica.attempt)
-        return f"{text} (attempt {attempt})" if attempt else text
+        return failure_message(cause.role, cause.replica, _ending(replica.exit), attempt)
 
     # ---- looking ---------------------------------------------------------------------------------------------
 
@@ -451,11 +451,10 @@ def _phase(found: dict[str, Any]) -> Phase:
     return Phase.SUCCEEDED if found["code"] == 0 else Phase.FAILED
 
 
-def _reason(found: dict[str, Any]) -> str:
+def _ending(found: dict[str, Any]) -> str:
     if found.get("lost"):
         return "its processes were killed from outside (SIGKILL)"
     if found.get("outside"):
         return "ended from outside (SIGTERM)"
-    if found.get("signal"):
-        return f"ended by {signal_name(found['signal'])}"
-    return f"exit code {found['code']}"
+    signal = signal_name(found["signal"]) if found.get("signal") else None
+    return ending_text(ReplicaEnd(found["code"], signal=signal))

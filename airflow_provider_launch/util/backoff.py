@@ -1,0 +1,15 @@
+"""Pauses between attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["backoff"]
+
+
+def backoff(first_s: float, max_s: float) -> Iterator[float]:
+    """Yield pauses in seconds without end: each twice as long as the one before, up to `max_s`."""
+    pause_s = first_s
+    while True:
+        yield min(pause_s, max_s)
+        pause_s = min(2 * pause_s, max_s)
