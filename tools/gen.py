@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -26,9 +28,6 @@ Section `[launch]` of Airflow's configuration holds for a whole deployment: `AIR
 the same in `airflow.cfg`. `airflow config get-value launch replace_wait_s` shows what is used.
 A worker reads it when a task runs, a triggerer when it starts; all of them should have the same."""
 
-# Backend -> prefix of its two classes in schedulers/<backend>/options.py
-BACKENDS = {"local": "Local", "docker": "Docker", "kubernetes": "Kubernetes"}
-
 DOCS = [
     "index.md",
     "quickstart.md",
@@ -36,9 +35,7 @@ DOCS = [
     "app.md",
     "deferrable.md",
     "production.md",
-    "local.md",
-    "docker.md",
-    "kubernetes.md",
+    *(info.page for info in BACKENDS.values()),
     "core.md",
     "plugins.md",
     "testing.md",
@@ -52,12 +49,11 @@ def options_page() -> str:
         "# Options",
         INTRODUCTION,
     ]
-    for backend, prefix in BACKENDS.items():
-        module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend}.options")
-        parts.append(f"## {backend}")
-        for cls, where in ((f"{prefix}Connection", "connection only"), (f"{prefix}Opts", "connection and `cfg`")):
-            options = getattr(module, cls)
-            parts.append(f"### {cls}: {where}")
+    for info in BACKENDS.values():
+        parts.append(f"## {info.name}")
+        both = ((info.connection_options(), "connection only"), (info.launch_options(), "connection and `cfg`"))
+        for options, where in both:
+            parts.append(f"### {options.__name__}: {where}")
             parts.append((options.__doc__ or "").strip())
             parts.append("\n".join(_table(options)))
     return "\n\n".join(parts) + "\n"

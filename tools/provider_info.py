@@ -7,9 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
-from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
 __all__ = ["config_options", "provider_info", "provider_info_module"]
@@ -29,11 +27,11 @@ def provider_info() -> dict[str, Any]:
         "operators": _modules("operators.launch"),
         "sensors": _modules("sensors.launch"),
         "triggers": _modules("triggers.launch"),
-        "hooks": _modules("hooks.launch", "hooks.local", "hooks.docker", "hooks.kubernetes"),
+        "hooks": _modules("hooks.launch", *(f"hooks.{name}" for name in BACKENDS)),
         # Airflow reads `class-name`, its schema and its pages say `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
         "extra-links": [f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink")],
-        "connection-types": [_local_type(), _docker_type(), _kubernetes_type(), _plugin_type()],
+        "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],
         "config": _CONFIG,
     }
 
@@ -46,32 +44,12 @@ def _modules(*names: str) -> list[dict[str, Any]]:
     return [{"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
 
 
-def _local_type() -> dict[str, Any]:
+def _type_of(info: BackendInfo) -> dict[str, Any]:
     return {
-        "connection-type": "launch_local",
-        "hook-class-name": f"{_PACKAGE}.hooks.local.LocalLaunchHook",
-        "hook-name": "Launch (local processes)",
-        "conn-fields": _form(LocalConnection, LocalOpts),
-        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
-    }
-
-
-def _docker_type() -> dict[str, Any]:
-    return {
-        "connection-type": "launch_docker",
-        "hook-class-name": f"{_PACKAGE}.hooks.docker.DockerLaunchHook",
-        "hook-name": "Launch (Docker)",
-        "conn-fields": _form(DockerConnection, DockerOpts),
-        "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
-    }
-
-
-def _kubernetes_type() -> dict[str, Any]:
-    return {
-        "connection-type": "launch_kubernetes",
-        "hook-class-name": f"{_PACKAGE}.hooks.kubernetes.KubernetesLaunchHook",
-        "hook-name": "Launch (Kubernetes)",
-        "conn-fields": _form(KubernetesConnection, KubernetesOpts),
+        "connection-type": info.connection_type,
+        "hook-class-name": info.hook.replace(":", "."),
+        "hook-name": f"{_NAME} ({info.title})",
+        "conn-fields": _form(info.connection_options(), info.launch_options()),
         "ui-field-behaviour": {"hidden-fields": _STANDARD_FIELDS, "relabeling": {}, "placeholders": {}},
     }
 

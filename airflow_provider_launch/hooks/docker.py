@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_provider_launch.hooks.extras import LaunchOptions
-from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
+from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -15,23 +12,14 @@ if TYPE_CHECKING:
 __all__ = ["DockerLaunchHook"]
 
 
-class DockerLaunchHook(LaunchHook):
+class DockerLaunchHook(BuiltinLaunchHook):
     """Containers of one Docker engine; the extras are the fields of `DockerConnection` and `DockerOpts`.
 
     Args:
         launch_conn_id: the connection.
     """
 
-    default_conn_name = "launch_docker_default"
-    conn_type = "launch_docker"
-    hook_name = "Launch (Docker)"
     backend: ClassVar[str] = "docker"
-
-    def __init__(self, launch_conn_id: str = default_conn_name) -> None:
-        super().__init__(launch_conn_id)
-
-    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
-        return self._typed_options("docker", extras, DockerConnection, DockerOpts, ("host",))
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the extras, and prove that the engine lets us create a container; it is never started."""

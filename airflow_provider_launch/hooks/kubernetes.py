@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_provider_launch.hooks.extras import LaunchOptions
-from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
+from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
@@ -15,24 +12,14 @@ if TYPE_CHECKING:
 __all__ = ["KubernetesLaunchHook"]
 
 
-class KubernetesLaunchHook(LaunchHook):
+class KubernetesLaunchHook(BuiltinLaunchHook):
     """Pods of a cluster; the extras are the fields of `KubernetesConnection` and `KubernetesOpts`.
 
     Args:
         launch_conn_id: the connection.
     """
 
-    default_conn_name = "launch_kubernetes_default"
-    conn_type = "launch_kubernetes"
-    hook_name = "Launch (Kubernetes)"
     backend: ClassVar[str] = "kubernetes"
-
-    def __init__(self, launch_conn_id: str = default_conn_name) -> None:
-        super().__init__(launch_conn_id)
-
-    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
-        places = ("kubeconfig_path", "context", "namespace")
-        return self._typed_options("kubernetes", extras, KubernetesConnection, KubernetesOpts, places)
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the extras, and ask the cluster whether we may do all that we have to do; nothing is created."""
@@ -47,6 +34,6 @@ class KubernetesLaunchHook(LaunchHook):
         if missing:
             return False, (
                 f"the credentials lack rights in {place}: {', '.join(missing)}; "
-                f"whoever runs the cluster must grant them, docs/kubernetes.md has the Role"
+                f"ask the administrator of the cluster to grant them, docs/kubernetes.md has the Role"
             )
         return True, f"extras are valid; {place} answered, and lets us do all that apps need; nothing was launched"

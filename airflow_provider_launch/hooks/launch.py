@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields, split_extras
+from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_launch.schedulers.api import Scheduler
-    from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
 __all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
 
@@ -30,9 +30,7 @@ DEFAULT_CONN_ID = "launch_local_default"
 
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
-    "launch_local": "airflow_provider_launch.hooks.local:LocalLaunchHook",
-    "launch_docker": "airflow_provider_launch.hooks.docker:DockerLaunchHook",
-    "launch_kubernetes": "airflow_provider_launch.hooks.kubernetes:KubernetesLaunchHook",
+    **{info.connection_type: info.hook for info in BACKENDS.values()},
 }
 """Connection type to hook class; text, because only the hook that is used shall be imported."""
 
@@ -120,19 +118,6 @@ class LaunchHook(BaseHook):
         params = dict(given.get("params", {}))
         digest = hashlib.sha256(json.dumps(params, sort_keys=True, default=repr).encode()).hexdigest()[:12]
         return LaunchOptions(given["scheduler"], params, dict(given.get("cfg", {})), f"{given['scheduler']} {digest}")
-
-    @staticmethod
-    def _typed_options(
-        backend: str,
-        extras: Mapping[str, Any],
-        connection: type[StructuredOpts],
-        opts: type[StructuredOpts],
-        identity_fields: tuple[str, ...],
-    ) -> LaunchOptions:
-        """Return the options of a backend whose extras are declared by two classes."""
-        params, cfg = split_extras(extras, connection, opts)
-        place = " ".join(f"{name}={params[name]}" for name in identity_fields if params[name] is not None)
-        return LaunchOptions(backend, params, cfg, f"{backend} {place}".strip())
 
     @cached_property
     def runner(self) -> Runner:

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.util.entrypoints import load_group
 from airflow_provider_launch.util.plugin_registry import PluginType, registry
 
@@ -26,9 +27,7 @@ __all__ = [
 SCHEDULERS_GROUP = PluginType.SCHEDULER.value
 
 DEFAULT_SCHEDULER_MODULES: Mapping[str, str] = {
-    "local": "airflow_provider_launch.schedulers.local.scheduler",
-    "docker": "airflow_provider_launch.schedulers.docker.scheduler",
-    "kubernetes": "airflow_provider_launch.schedulers.kubernetes.scheduler",
+    **{info.name: info.scheduler_module for info in BACKENDS.values()},
     "local_cwd": "airflow_provider_launch.schedulers.local.cwd",
     "local_docker": "airflow_provider_launch.schedulers.docker.local_docker",
 }

@@ -15,9 +15,8 @@ import pytest
 from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
 from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
-from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
+from airflow_provider_launch.schedulers.backends import BACKENDS
+from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 
 INFO = get_provider_info()
@@ -86,18 +85,11 @@ def test_every_module_imports(kind) -> None:
             importlib.import_module(module)
 
 
-@pytest.mark.parametrize(
-    ("conn_type", "classes"),
-    [
-        ("launch_local", (LocalConnection, LocalOpts)),
-        ("launch_docker", (DockerConnection, DockerOpts)),
-        ("launch_kubernetes", (KubernetesConnection, KubernetesOpts)),
-    ],
-)
-def test_the_form_shows_every_option_and_nothing_else(conn_type, classes) -> None:
-    names = {name for cls in classes for name in cls.__dataclass_fields__}
+@pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)
+def test_the_form_shows_every_option_and_nothing_else(info) -> None:
+    names = {name for cls in (info.connection_options(), info.launch_options()) for name in cls.__dataclass_fields__}
 
-    assert set(TYPES[conn_type]["conn-fields"]) == names
+    assert set(TYPES[info.connection_type]["conn-fields"]) == names
 
 
 def test_the_form_hides_what_is_typed_as_password() -> None:
@@ -162,13 +154,10 @@ def test_a_switch_never_shows_off_for_what_is_on() -> None:
     assert switches == {"prepend_cwd", "privileged", "quiet"}
 
 
-@pytest.mark.parametrize("conn_type", ["launch_local", "launch_docker", "launch_kubernetes"])
-def test_the_fields_of_the_connection_come_first(conn_type) -> None:
-    classes = {
-        "launch_local": LocalConnection, "launch_docker": DockerConnection, "launch_kubernetes": KubernetesConnection,
-    }  # fmt: skip
-    names = [*TYPES[conn_type]["conn-fields"]]
-    own = [*classes[conn_type].__dataclass_fields__]
+@pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)
+def test_the_fields_of_the_connection_come_first(info) -> None:
+    names = [*TYPES[info.connection_type]["conn-fields"]]
+    own = [*info.connection_options().__dataclass_fields__]
 
     assert names[: len(own)] == own
 

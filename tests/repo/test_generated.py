@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -26,13 +28,9 @@ def test_generated_file_is_current(path):
 
 def test_options_page_has_every_option_of_every_scheduler():
     """The page is made from the same classes as the schema; this notices a field that the table skips."""
-    from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
-    from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-    from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
-
     page = generators()["docs/reference/options.md"]()
 
-    every = (LocalConnection, LocalOpts, DockerConnection, DockerOpts, KubernetesConnection, KubernetesOpts)
-    for options in every:
+    every = [(info.connection_options(), info.launch_options()) for info in BACKENDS.values()]
+    for options in (each for both in every for each in both):
         for name, _ in options.as_runopts():
             assert f"| `{name}` |" in page

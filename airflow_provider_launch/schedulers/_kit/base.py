@@ -43,7 +43,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     """
 
     name: ClassVar[str]
-    """The name of the backend, as in `DEFAULT_SCHEDULER_MODULES`."""
+    """The name of the backend, as in its row of `schedulers.backends`."""
 
     opts_type: ClassVar[type[StructuredOpts]]
     """The options of a launch."""

@@ -46,5 +46,5 @@ def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
         cause: what the transport reported.
     """
     return SchedulerUnavailableError(
-        f"{engine} does not answer: {cause}; check that it is running and that this host can reach it"
+        f"{engine} does not answer: {cause}; check that it is running and that this host may use it"
     )

@@ -1,0 +1,38 @@
+"""What the hooks of the built-in backends have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.hooks.extras import LaunchOptions, split_extras
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
+__all__ = ["BuiltinLaunchHook"]
+
+
+class BuiltinLaunchHook(LaunchHook):
+    """A hook whose extras are the options of its backend, those of the connection and those of a launch.
+
+    A subclass sets `backend`; type and default name of its connections follow from that.
+
+    Args:
+        launch_conn_id: the connection. None: the default one of the backend.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        info = BACKENDS[cls.backend]
+        cls.conn_type = info.connection_type
+        cls.default_conn_name = info.default_conn_id
+        cls.hook_name = f"Launch ({info.title})"
+
+    def __init__(self, launch_conn_id: str | None = None) -> None:
+        super().__init__(launch_conn_id or self.default_conn_name)
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        info = BACKENDS[self.backend]
+        params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
+        identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
+        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip())
