@@ -150,7 +150,7 @@ _CONFIG: dict[str, Any] = {
         "description": "Settings of the Launch provider.",
         "options": {
             "replace_wait_s": {
-                "description": "Seconds for which a cleared task waits until the app of before has ended.",
+                "description": "Seconds for which a cleared task waits until its previous app has ended.",
                 "version_added": "0.1.0",
                 "type": "float",
                 "example": None,

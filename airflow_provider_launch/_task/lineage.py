@@ -52,7 +52,7 @@ def parent_env(ti: Any, tell: Callable[..., object]) -> dict[str, str]:
             LINEAGE_ROOT_PARENT: macros.escape(found.lineage_root_parent_id(ti)),
         }
     except Exception as error:  # noqa: BLE001 - lineage must not keep an app from running
-        tell("the replicas are not told of their parent run, OpenLineage failed: %s", error)
+        tell("the replicas get no parent run, since OpenLineage failed: %s", error)
         return {}
 
 

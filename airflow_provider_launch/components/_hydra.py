@@ -37,7 +37,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
         ) from error
     directory = Path(config_dir).expanduser().resolve()
     if not directory.is_dir():
-        raise InvalidAppError(f"config_dir {config_dir!r} is no directory; it was looked for at {str(directory)!r}")
+        raise InvalidAppError(f"config_dir {config_dir!r} is no directory; it was expected at {str(directory)!r}")
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)

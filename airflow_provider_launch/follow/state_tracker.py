@@ -154,7 +154,7 @@ class StateTracker:
     def _given_up(self, error: Exception, since_s: float) -> SchedulerUnavailableError:
         act = "renew the access of this connection" if isinstance(error, SchedulerRejectedError) else "bring it back"
         given_up = SchedulerUnavailableError(
-            f"{error}. This has lasted for {since_s:.0f} s, and whoever runs the scheduler must {act}; "
+            f"{error}. This has lasted for {since_s:.0f} s: ask the administrator of the scheduler to {act}; "
             f"{self._name!r} may be running, and was not cancelled"
         )
         given_up.__cause__ = error

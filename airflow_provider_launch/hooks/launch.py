@@ -174,7 +174,7 @@ class LaunchHook(BaseHook):
             name = error.cfg_key
             reason = str(error).partition(". Given:")[0]
             if schema.registered_name(name) is None and name in self.options.params:
-                reason = f"option {name!r} says where apps run, and belongs into connection {self.launch_conn_id!r}"
+                reason = f"option {name!r} defines where apps run, and belongs into connection {self.launch_conn_id!r}"
             raise InvalidRunConfigException(f"cfg of the task: {reason}", name, own) from None
 
     def get_conn(self) -> Scheduler[Any]:

@@ -84,8 +84,8 @@ class NextStep(Enum):
     """What a try does first."""
 
     LAUNCH = "launch the first app, or the next after one that is done with"
-    RESUME = "look for the app of the last try and go on with it"
-    REPLACE = "end the app of before the clear, then launch a new one"
+    RESUME = "find the app of the last try and go on with it"
+    REPLACE = "cancel the previous app, then launch a new one"
 
 
 def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> NextStep:

@@ -261,7 +261,7 @@ class Scheduler(abc.ABC, Generic[T]):
             UnknownAppException: there is no such app.
             SchedulerUnavailableError: not reached, so nothing is known.
         """
-        raise NotImplementedError(f"{self.backend!r} does not tell when an app ends; ask for its state")
+        raise NotImplementedError(f"{self.backend!r} does not report when an app ends; poll its state")
 
     def cancel(self, app_id: str) -> None:
         """Ask the app to end and return at once; its record stays. No-op for an unknown or ended app."""

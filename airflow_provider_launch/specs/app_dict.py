@@ -162,7 +162,7 @@ def _read_mount(data: object, path: _Path, problems: list[Problem]) -> object:
         return _read(_MOUNTS[kind], rest, path, problems)
     fitting = [cls for cls in _MOUNTS.values() if set(rest) <= {field.name for field in dataclasses.fields(cls)}]
     if len(fitting) != 1:
-        problems.append(((*path, "type"), f"is missing, and the keys do not tell; use one of {', '.join(_MOUNTS)}"))
+        problems.append(((*path, "type"), f"is missing, and no key identifies it; use one of {', '.join(_MOUNTS)}"))
         return None
     return _read(fitting[0], rest, path, problems)
 

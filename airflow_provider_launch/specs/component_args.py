@@ -205,7 +205,7 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     for name, parameter in inspect.signature(fn).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             raise ComponentSignatureError(
-                f"component {fn.__name__!r} takes **{name}, whose names nobody knows; "
+                f"component {fn.__name__!r} takes **{name}, whose names are not known; "
                 f"give it parameters with names, or one of type dict[str, str]"
             )
         found[name] = parameter.replace(annotation=hints.get(name, _EMPTY))

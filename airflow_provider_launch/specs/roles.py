@@ -107,7 +107,7 @@ class Role:
     mounts: list[Mount] = field(default_factory=list)
     """What each replica sees of the host, or of the volumes of the scheduler."""
     workspace: Workspace | None = None
-    """Local directories to mirror into the replicas; where that cannot be done a warning says so."""
+    """Local directories to mirror into the replicas; where that cannot be done, a warning is logged."""
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""

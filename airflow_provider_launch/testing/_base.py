@@ -210,7 +210,7 @@ class Apps:
         """Return what scheduler and engine have of the app; an unknown one leaves nothing."""
         found = self.scheduler.describe(app_id)
         told = {
-            f"describe tells {found.state.name}" if found else "": found is not None,
+            f"describe reports {found.state.name}" if found else "": found is not None,
             "list has it": app_id in {row.app_id for row in self.scheduler.list()},
             "something of it is alive": self.engine.alive(app_id),
             "something of it was started": self.engine.starts(app_id),
@@ -243,7 +243,7 @@ class Apps:
 class _Replicas(dict[tuple[str, int], ReplicaStatus]):
     def __missing__(self, place: tuple[str, int]) -> ReplicaStatus:
         role, k = place
-        raise AssertionError(f"describe tells nothing of replica {k} of role {role!r} in `roles_statuses`: {[*self]}")
+        raise AssertionError(f"describe reports nothing of replica {k} of role {role!r} in `roles_statuses`: {[*self]}")
 
 
 def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]:

@@ -67,7 +67,7 @@ class EndingTests(ContractBase):
         """A forgotten helper process would hold its GPU for ever."""
         app_id = apps.start(apps.sh("sleep 300 & exit 0"))
         if apps.engine.alive(app_id) is None:
-            pytest.skip("the engine cannot tell what is alive")
+            pytest.skip("the engine cannot report what is alive")
 
         assert apps.end(app_id).state is AppState.SUCCEEDED
         apps.until_nothing_is_alive(app_id)
@@ -221,7 +221,7 @@ class EndingTests(ContractBase):
         """What no list shows any more is found by nobody, and fills the engine."""
         app_id = apps.new_id()
         if apps.engine.left(app_id) is None:
-            pytest.skip("the engine cannot tell what is left")
+            pytest.skip("the engine cannot report what is left")
         apps.start(apps.sh(script, num_replicas=2), apps.sh("true", "peer"), app_id=app_id)
         if "sleep" in script:
             apps.until_written(app_id, "up")

@@ -87,7 +87,7 @@ class FollowTests(ContractBase):
                 if time.monotonic() > deadline:
                     break
 
-        assert isinstance(events[-1], Ended), "the end was not told"
+        assert isinstance(events[-1], Ended), "the end was not reported"
         assert events[-1].response.state is AppState.FAILED
 
     def test_two_followers_see_the_same(self, apps: Apps) -> None:

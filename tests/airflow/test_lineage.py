@@ -140,7 +140,7 @@ def test_a_provider_that_fails_is_told_and_keeps_no_app_from_running(engine, api
     ran = run_task(on_cluster(), api)
 
     assert ran.error is None
-    assert ran.told("not told of their parent run, OpenLineage failed: no namespace")
+    assert ran.told("get no parent run, since OpenLineage failed: no namespace")
     assert engine.started == 1
 
 

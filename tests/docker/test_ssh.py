@@ -214,7 +214,7 @@ def test_a_broken_file_of_ssh_is_named(server, wire, ssh_home, name, more, cause
     with (ssh_home / name).open("ab") as file:
         file.write(more)
 
-    with pytest.raises(SchedulerRejectedError, match=rf"^~/\.ssh/{name} of the user .*{cause}.*; whoever set up"):
+    with pytest.raises(SchedulerRejectedError, match=rf"^~/\.ssh/{name} of the user .*{cause}.*; ask the admin"):
         ask(wire)
     (ssh_home / name).write_bytes((ssh_home / name).read_bytes().removesuffix(more))
     assert ask(wire) == b"[]"

@@ -128,5 +128,5 @@ def test_one_that_fails_to_tell_is_asked_as_before() -> None:
 
 
 def test_one_that_cannot_tell_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="does not tell when an app ends; ask for its state"):
+    with pytest.raises(NotImplementedError, match="does not report when an app ends; poll its state"):
         FakeScheduler("session", FakeEngine()).await_end("app", 1)

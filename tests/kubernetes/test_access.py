@@ -71,7 +71,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, text, word):
     path.write_text(text, encoding="utf-8")
 
     for connection in ({"kubeconfig_path": str(path)}, {"kubeconfig_secret": text}):
-        with pytest.raises(InvalidAppError, match=rf"kubeconfig of the connection.*{word}.*must give") as caught:
+        with pytest.raises(InvalidAppError, match=rf"kubeconfig of the connection.*{word}.*correct the conn") as caught:
             ask(**connection)
         assert "s3" not in str(caught.value)
 

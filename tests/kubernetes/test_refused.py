@@ -139,9 +139,9 @@ def test_a_policy_against_our_notes_is_told_by_who_needs_them(kubernetes_apps, p
     info = apps.info(apps.sh("true"))
 
     with policy():
-        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*must allow"):
+        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*to allow"):
             apps.scheduler.cancel(running)
-        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*must allow"):
+        with pytest.raises(SchedulerRejectedError, match=r"services stay as they are.*to allow"):
             apps.scheduler.schedule(info)
     assert apps.another().describe(running).state is AppState.RUNNING
     deadline = time.monotonic() + 60

@@ -120,7 +120,7 @@ def test_a_mount_without_type_is_known_by_its_keys():
         ),
         (
             {"mounts": [{"src_path": "a", "dst_path": "b"}]},
-            "roles.0.mounts.0.type: is missing, and the keys do not tell",
+            "roles.0.mounts.0.type: is missing, and no key identifies it",
         ),
         ({"mounts": [{"type": "bind", "src_path": "a"}]}, "roles.0.mounts.0.dst_path: is missing; BindMount needs it"),
         (

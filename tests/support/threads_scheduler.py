@@ -272,7 +272,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             return None
         if state is None:
             lost = [{"state": "UNKNOWN"} for _ in request["replicas"]]
-            state = {"state": "UNKNOWN", "msg": "lost: somebody has removed its state", "replicas": lost}
+            state = {"state": "UNKNOWN", "msg": "lost: its state was removed", "replicas": lost}
         elif not alive and not is_terminal(AppState[state["state"]]):
             state |= {"state": "FAILED", "msg": "the process that ran the app was killed"}
         roles = app_from_dict(request["app"]).roles

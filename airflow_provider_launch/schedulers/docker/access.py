@@ -241,7 +241,7 @@ def _broken_ssh_file(url: str, error: Exception) -> SchedulerRejectedError:
             cause = f"the key of {again.line.split()[0][:100]!r} is broken: {again.exc}"
     return SchedulerRejectedError(
         f"{name} of the user that connects to {url} cannot be used: {cause}; "
-        f"whoever set up this host must correct or remove what is broken in it"
+        f"ask the administrator of this host to correct or remove what is broken in it"
     )
 
 

@@ -59,7 +59,7 @@ class GpuLeases:
             if not undecided or time.monotonic() > deadline:
                 raise SchedulerRejectedError(
                     f"app {request.app_id!r} wants {len(wanted)} GPUs, {len(free)} of {len(self._gpus)} are free on "
-                    f"the Docker engine{self._holders(leases)}; wait for the others, or cancel one that nobody needs"
+                    f"the Docker engine{self._holders(leases)}; wait for the others, or cancel one that is not needed"
                 )
             time.sleep(_RIVAL_PAUSE_S)
         gpus: dict[str, list[str]] = {}

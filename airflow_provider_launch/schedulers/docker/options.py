@@ -56,7 +56,7 @@ class DockerConnection(StructuredOpts):
     launches need no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse GPUs that cannot be told apart; which an app has is kept as one text with commas."""
+        """Refuse GPUs that cannot be distinguished; which an app has is kept as one text with commas."""
         gpus = self.gpus or []
         if any(not gpu or gpu != gpu.strip() or "," in gpu for gpu in gpus):
             raise ValueError(f"option 'gpus' names one GPU in each entry, by UUID or index; {gpus!r} is not accepted")
@@ -113,7 +113,7 @@ class _RunOpts(StructuredOpts):
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """Seconds after which the app is ended as FAILED, counted from its submission, by whoever follows it: the engine
+    """Seconds after which the app is ended as FAILED, counted from its submission, by its followers: the engine
     itself has no such limit. None means no limit."""
 
 

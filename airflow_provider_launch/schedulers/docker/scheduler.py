@@ -307,7 +307,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         except NotFoundError as error:
             self._catalog.look_once(app_id)
             raise SchedulerRejectedError(
-                f"the result of app {app_id!r} cannot be read any more: {error}; somebody has removed it"
+                f"the result of app {app_id!r} cannot be read any more: {error}; it was removed"
             ) from error
         return parse_result(*found) if found else None
 

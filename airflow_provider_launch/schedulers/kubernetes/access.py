@@ -21,7 +21,7 @@ _ONE_LINE = (
     "the form has one line, in which YAML loses its line breaks: give JSON, as `kubectl config view --raw --minify "
     "--flatten -o json` prints it, or the file as base64"
 )
-_CURE = "whoever made the connection must give a valid one, or set in_cluster"
+_CURE = "correct the connection, or set in_cluster"
 
 
 class Access:
@@ -75,7 +75,7 @@ class Access:
         except self._unreadable as error:
             raise SchedulerRejectedError(
                 f"the credentials for the Kubernetes API at {self.url} cannot be renewed ({type(error).__name__}); "
-                f"whoever made the connection must see that their file or program is there"
+                f"check that their file or program is there"
             ) from error
         return {
             found["key"]: _header(found["key"], found["value"])
@@ -107,7 +107,7 @@ def _header(name: str, value: str) -> str:
     if any(character < " " or "\x7f" <= character < "\xa0" or character > "\xff" for character in text):
         raise InvalidAppError(
             f"the credentials of the connection cannot be sent: those for the header {name!r} have control characters, "
-            f"or some beyond latin-1; whoever made the connection must give the token as the cluster issued it"
+            f"or some beyond latin-1; give the token in the connection as the cluster issued it"
         )
     return text
 

@@ -87,7 +87,7 @@ class Claims:
     def _no_namespace(self, error: NotFoundError) -> SchedulerRejectedError:
         return SchedulerRejectedError(
             f"the cluster at {self._cluster.url} has no namespace {self._cluster.namespace!r} ({error}); "
-            f"whoever runs it must create it, or name another one in the connection"
+            f"create it, or name another one in the connection"
         )
 
     def _refuse_other(self, request: KubernetesRequest, anchor: AppRecord | None) -> None:
@@ -99,5 +99,5 @@ class Claims:
         refuse_other_spec("kubernetes", request.app_id, request.spec_hash, anchor.annotations.get(Annotation.SPEC_HASH))
         if anchor.deleting:
             raise SchedulerUnavailableError(
-                f"the app {request.app_id!r} of before is still being deleted; the same call may succeed later"
+                f"the previous app {request.app_id!r} is still being deleted; the same call may succeed later"
             )

@@ -325,12 +325,12 @@ class Cluster:
         if code == _UNAUTHORIZED:
             return SchedulerRejectedError(
                 f"the Kubernetes API at {self.url} does not accept our credentials ({text}); "
-                f"whoever made the connection must give valid ones"
+                f"give valid ones in the connection"
             )
         if code == _FORBIDDEN and (found := _CANNOT.search(text)):
             return SchedulerRejectedError(
                 f"user {found['user']!r} may not {found['verb']} {found['resource']!r} in namespace "
-                f"{self.namespace!r} of {self.url}; whoever runs the cluster must grant it, "
+                f"{self.namespace!r} of {self.url}; ask the administrator of the cluster to grant it, "
                 f"docs/kubernetes.md has the Role"
             )
         return SchedulerRejectedError(f"the Kubernetes API at {self.url} refuses {what} ({code}): {text}")

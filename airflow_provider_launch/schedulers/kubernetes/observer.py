@@ -126,7 +126,7 @@ class Observer:
         text = f"the next step of app {app_id!r} could not be written in namespace {self._cluster.namespace!r}: {error}"
         # A changed state is told in the words of the server alone; a policy, or a webhook, has its own.
         if isinstance(error.__cause__, SchedulerRejectedError) and _CHANGED not in str(error):
-            return SchedulerRejectedError(f"{text}; whoever runs the cluster must allow it")
+            return SchedulerRejectedError(f"{text}; ask the administrator of the cluster to allow it")
         return SchedulerUnavailableError(f"{text}; the same call may succeed later")
 
     def _refused(self, found: tuple[App, Plan, Verdict], error: LaunchError) -> tuple[App, Plan, Verdict]:

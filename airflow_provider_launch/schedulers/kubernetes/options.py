@@ -80,7 +80,7 @@ class _RunOpts(StructuredOpts):
     """Labels that a node must have."""
 
     tolerations: Optional[list[dict[str, Any]]] = None
-    """Taints of nodes that are put up with, as in a pod."""
+    """Tolerations, as in the spec of a pod."""
 
     affinity: Optional[dict[str, Any]] = None
     """Affinities, as in a pod."""
@@ -103,14 +103,14 @@ class _RunOpts(StructuredOpts):
 
     success_policy: Literal["all", "leader"] = "all"
     """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then
-    removes the others of its role, with their logs; those of other roles are stopped by whoever follows the app. A
+    removes the others of its role, with their logs; those of other roles are stopped by the followers of the app. A
     replica that fails before the leader has ended fails the app."""
 
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """Seconds after which the app is ended as FAILED, counted from its start: by whoever follows it, and a minute after
+    """Seconds after which the app is ended as FAILED, counted from its start: by its followers, and a minute after
     its grace by Kubernetes itself. None means no limit."""
 
     ttl_s: Optional[Annotated[int, Ge(60)]] = 604800
