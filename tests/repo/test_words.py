@@ -34,7 +34,7 @@ INSTEAD = {
     "says": "shows, states, names",
     "said": "showed, stated, named",
 }
-FORBIDDEN = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! up\b)", re.IGNORECASE)
+FORBIDDEN = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! up\b| like\b)", re.IGNORECASE)
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
