@@ -315,8 +315,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Time limit (seconds)",
                         "description": "Seconds after which the app is ended "
                         "as FAILED, counted from its "
-                        "submission, by whoever follows it: "
-                        "the engine\n"
+                        "submission, by its followers: the "
+                        "engine\n"
                         "itself has no such limit. Empty "
                         "means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
@@ -494,7 +494,7 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "tolerations": {
                         "label": "Tolerations",
-                        "description": "Taints of nodes that are put up with, as in a pod. Empty means unset.",
+                        "description": "Tolerations, as in the spec of a pod. Empty means unset.",
                         "schema": {
                             "items": {"additionalProperties": True, "type": "object"},
                             "type": ["array", "null"],
@@ -544,8 +544,8 @@ def get_provider_info() -> dict[str, Any]:
                         "Kubernetes then\n"
                         "removes the others of its role, "
                         "with their logs; those of other "
-                        "roles are stopped by whoever "
-                        "follows the app. A\n"
+                        "roles are stopped by the followers "
+                        "of the app. A\n"
                         "replica that fails before the "
                         "leader has ended fails the app. "
                         "Empty means all.",
@@ -562,7 +562,7 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Time limit (seconds)",
                         "description": "Seconds after which the app is ended "
                         "as FAILED, counted from its start: "
-                        "by whoever follows it, and a minute "
+                        "by its followers, and a minute "
                         "after\n"
                         "its grace by Kubernetes itself. "
                         "Empty means no limit.",
@@ -662,7 +662,7 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Settings of the Launch provider.",
                 "options": {
                     "replace_wait_s": {
-                        "description": "Seconds for which a cleared task waits until the app of before has ended.",
+                        "description": "Seconds for which a cleared task waits until its previous app has ended.",
                         "version_added": "0.1.0",
                         "type": "float",
                         "example": None,

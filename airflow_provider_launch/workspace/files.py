@@ -73,7 +73,7 @@ class WorkspaceFiles:
                 found._add_project(source, str(relative), target, ignore_names)
             except FileNotFoundError as error:
                 raise InvalidAppError(
-                    f"workspace {project!r} does not exist on this host (looked at {error.filename}); "
+                    f"workspace {project!r} does not exist on this host (tried {error.filename}); "
                     f"correct the path, or bring the directory to the worker"
                 ) from error
             except OSError as error:
