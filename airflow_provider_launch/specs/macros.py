@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,17 @@ __all__ = ["macros"]
 _RoleT = TypeVar("_RoleT", bound="Role")
 
 
-class macros:  # noqa: N801 - a name of the launcher model
+class _Deprecated(type):
+    """Names of the older model, which some apps still have."""
+
+    @property
+    def base_img_root(cls) -> str:
+        """Root of the base image, which is the image itself; use `img_root`."""
+        warnings.warn("macros.base_img_root is deprecated; use macros.img_root", DeprecationWarning, stacklevel=2)
+        return "${base_img_root}"
+
+
+class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher model
     """The placeholders. Write `macros.replica_id` into an arg, a value of env, or a text in metadata.
 
     `$$` gives a `$`, and every other `$` stays as it is: `${HOME}` is left for the shell.
@@ -38,6 +49,8 @@ class macros:  # noqa: N801 - a name of the launcher model
         app_id: str
         replica_id: str
         rank0_env: str
+        base_img_root: str = ""
+        """Deprecated: there is no base image, and the placeholder becomes the root of the image."""
 
         def apply(self, role: _RoleT) -> _RoleT:
             """Return a deep copy of the role in which args, values of env and texts in metadata are substituted."""
@@ -56,7 +69,7 @@ class macros:  # noqa: N801 - a name of the launcher model
             """Return the text with the placeholders replaced, once; replaced text is not looked at again."""
             if "$" not in arg:
                 return arg
-            return Template(arg).safe_substitute(self.to_dict())
+            return Template(arg).safe_substitute(self.to_dict(), base_img_root=self.base_img_root or self.img_root)
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by the name of the placeholder."""

@@ -6,6 +6,8 @@ These are plain dataclasses on purpose: people append to `role.args`, subclass `
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -112,6 +114,25 @@ class Role:
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""
         return dryrun_info
+
+    @property
+    def base_image(self) -> None:
+        """Deprecated, and always None: an image has no base of its own."""
+        return None
+
+
+_init = Role.__init__
+
+
+@functools.wraps(_init)
+def _init_with_base_image(self: Role, *args: Any, base_image: str | None = None, **kwargs: Any) -> None:
+    # No field: it would be stored, compared and hashed, and subclasses with `__post_init__` would have to know it.
+    if base_image is not None:
+        warnings.warn("Role.base_image is deprecated and ignored", DeprecationWarning, stacklevel=2)
+    _init(self, *args, **kwargs)
+
+
+Role.__init__ = _init_with_base_image  # type: ignore[method-assign]
 
 
 @dataclass
