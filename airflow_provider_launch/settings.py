@@ -30,6 +30,7 @@ __all__ = [
     "LAUNCH_HOME",
     "TORCHX_HOME",
     "getenv",
+    "tracker_config_env_var_name",
 ]
 
 ENV_TORCHX_JOB_ID = "TORCHX_JOB_ID"
@@ -55,6 +56,12 @@ IMAGE = os.environ.get(ENV_LAUNCH_IMAGE) or f"airflow-provider-launch:{__version
 def getenv(*names: str) -> str | None:
     """Return the value of the first variable that is set and not empty; the new name goes first."""
     return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+def tracker_config_env_var_name(name: str) -> str:
+    """Return the variable with the config of a tracker: `TORCHX_TRACKER_<NAME>_CONFIG`."""
+    # Kubernetes takes no colon, which a name of the form `module:factory` has.
+    return f"TORCHX_TRACKER_{name.upper().replace(':', '_')}_CONFIG"
 
 
 def TORCHX_HOME(*subdir_paths: str) -> Path:  # noqa: N802 - a name of the launcher model

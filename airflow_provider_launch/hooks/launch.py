@@ -7,9 +7,10 @@ import importlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.specs.runopts import runopts
 
 __all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
 
@@ -128,7 +130,43 @@ class LaunchHook(BaseHook):
         options = self.options
         # A type of ours means our scheduler, whatever is installed: it is the one that has declared the extras.
         factories = get_builtin_scheduler_factories() if self.backend else None
-        return Runner(self.launch_conn_id, factories, scheduler_params={options.backend: dict(options.params)})
+        return Runner(
+            self.launch_conn_id,
+            factories,
+            scheduler_params={options.backend: dict(options.params)},
+            trackers=self._trackers,
+        )
+
+    @cached_property
+    def _config_files(self) -> list[str]:
+        """The file that `[launch] config_file` names; connections are what counts in Airflow, so there is no other."""
+        path = conf.get("launch", "config_file", fallback=None)
+        if not path:
+            return []
+        found = Path(path).expanduser()
+        if not found.is_file():
+            raise InvalidAppError(f"[launch] config_file of Airflow's configuration is {path!r}, which is no file here")
+        return [str(found)]
+
+    @cached_property
+    def _trackers(self) -> dict[str, str | None]:
+        from airflow_provider_launch.runner.trackers import get_configured_trackers
+
+        try:
+            return get_configured_trackers(self._config_files)
+        except (OSError, ValueError) as error:
+            raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
+
+    def _file_options(self, schema: runopts) -> dict[str, Any]:
+        """Return the options of the scheduler from the configuration file."""
+        if not self._config_files:
+            return {}
+        from airflow_provider_launch.runner.config import read_options
+
+        try:
+            return dict(read_options(self._config_files[0], self.options.backend, schema))
+        except (OSError, ValueError) as error:
+            raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
 
     @property
     def scheduler(self) -> Scheduler[Any]:
@@ -150,6 +188,8 @@ class LaunchHook(BaseHook):
     def merged_cfg(self, cfg: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the options of one launch: those of the connection, overruled by `cfg`, of which text is cast.
 
+        Below both are those of the file that `[launch] config_file` names.
+
         A template gives text, whatever the type of its option.
 
         Raises:
@@ -167,9 +207,14 @@ class LaunchHook(BaseHook):
         own = dict(cfg or {})
         if len(schema) == 0:
             return {**self.options.cfg, **own}
+        defaults = self._file_options(schema)
         # By registered name, so that two spellings of one option do not stand side by side.
         try:
-            return {**schema.registered(self.options.cfg, strict=True), **schema.cast(own)}
+            return {
+                **defaults,
+                **schema.registered(self.options.cfg, strict=True),
+                **schema.cast(own),
+            }
         except InvalidRunConfigException as error:
             name = error.cfg_key
             reason = str(error).partition(". Given:")[0]

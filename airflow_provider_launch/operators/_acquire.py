@@ -186,7 +186,7 @@ class AppAcquirer:
         runner = self._hook.runner
         # Launches nothing, so a wrong app leaves no trace; only a workspace needs an engine here.
         info = self._held.retry_while_unavailable(
-            lambda: runner.dryrun(self._app, self._backend, cfg, app_id=record.app_id)
+            lambda: runner.dryrun(self._app, self._backend, cfg, parent_run_id=_run_id(self._ti), app_id=record.app_id)
         )
         self._show(info)
         adopts = Capability.ADOPT in self._scheduler.capabilities
@@ -242,3 +242,9 @@ class AppAcquirer:
 
     def _warn_no_adopt(self, consequence: str) -> None:
         self._log.warning("scheduler %s cannot adopt a running app: %s", self._backend, consequence)
+
+
+def _run_id(ti: Any) -> str:
+    """Return the id of the task's run, the parent of what its replicas note by trackers; the same in each try."""
+    index = "" if ti.map_index is None or ti.map_index < 0 else f"/{ti.map_index}"
+    return f"airflow://{ti.dag_id}/{ti.run_id}/{ti.task_id}{index}"

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.runner.events import log_event
+from airflow_provider_launch.runner.trackers import get_configured_trackers
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, ListAppResponse, Scheduler, Stream
 from airflow_provider_launch.schedulers.ids import make_stable, slug
@@ -19,6 +20,8 @@ from airflow_provider_launch.settings import (
     ENV_TORCHX_INTERNAL_SESSION_ID,
     ENV_TORCHX_JOB_ID,
     ENV_TORCHX_PARENT_RUN_ID,
+    ENV_TORCHX_TRACKERS,
+    tracker_config_env_var_name,
 )
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
     from airflow_provider_launch.workspace.api import WorkspaceBuilder
 
-__all__ = ["NONE", "Runner", "get_runner", "pin_workspace_images"]
+__all__ = ["NONE", "Runner", "get_configured_trackers", "get_runner", "pin_workspace_images"]
 
 NONE = "<NONE>"
 
@@ -66,6 +69,8 @@ class Runner:
         check_session: refuse to cancel or delete apps of another session.
         strict: refuse options that the scheduler does not know. False: ignore them, so that one cfg serves several
             schedulers.
+        trackers: name to config of the trackers of all replicas. None: as files and variables say, see
+            `get_configured_trackers`.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Runner:
         *,
         check_session: bool = False,
         strict: bool = True,
+        trackers: Mapping[str, str | None] | None = None,
     ) -> None:
         factories = get_scheduler_factories() if scheduler_factories is None else scheduler_factories
         self._name = name
@@ -85,6 +91,7 @@ class Runner:
         self._scheduler_params = dict(scheduler_params or {})
         self._check_session = check_session
         self._strict = strict
+        self._trackers = trackers
         self._schedulers: dict[str, Scheduler[Any]] = {}
         self._creating = threading.RLock()
         self._apps: dict[AppHandle, AppDef] = {}
@@ -331,8 +338,17 @@ class Runner:
         }
         if parent:
             injected[ENV_TORCHX_PARENT_RUN_ID] = macros.escape(parent)
+        trackers = get_configured_trackers() if self._trackers is None else self._trackers
+        tracking: dict[str, str] = {}
+        if trackers:
+            tracking[ENV_TORCHX_TRACKERS] = macros.escape(",".join(trackers))
+        for name, config in trackers.items():
+            if config is not None:
+                tracking[tracker_config_env_var_name(name)] = macros.escape(config)
         for role in app.roles:
             role.env.update(injected)
+            # A role may have trackers of its own.
+            role.env = {**tracking, **role.env}
 
     # ---- workspaces ------------------------------------------------------------------------------------------
 

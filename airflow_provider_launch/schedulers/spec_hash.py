@@ -39,12 +39,16 @@ INJECTED = (
 )
 
 
+def _is_injected(name: str) -> bool:
+    return name in INJECTED or (name.startswith("TORCHX_TRACKER_") and name.endswith("_CONFIG"))
+
+
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
         env = fields.get("env")
         if isinstance(env, dict):
-            fields["env"] = {key: text for key, text in env.items() if key not in INJECTED}
+            fields["env"] = {key: text for key, text in env.items() if not _is_injected(key)}
         return {"__type__": type(value).__name__, **fields}
     if isinstance(value, Enum):
         return value.value

@@ -1,0 +1,54 @@
+"""Small results of a job by key, for scripts that need no tracker: one JSON file for each."""
+
+from __future__ import annotations
+
+import abc
+import json
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["FsspecResultTracker", "ResultTracker"]
+
+
+class ResultTracker(abc.ABC):
+    """Keeps a mapping of plain values for each key."""
+
+    @abc.abstractmethod
+    def __getitem__(self, key: str) -> Mapping[str, Any]:
+        """Return what was stored under the key; empty for an unknown one."""
+
+    @abc.abstractmethod
+    def __setitem__(self, key: str, value: Mapping[str, Any]) -> None:
+        """Store values under a key, in place of earlier ones."""
+
+
+class FsspecResultTracker(ResultTracker):
+    """Keeps each key as a file below a directory of any fsspec file system.
+
+    Args:
+        tracker_base: the directory, as `/path` or `s3://bucket/path`; made if missing.
+    """
+
+    def __init__(self, tracker_base: str) -> None:
+        import fsspec
+
+        self._fs, self._base = fsspec.core.url_to_fs(tracker_base)
+
+    def __getitem__(self, key: str) -> Mapping[str, Any]:
+        path = self._path(key)
+        if not self._fs.exists(path):
+            return {}
+        found: dict[str, Any] = json.loads(self._fs.cat_file(path))
+        return found
+
+    def __setitem__(self, key: str, value: Mapping[str, Any]) -> None:
+        path = self._path(key)
+        self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        self._fs.pipe_file(path, json.dumps(dict(value)).encode())
+
+    def _path(self, key: str) -> str:
+        parts = key.strip("/").split("/")
+        if not all(parts) or {".", ".."} & set(parts):
+            raise ValueError(f"key {key!r} leads out of the tracker; use names and '/' between them")
+        return posixpath.join(self._base, *parts[:-1], f"{parts[-1]}.json")

@@ -1,0 +1,14 @@
+"""Trackers: what a run has made and with which numbers, kept where the job says so."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.tracker.api import (
+    AppRun,
+    Lineage,
+    TrackerArtifact,
+    TrackerBase,
+    TrackerSource,
+    app_run_from_env,
+)
+
+__all__ = ["AppRun", "Lineage", "TrackerArtifact", "TrackerBase", "TrackerSource", "app_run_from_env"]

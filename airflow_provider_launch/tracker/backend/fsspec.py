@@ -1,0 +1,115 @@
+"""A tracker that keeps runs as JSON files below a directory of any fsspec file system."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from airflow_provider_launch.specs.errors import MissingDependencyError
+from airflow_provider_launch.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+
+__all__ = ["FsspecTracker", "create"]
+
+
+class FsspecTracker(TrackerBase):
+    """One file for each value, artifact and source: replicas that write at the same time lose nothing of each other.
+
+    Args:
+        fs: an fsspec file system.
+        root_dir: directory of the runs; made if missing.
+    """
+
+    def __init__(self, fs: Any, root_dir: str) -> None:
+        self._fs = fs
+        self._root = root_dir.rstrip("/") or "/"
+
+    def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
+        """Write the artifact to a file of its name."""
+        self._write(run_id, "artifacts", name, {"name": name, "path": path, "metadata": metadata and dict(metadata)})
+
+    def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
+        """Return the artifacts of the run by name."""
+        return {name: TrackerArtifact(**found) for name, found in self._read(run_id, "artifacts").items()}
+
+    def add_metadata(self, run_id: str, **kwargs: object) -> None:
+        """Write each value to a file of its name."""
+        for key, value in kwargs.items():
+            self._write(run_id, "metadata", key, value)
+
+    def metadata(self, run_id: str) -> Mapping[str, object]:
+        """Return the values of the run."""
+        return self._read(run_id, "metadata")
+
+    def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
+        """Write the source to a file."""
+        key = f"{source_id} {artifact_name or ''}"
+        self._write(run_id, "sources", key, {"source_run_id": source_id, "artifact_name": artifact_name})
+
+    def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
+        """Return what the run has used; with a name only sources of that artifact."""
+        found = [TrackerSource(**source) for source in self._read(run_id, "sources").values()]
+        return [source for source in found if artifact_name in {None, source.artifact_name}]
+
+    def lineage(self, run_id: str) -> Lineage:
+        """Refuse: sources are all that is kept."""
+        raise NotImplementedError("the fsspec tracker knows sources, but no lineage; use `sources`")
+
+    def run_ids(self, **kwargs: str) -> Iterable[str]:
+        """Return the ids of all runs; `parent_run_id` selects those with this source."""
+        parent = kwargs.get("parent_run_id")
+        found = [unquote(posixpath.basename(path.rstrip("/"))) for path in self._list(self._root)]
+        if parent is None:
+            return found
+        return [run_id for run_id in found if any(source.source_run_id == parent for source in self.sources(run_id))]
+
+    def _directory(self, run_id: str, kind: str) -> str:
+        return posixpath.join(self._root, quote(run_id, safe=""), kind)
+
+    def _write(self, run_id: str, kind: str, key: str, value: object) -> None:
+        directory = self._directory(run_id, kind)
+        self._fs.makedirs(directory, exist_ok=True)
+        path = posixpath.join(directory, f"{quote(key, safe='')}.json")
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+        # Whole or not at all, also for who reads meanwhile.
+        self._fs.pipe_file(temporary, json.dumps(value, default=str).encode())
+        self._fs.mv(temporary, path)
+
+    def _read(self, run_id: str, kind: str) -> dict[str, Any]:
+        found = {}
+        for path in self._list(self._directory(run_id, kind)):
+            name = posixpath.basename(path)
+            if name.endswith(".json"):
+                found[unquote(name.removesuffix(".json"))] = json.loads(self._fs.cat_file(path))
+        return found
+
+    def _list(self, directory: str) -> list[str]:
+        try:
+            return sorted(self._fs.ls(directory, detail=False))
+        except FileNotFoundError:
+            return []
+
+
+def create(config: str | None) -> FsspecTracker:
+    """Return the tracker below a URL: `s3://bucket/runs`, `/shared/runs`.
+
+    Raises:
+        ValueError: there is no URL.
+        MissingDependencyError: fsspec, or what it needs for the URL, is not installed.
+    """
+    if not config:
+        raise ValueError("the tracker fsspec needs a URL; set `config` in [tracker:fsspec]")
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the tracker fsspec needs the package fsspec; install the extra 'fsspec' of airflow-provider-launch"
+        ) from error
+    try:
+        fs, root = fsspec.core.url_to_fs(config)
+    except ImportError as error:
+        raise MissingDependencyError(f"the tracker fsspec needs another package for {config!r}: {error}") from error
+    return FsspecTracker(fs, root)

@@ -1,0 +1,77 @@
+"""Artifacts and metadata of a run in the result of its app: `result["artifacts"]`, `result["metadata"]`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.settings import ENV_LAUNCH_RESULT_PATH
+
+__all__ = ["ResultFile"]
+
+log = logging.getLogger(__name__)
+
+_LIMIT_BYTES = 4096
+"""What a scheduler hands back at most."""
+
+
+class ResultFile:
+    """The document at `LAUNCH_RESULT_PATH`; nothing is written in replicas that have none."""
+
+    def add_artifact(self, name: str, path: str, metadata: Mapping[str, object] | None) -> None:
+        """Add `artifacts[name]`: `{"path": ..., "metadata": {...}}`."""
+        self._add("artifacts", {name: {"path": path, **({"metadata": dict(metadata)} if metadata else {})}})
+
+    def add_metadata(self, values: Mapping[str, object]) -> None:
+        """Add the values to `metadata`."""
+        self._add("metadata", values)
+
+    def _add(self, section: str, values: Mapping[str, object]) -> None:
+        path = os.environ.get(ENV_LAUNCH_RESULT_PATH)
+        if not path:
+            return
+        try:
+            _write(Path(path), _extended(_read(Path(path)), section, values))
+        except (OSError, ValueError) as error:
+            # What the backends keep is complete; the result is a copy for the task.
+            log.warning("%s are not added to the result of the app: %s", ", ".join(values), error)
+
+
+def _extended(document: dict[str, Any], section: str, values: Mapping[str, object]) -> str:
+    kept = document.setdefault(section, {})
+    if not isinstance(kept, dict):
+        raise ValueError(f"it has {section!r} of its own")  # noqa: TRY004 - the text is wrong, not its type
+    kept.update(values)
+    text = json.dumps(document, default=str)
+    if len(text.encode()) > _LIMIT_BYTES:
+        raise ValueError(f"it would have more than {_LIMIT_BYTES} bytes")
+    return text
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    document = json.loads(text) if text.strip() else {}
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - the text is wrong, not its type
+    return document
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step, so that a program that ends in between leaves a whole document."""
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,159 @@
+"""Trackers in a job: made from the environment, and what they keep."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+from airflow_provider_launch.runtime.tracking import FsspecResultTracker
+from airflow_provider_launch.tracker import AppRun, TrackerArtifact, TrackerSource, app_run_from_env
+from airflow_provider_launch.tracker.api import tracker_config_env_var_name, trackers_from_environ
+from airflow_provider_launch.tracker.backend.fsspec import FsspecTracker, create
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch):
+    for name in ("TORCHX_JOB_ID", "TORCHX_PARENT_RUN_ID", "TORCHX_TRACKERS", "LAUNCH_RESULT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    AppRun.run_from_env.cache_clear()
+    yield
+    AppRun.run_from_env.cache_clear()
+
+
+@pytest.fixture
+def tracker(tmp_path):
+    return create(str(tmp_path / "runs"))
+
+
+RUN = "docker://conn/train-x1y2"
+
+
+def test_a_run_is_kept_and_read_by_another(tracker, tmp_path):
+    tracker.add_metadata(RUN, lr=0.1, tags=["a"])
+    tracker.add_metadata(RUN, lr=0.2)
+    tracker.add_artifact(RUN, "model", "s3://b/m.pt", {"format": "torch"})
+    tracker.add_artifact(RUN, "a/b c", "/x")
+    tracker.add_source(RUN, "airflow://dag/run/task")
+    tracker.add_source(RUN, "other", "data")
+    other = create(f"file://{tmp_path}/runs")
+
+    assert other.metadata(RUN) == {"lr": 0.2, "tags": ["a"]}
+    assert other.artifacts(RUN) == {
+        "model": TrackerArtifact("model", "s3://b/m.pt", {"format": "torch"}),
+        "a/b c": TrackerArtifact("a/b c", "/x", None),
+    }
+    assert list(other.sources(RUN, "data")) == [TrackerSource("other", "data")]
+    assert len(list(other.sources(RUN))) == 2
+    assert list(other.run_ids()) == [RUN]
+    assert list(other.run_ids(parent_run_id="airflow://dag/run/task")) == [RUN]
+    assert list(other.run_ids(parent_run_id="no")) == []
+
+
+def test_an_unknown_run_is_empty(tracker):
+    assert (tracker.metadata("x"), tracker.artifacts("x"), list(tracker.sources("x")), list(tracker.run_ids())) == (
+        {}, {}, [], [],
+    )  # fmt: skip
+
+
+def test_a_store_in_memory_will_do():
+    tracker = FsspecTracker(fsspec.filesystem("memory"), "/runs-of-a-test/")
+    tracker.add_metadata("r", a=1)
+
+    assert tracker.metadata("r") == {"a": 1}
+
+
+def test_the_run_of_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHX_JOB_ID", RUN)
+    monkeypatch.setenv("TORCHX_PARENT_RUN_ID", "airflow://dag/run/task")
+    monkeypatch.setenv("TORCHX_TRACKERS", "fsspec")
+    monkeypatch.setenv("TORCHX_TRACKER_FSSPEC_CONFIG", str(tmp_path))
+    run = app_run_from_env()
+    run.add_metadata(a=1)
+
+    assert run is app_run_from_env()
+    assert run.job_id() == RUN
+    assert run.sources() == [TrackerSource("airflow://dag/run/task")]
+    assert create(str(tmp_path)).metadata(RUN) == {"a": 1}
+
+
+def test_outside_of_a_launch_a_run_does_nothing():
+    run = app_run_from_env()
+    run.add_metadata(a=1)
+
+    assert (run.id, run.backends, list(run.sources())) == ("<UNDEFINED>", [], [])
+
+
+def test_a_tracker_by_module_and_factory(monkeypatch):
+    module = types.ModuleType("my_trackers")
+    module.make = lambda config: ("made", config)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_trackers", module)
+    monkeypatch.setenv("TORCHX_TRACKERS", "my_trackers:make")
+    monkeypatch.setenv(tracker_config_env_var_name("my_trackers:make"), "c")
+
+    assert tracker_config_env_var_name("my_trackers:make") == "TORCHX_TRACKER_MY_TRACKERS_MAKE_CONFIG"
+    assert trackers_from_environ() == [("made", "c")]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("no_such", "no entry point"),
+        ("json:decoder", "no function"),
+        ("fsspec", "needs a URL"),
+        ("no.mod:x", "no.mod:x"),
+    ],
+)
+def test_a_tracker_that_cannot_be_made_is_left_out_and_told(monkeypatch, caplog, name, word):
+    """The run goes on: its notes are not worth the training."""
+    monkeypatch.setenv("TORCHX_TRACKERS", name)
+
+    assert trackers_from_environ() == []
+    assert word in caplog.text
+
+
+# ---- result ----------------------------------------------------------------------------------------------------------
+
+
+def test_notes_become_part_of_the_result(monkeypatch, tmp_path):
+    path = tmp_path / "result"
+    path.write_text('{"words": 3}')
+    monkeypatch.setenv("LAUNCH_RESULT_PATH", str(path))
+    run = AppRun("r", [])
+    run.add_artifact("model", "/m", {"format": "torch"})
+    run.add_artifact("plain", "/p")
+    run.add_metadata(loss=0.5)
+
+    assert json.loads(path.read_text()) == {
+        "words": 3,
+        "artifacts": {"model": {"path": "/m", "metadata": {"format": "torch"}}, "plain": {"path": "/p"}},
+        "metadata": {"loss": 0.5},
+    }
+
+
+@pytest.mark.parametrize("before", ["[1]", "no json", '{"artifacts": 5}', '{"x": "' + "y" * 4090 + '"}'])
+def test_a_result_that_takes_no_notes_stays(monkeypatch, tmp_path, caplog, before):
+    path = tmp_path / "result"
+    path.write_text(before)
+    monkeypatch.setenv("LAUNCH_RESULT_PATH", str(path))
+    AppRun("r", []).add_artifact("model", "/m")
+
+    assert path.read_text() == before
+    assert "model" in caplog.text
+
+
+# ---- results by key --------------------------------------------------------------------------------------------------
+
+
+def test_results_by_key(tmp_path):
+    tracker = FsspecResultTracker(str(tmp_path))
+    tracker["attempt_1/out"] = {"accuracy": 0.2}
+
+    assert tracker["attempt_1/out"]["accuracy"] == 0.2
+    assert tracker["none"] == {}
+    with pytest.raises(ValueError, match="leads out"):
+        tracker["../x"] = {}
