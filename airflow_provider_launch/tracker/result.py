@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that a program that ends in between leaves a whole document."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    # In place: on Kubernetes the file is a mount, which nothing can be renamed onto.
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        data = text.encode()
+        os.write(fd, data)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)

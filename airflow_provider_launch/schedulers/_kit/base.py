@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
+from airflow_provider_launch.schedulers._kit.overlays import refuse_unplaced
 from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported
 from airflow_provider_launch.schedulers.api import Capability, Scheduler, StructuredOpts
 from airflow_provider_launch.schedulers.ids import make_unique
@@ -63,6 +64,9 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     refusal_cures: ClassVar[Mapping[Capability, str]] = {}
     """What a user can do instead, where the general cure of a missing capability is not the best one."""
 
+    overlay_kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of overlays in `metadata[name]` of a role that are applied to its request; others are refused."""
+
     needs_resource: ClassVar[bool] = False
 
     def __init__(self, session_name: str, connection: ConnectionT | None = None) -> None:
@@ -81,6 +85,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
         if not self._is_app_id(chosen):
             raise InvalidAppError(f"app id {chosen!r} {self.app_id_help}")
         refuse_unsupported(app, self.name, self.capabilities, needs_image=self.needs_image, cures=self.refusal_cures)
+        refuse_unplaced(app, self.name, self.overlay_kinds)
         return AppDryRunInfo(self._build_request(app, opts, chosen), self._format_request)
 
     def _is_app_id(self, app_id: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.overlays import overlays_of, patched, refuse_changes
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
@@ -35,6 +36,7 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 
 __all__ = [
     "NAMELESS",
+    "OVERLAY_KIND",
     "DockerRequest",
     "DockerRole",
     "build_request",
@@ -42,12 +44,15 @@ __all__ = [
     "format_request",
     "mark_body",
     "record_body",
+    "refuse_broken_overlays",
     "request_from",
     "request_in",
 ]
 
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
+OVERLAY_KIND = "Container"
+"""The overlay of the body that creates a container, as the engine's API spells it."""
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
 _MB = 1024 * 1024
@@ -64,6 +69,8 @@ class DockerRole(RoleRequest):
     """GPUs of each replica."""
     body: dict[str, Any]
     """What all containers of the role have in common, as the engine's API spells it."""
+    overlays: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Kind to patch of what is sent."""
 
 
 @dataclass
@@ -122,6 +129,7 @@ def build_request(
                 **common_fields(role, role_slug, environ, opts.copy_env),
                 gpu=max(role.resource.gpu, 0),
                 body=_common_body(role, opts, network),
+                overlays=overlays_of(role, "docker", (OVERLAY_KIND,)),
             )
         )
     alone = network in NAMELESS
@@ -173,6 +181,37 @@ def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, An
 def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int) -> dict[str, Any]:
     """Return the body that creates one attempt of one replica, as it is sent."""
     values = macros.Values(img_root="", app_id=request.app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+    body = _own_body(request, role, k, app_attempt, attempt, values)
+    return patched(body, role.overlays.get(OVERLAY_KIND, {}), values, f"role {role.name!r}: overlay {OVERLAY_KIND}")
+
+
+def refuse_broken_overlays(request: DockerRequest) -> None:
+    """Refuse overlays that do not fit, or that change what the launcher relies on.
+
+    Raises:
+        InvalidAppError: names role and field.
+    """
+    for role in request.roles:
+        if not role.overlays:
+            continue
+        values = macros.Values(img_root="", app_id=request.app_id, replica_id="0", rank0_env=RANK0_ENV)
+        before, after = _own_body(request, role, 0, 0, 0, values), container_body(request, role, 0, 0, 0)
+        what = f"role {role.name!r}: overlay {OVERLAY_KIND}"
+        refuse_changes(before, after, ("Image", "Entrypoint", "Cmd", "StopTimeout", "NetworkingConfig"), what)
+        host = (before["HostConfig"], after.get("HostConfig") or {})
+        refuse_changes(*host, ("NetworkMode", "RestartPolicy", "AutoRemove"), f"{what}.HostConfig")
+        refuse_changes(before["Labels"], after.get("Labels") or {}, before["Labels"], f"{what}.Labels")
+        env = dict(item.split("=", 1) for item in after.get("Env") or [] if "=" in item)
+        refuse_changes(dict(item.split("=", 1) for item in before["Env"]), env, _env_names(before), f"{what}.Env")
+
+
+def _env_names(body: Mapping[str, Any]) -> list[str]:
+    return [item.partition("=")[0] for item in body["Env"]]
+
+
+def _own_body(
+    request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int, values: macros.Values
+) -> dict[str, Any]:
     as_role = Role(role.name, "", num_replicas=role.num_replicas)
     env = {
         **role.copied_env,

@@ -43,11 +43,13 @@ from airflow_provider_launch.schedulers.docker.options import DockerConnection, 
 from airflow_provider_launch.schedulers.docker.reconcile import CANCEL, is_lasting, judge, to_inspect
 from airflow_provider_launch.schedulers.docker.request import (
     ERROR_PATH,
+    OVERLAY_KIND,
     RESULT_PATH,
     DockerRequest,
     build_request,
     format_request,
     record_body,
+    refuse_broken_overlays,
     request_in,
 )
 from airflow_provider_launch.schedulers.docker.status import response_from
@@ -86,6 +88,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     name: ClassVar[str] = "docker"
     opts_type = DockerOpts
     connection_type = DockerConnection
+    overlay_kinds: ClassVar[tuple[str, ...]] = (OVERLAY_KIND,)
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = "cannot name a container; use 2 to 180 letters, digits, '.', '_' and '-'"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
@@ -130,6 +133,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         images = self.dryrun_push_images(app, opts) if opts.image_repo else {}
         request = build_request(app, opts, app_id, os.environ, self.connection.gpus or [])
         request.images_to_push = images
+        refuse_broken_overlays(request)
         return request
 
     def _format_request(self, request: DockerRequest) -> str:

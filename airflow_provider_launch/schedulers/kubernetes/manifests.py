@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.overlays import patched
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, job_name
@@ -92,9 +93,10 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         spec["activeDeadlineSeconds"] = math.ceil(request.time_limit_s) + request.grace_s + BACKSTOP_S
     queue = {Label.QUEUE: request.queue} if request.queue else {}
     spec = merged(spec, request.job)
-    if _has_later_jobs(request):
-        spec.pop(_TTL, None)
-    return {
+    values = macros.Values(img_root="", app_id=request.app_id, replica_id="", rank0_env=RANK0_ENV)
+    what = f"role {role.name!r}: overlay"
+    spec["template"] = patched(spec["template"], role.overlays.get("V1Pod", {}), values, f"{what} V1Pod")
+    body: dict[str, Any] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
@@ -109,6 +111,10 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         },
         "spec": spec,
     }
+    body = patched(body, role.overlays.get("V1Job", {}), values, f"{what} V1Job")
+    if _has_later_jobs(request):
+        body["spec"].pop(_TTL, None)
+    return body
 
 
 def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["checked_overlay", "merged"]
+__all__ = ["OURS", "checked_overlay", "merged"]
 
-_OURS = {
+OURS = {
     "pod": {"restartPolicy", "subdomain", "hostname"},
     "container": {"name", "command", "args", "image", "terminationMessagePath"},
     "job": {
@@ -39,11 +39,11 @@ def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for kind, part in overlay.items():
-        if kind not in _OURS:
-            raise InvalidAppError(f"option overlay: there is no {kind!r}; there are {', '.join(_OURS)}")
+        if kind not in OURS:
+            raise InvalidAppError(f"option overlay: there is no {kind!r}; there are {', '.join(OURS)}")
         if not isinstance(part, Mapping):
             raise InvalidAppError(f"option overlay: {kind!r} must be an object, not {type(part).__name__}")
-        if taken := sorted(_OURS[kind] & set(part)):
+        if taken := sorted(OURS[kind] & set(part)):
             raise InvalidAppError(
                 f"option overlay: {kind}.{taken[0]} is set by the scheduler 'kubernetes' itself; leave it out"
             )

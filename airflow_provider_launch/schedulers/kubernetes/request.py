@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.overlays import overlays_of
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
     RoleRequest,
@@ -27,10 +28,20 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 
-__all__ = ["MESSAGE_PATH", "KubernetesRequest", "KubernetesRole", "build_request", "packed", "unpacked"]
+__all__ = [
+    "MESSAGE_PATH",
+    "OVERLAY_KINDS",
+    "KubernetesRequest",
+    "KubernetesRole",
+    "build_request",
+    "packed",
+    "unpacked",
+]
 
 MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
 """What the replica writes there, Kubernetes keeps in the pod's status: a result, or the text of an error."""
+OVERLAY_KINDS = ("V1Pod", "V1Job")
+"""The overlays of the pods of a role, and of its Jobs, as Kubernetes spells them."""
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _GPU = "nvidia.com/gpu"
@@ -44,6 +55,8 @@ class KubernetesRole(RoleRequest):
     """The container without its program and variables, as Kubernetes spells it."""
     pod: dict[str, Any]
     """The spec of the pod without its container."""
+    overlays: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Kind to patch of what is sent."""
 
 
 @dataclass
@@ -114,6 +127,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
                 **common_fields(role, slug, environ, opts.copy_env),
                 container=merged(_container(role, opts), overlay.get("container", {})),
                 pod=merged(_pod(role, opts), overlay.get("pod", {})),
+                overlays=overlays_of(role, "kubernetes", OVERLAY_KINDS),
             )
         )
     request = KubernetesRequest(

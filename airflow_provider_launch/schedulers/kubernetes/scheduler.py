@@ -37,8 +37,14 @@ from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotat
 from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, apps_in, plan_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, unpacked
+from airflow_provider_launch.schedulers.kubernetes.request import (
+    OVERLAY_KINDS,
+    KubernetesRequest,
+    build_request,
+    unpacked,
+)
 from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -82,6 +88,7 @@ class KubernetesScheduler(
     name: ClassVar[str] = "kubernetes"
     opts_type = KubernetesOpts
     connection_type = KubernetesConnection
+    overlay_kinds: ClassVar[tuple[str, ...]] = OVERLAY_KINDS
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = (
         "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', beginning with a "
@@ -128,6 +135,7 @@ class KubernetesScheduler(
         images = self.dryrun_push_images(app, opts)
         request = build_request(app, opts, app_id, os.environ)
         request.images_to_push = images
+        refuse_broken_overlays(request)
         return request
 
     def _format_request(self, request: KubernetesRequest) -> str:
