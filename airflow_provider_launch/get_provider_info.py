@@ -709,6 +709,17 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "262144",
                     },
+                    "config_file": {
+                        "description": "File with default options of schedulers, "
+                        "which connections and tasks overrule, and "
+                        "the trackers of all replicas. Empty means "
+                        "none: files in home and current directory "
+                        "do not count here.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "/etc/launch/launchconfig",
+                        "default": "",
+                    },
                     "trigger_logs_last": {
                         "description": "Whether the log that a triggerer "
                         "wrote can still be read when its "

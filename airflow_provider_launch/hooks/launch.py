@@ -140,7 +140,7 @@ class LaunchHook(BaseHook):
     @cached_property
     def _config_files(self) -> list[str]:
         """The file that `[launch] config_file` names; connections are what counts in Airflow, so there is no other."""
-        path = conf.get("launch", "config_file", fallback=None)
+        path = conf.get("launch", "config_file", fallback="")
         if not path:
             return []
         found = Path(path).expanduser()

@@ -196,7 +196,7 @@ def test_a_scheduler_that_cannot_be_imported_is_left_out(monkeypatch, caplog):
 def test_the_builtin_schedulers_have_templates_that_load_back(monkeypatch):
     monkeypatch.undo()
     text = io.StringIO()
-    config.dump(text, ["local", "docker", "kubernetes"])
+    config.dump(text)
     from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
 
     for name, factory in get_builtin_scheduler_factories().items():
