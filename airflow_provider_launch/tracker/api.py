@@ -12,6 +12,7 @@ run.add_artifact("model", "s3://bucket/model.pt", {"format": "torch"})
 from __future__ import annotations
 
 import abc
+import importlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -117,9 +118,9 @@ def trackers_from_environ() -> list[TrackerBase]:
 
 
 def _fsspec(config: str | None) -> TrackerBase:
-    from airflow_provider_launch.tracker.backend.fsspec import create
-
-    return create(config)
+    # By name: it imports this module.
+    made: TrackerBase = importlib.import_module("airflow_provider_launch.tracker.backend.fsspec").create(config)
+    return made
 
 
 _BUILTIN: Mapping[str, Callable[..., Any]] = {"fsspec": _fsspec}
