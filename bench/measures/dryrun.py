@@ -1,4 +1,4 @@
-"""A dry run of an app with a thousand replicas."""
+"""A dry run of an app with a thousand replicas, also of one that a component makes."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ with Runner("bench") as runner:
         texts.append(time.perf_counter() - start)
 row("dry run of 1000 replicas", statistics.median(times), limit=0.05, note=f"worst {max(times):.3f} s")
 row("its text", statistics.median(texts))
+
+arguments = {"script": "train.py", "j": "1000x8", "env": {"SEED": "1"}, "script_args": ["--lr", "0.1"]}
+with Runner("bench") as runner:
+    runner.dryrun_component("dist.ddp", arguments, "local")
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        runner.dryrun_component("dist.ddp", arguments, "local")
+        times.append(time.perf_counter() - start)
+row(
+    "dry run of component dist.ddp with 1000 nodes",
+    statistics.median(times),
+    limit=0.06,
+    note=f"worst {max(times):.3f} s",
+)
