@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from typing import Annotated
 
 from airflow_provider_launch import specs
 from airflow_provider_launch.components._torchrun import log_level
 from airflow_provider_launch.settings import IMAGE
 
-__all__ = ["binary", "copy", "echo", "hydra", "python", "sh", "touch"]
+__all__ = ["binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"]
 
 
 def echo(msg: str = "hello world", image: str = IMAGE, num_replicas: int = 1) -> specs.AppDef:
@@ -209,6 +210,39 @@ def copy(src: str, dst: str, image: str = IMAGE, mounts: list[str] | None = None
                 args=["-m", "airflow_provider_launch.apps.copy", "--src", src, "--dst", dst],
                 resource=specs.Resource(cpu=1, gpu=0, memMB=1024),
                 mounts=[*specs.parse_mounts(mounts)] if mounts else [],
+            )
+        ],
+    )
+
+
+def booth(
+    x1: float,
+    x2: float,
+    trial_idx: int = 0,
+    tracker_base: str = f"{tempfile.gettempdir()}/launch-util-booth",
+    image: str = IMAGE,
+) -> specs.AppDef:
+    """Evaluate Booth's function at a point, and keep the result with the tracker: a trial run of a search.
+
+    Args:
+        x1: first coordinate
+        x2: second coordinate
+        trial_idx: number of the trial, under which the result is kept
+        tracker_base: directory or fsspec location of the results
+        image: image of the replica; it needs this package with the extra `fsspec`
+    """
+    return specs.AppDef(
+        name="booth",
+        roles=[
+            specs.Role(
+                name="booth",
+                image=image,
+                entrypoint="python",
+                args=[
+                    *("-m", "airflow_provider_launch.apps.booth", f"--x1={x1}", f"--x2={x2}"),
+                    *(f"--trial_idx={trial_idx}", "--tracker_base", tracker_base),
+                ],
+                resource=specs.Resource(cpu=1, gpu=0, memMB=1024),
             )
         ],
     )

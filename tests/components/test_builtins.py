@@ -86,6 +86,20 @@ def _no_log_level(monkeypatch):
                 resource=R1,
             ),
         ),
+        (
+            utils.booth(1.0, -2.5, trial_idx=3, tracker_base="/t"),
+            "booth",
+            Role(
+                "booth",
+                IMAGE,
+                entrypoint="python",
+                args=[
+                    *("-m", "airflow_provider_launch.apps.booth", "--x1=1.0", "--x2=-2.5", "--trial_idx=3"),
+                    *("--tracker_base", "/t"),
+                ],
+                resource=R1,
+            ),
+        ),
     ],
 )
 def test_utils_make_small_apps(app, name, role):

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_launch.apps import copy
 from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.runtime.tracking import FsspecResultTracker
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import ComponentNotFoundException
@@ -54,6 +55,17 @@ def test_touch_and_copy_work_on_files(runner, tmp_path):
     lines(runner, runner.run_component("utils.copy", arguments, "local"), "copy")
 
     assert (tmp_path / "deep/down/copy").read_bytes() == b"x" * 100_000
+
+
+def test_booth_keeps_the_value_of_each_trial(runner, tmp_path):
+    base = tmp_path / "results"
+    expected = {"0": (1.0, 3.0, 0.0), "1": (-1.0, 0.5, 91.25)}
+    for trial, (x1, x2, _) in expected.items():
+        arguments = ["--x1", str(x1), f"--x2={x2}", "--trial_idx", trial, "--tracker_base", str(base)]
+        lines(runner, runner.run_component("utils.booth", arguments, "local"), "booth")
+
+    found = {trial: FsspecResultTracker(str(base))[trial]["booth_eval"] for trial in expected}
+    assert found == {trial: value for trial, (_, _, value) in expected.items()}
 
 
 def test_copy_knows_stores(tmp_path):

@@ -29,6 +29,7 @@ BUILTIN = [
     "dist.ddp",
     "dist.spmd",
     "utils.binary",
+    "utils.booth",
     "utils.copy",
     "utils.echo",
     "utils.hydra",
@@ -222,7 +223,12 @@ def test_the_source_of_a_builtin_is_a_file_of_its_own(name, tmp_path):
     path.write_text(get_builtin_source(name))
     fn = name.rpartition(".")[2]
     arguments = {"ddp": {"script": "a.py"}, "spmd": {"script": "a.py"}, "binary": {"entrypoint": "x"}}
-    arguments |= {"touch": {"file": "x"}, "copy": {"src": "a", "dst": "b"}, "python": {"m": "a.b"}}
+    arguments |= {
+        "touch": {"file": "x"},
+        "copy": {"src": "a", "dst": "b"},
+        "python": {"m": "a.b"},
+        "booth": {"x1": 1.0, "x2": 3.0},
+    }
 
     component = get_component(f"{path}:{fn}")
 
