@@ -42,6 +42,9 @@ CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.ku
   { echo "$(DAG) needs a Kubernetes cluster: LAUNCH_TEST_KUBECONFIG names yours; root can start one: make cluster ARGS=start"; exit 1; }; \
   export $$(echo "$$made" | head -n 1);)
 
+# A server that runs the jobs in Docker, for the time of the demo.
+BATCH = $(if $(findstring aws_batch,$(DAG)),$(PY) -m tests.engines.aws_batch)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
 
@@ -77,8 +80,8 @@ $(TORCH): $(READY)
 
 torch: $(TORCH)  ## install torch for the example launch_torch_ddp and its test: 5 GB (the demo does it by itself)
 
-demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_torch_ddp
-	@$(ENGINE) $(CLUSTER) $(AIRFLOW_ENV) $(PY) -m airflow dags test $(DAG)
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_aws_batch_demo, launch_torch_ddp
+	@$(ENGINE) $(CLUSTER) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)

@@ -31,6 +31,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_launch.hooks.local",
                     "airflow_provider_launch.hooks.docker",
                     "airflow_provider_launch.hooks.kubernetes",
+                    "airflow_provider_launch.hooks.aws_batch",
                 ],
             }
         ],
@@ -621,6 +622,281 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Whether the output of builds of workspaces "
                         "is left out of the log. Empty means false.",
                         "schema": {"type": ["boolean", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+            },
+            {
+                "connection-type": "launch_aws_batch",
+                "hook-class-name": "airflow_provider_launch.hooks.aws_batch.AwsBatchLaunchHook",
+                "hook-name": "Launch (AWS Batch)",
+                "conn-fields": {
+                    "aws_conn_id": {
+                        "label": "AWS conn ID",
+                        "description": "An Airflow connection of type aws, "
+                        "whose credentials, role, proxies and "
+                        "endpoints are used; needs the amazon\n"
+                        "provider. Empty means the fields "
+                        "below, and without them what boto3 "
+                        "finds on the host.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "region_name": {
+                        "label": "Region name",
+                        "description": "Region, such as eu-west-1. Empty "
+                        "means that of the credentials' "
+                        "profile or of the environment.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "profile_name": {
+                        "label": "Profile name",
+                        "description": "Profile of the AWS configuration of the host. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "aws_access_key_id": {
+                        "label": "AWS access key ID",
+                        "description": "Access key; aws_secret_access_key belongs to it. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "aws_secret_access_key": {
+                        "label": "AWS secret access key",
+                        "description": "Secret of the access key. Empty means unset.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "aws_session_token": {
+                        "label": "AWS session token",
+                        "description": "Session token of temporary keys. Empty means unset.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "role_arn": {
+                        "label": "Role ARN",
+                        "description": "Role to assume with the credentials "
+                        "above; its keys are renewed by "
+                        "themselves. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "external_id": {
+                        "label": "External ID",
+                        "description": "External id that the role's trust policy demands. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "endpoint_url": {
+                        "label": "Endpoint URL",
+                        "description": "Address of all services, for a VPC "
+                        "endpoint or a test server. Empty "
+                        "means AWS's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "logs_endpoint_url": {
+                        "label": "Logs endpoint URL",
+                        "description": "Address of CloudWatch Logs, "
+                        "where it differs from "
+                        "endpoint_url. Empty means "
+                        "unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "verify": {
+                        "label": "Verify",
+                        "description": "File of the certificate authority of the "
+                        "endpoints. Empty means those that boto3 "
+                        "knows.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "requests_per_s": {
+                        "label": "Requests per (seconds)",
+                        "description": "Most requests a second to AWS "
+                        "Batch by one process, for all its "
+                        "apps: the rate is the account's. "
+                        "Empty means 20.0.",
+                        "schema": {"maximum": 1000, "minimum": 1, "type": ["number", "null"]},
+                    },
+                    "log_requests_per_s": {
+                        "label": "Log requests per (seconds)",
+                        "description": "Most requests a second to CloudWatch Logs by one process. Empty means 10.0.",
+                        "schema": {"maximum": 1000, "minimum": 1, "type": ["number", "null"]},
+                    },
+                    "claim_wait_s": {
+                        "label": "Claim wait (seconds)",
+                        "description": "Seconds for which a repeated launch "
+                        "waits for the job of the first one "
+                        "to be listed before it replaces a "
+                        "launch\n"
+                        "that was cut off, and once more "
+                        "after. Longer than Batch takes to "
+                        "list a new job; only such a launch "
+                        "waits. Empty means 60.0.",
+                        "schema": {"maximum": 600, "minimum": 0.1, "type": ["number", "null"]},
+                    },
+                    "timeout_s": {
+                        "label": "Timeout (seconds)",
+                        "description": "Seconds after which a request without an answer is given up. Empty means 20.0.",
+                        "schema": {"maximum": 600, "minimum": 1, "type": ["number", "null"]},
+                    },
+                    "max_time_limit_s": {
+                        "label": "Max time limit (seconds)",
+                        "description": "The longest time_limit_s that a "
+                        "launch may ask for, and the "
+                        "limit of one that asks for none. "
+                        "Empty means that\n"
+                        "launches need no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "queue": {
+                        "label": "Queue",
+                        "description": "Job queue, by name or ARN. Required, here "
+                        "or in the connection. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "layout": {
+                        "label": "Layout",
+                        "description": "What several replicas become: children of "
+                        "an array job, which start as capacity "
+                        "allows, or nodes of a multi-node\n"
+                        "job, which start together and reach each "
+                        "other. auto takes nodes for several roles, "
+                        "ports, macros.rank0_env and\n"
+                        "APPLICATION retries, and an array "
+                        "otherwise. Empty means auto.",
+                        "schema": {"enum": ["auto", "array", "multi-node", None], "type": ["string", "null"]},
+                    },
+                    "platform": {
+                        "label": "Platform",
+                        "description": "What the queue's compute environments are. Empty means EC2.",
+                        "schema": {"enum": ["EC2", "FARGATE", None], "type": ["string", "null"]},
+                    },
+                    "job_role_arn": {
+                        "label": "Job role ARN",
+                        "description": "Role that the program in the container has. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "execution_role_arn": {
+                        "label": "Execution role ARN",
+                        "description": "Role by which the host pulls "
+                        "the image, reads secrets and "
+                        "writes logs; Fargate demands "
+                        "it. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "assign_public_ip": {
+                        "label": "Assign public IP",
+                        "description": "Whether a Fargate container gets "
+                        "a public address, which it needs "
+                        "for pulls without a NAT gateway. "
+                        "Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "share_identifier": {
+                        "label": "Share identifier",
+                        "description": "Share that the job counts for, "
+                        "on a queue with a fair-share "
+                        "policy. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "priority": {
+                        "label": "Priority",
+                        "description": "Priority within its share, on a queue "
+                        "with a fair-share policy. Empty means "
+                        "unset.",
+                        "schema": {"maximum": 9999, "minimum": 0, "type": ["integer", "null"]},
+                    },
+                    "tags": {
+                        "label": "Tags",
+                        "description": "Tags of the job and its definition. Empty means unset.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "propagate_tags": {
+                        "label": "Propagate tags",
+                        "description": "Whether the tags go to the tasks "
+                        "of ECS too, by which AWS allocates "
+                        "costs. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
+                    },
+                    "copy_env": {
+                        "label": "Copy environment",
+                        "description": "Patterns (HF_*) of variables that "
+                        "replicas inherit from the launcher. "
+                        "AIRFLOW* is never copied. Empty means "
+                        "unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "secrets": {
+                        "label": "Secrets",
+                        "description": "Variable to ARN of a secret or parameter, "
+                        "which the host reads; the value is in no "
+                        "request. Empty means unset.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "shell": {
+                        "label": "Shell",
+                        "description": "Whether programs are started by a small sh "
+                        "script, which gives each replica its "
+                        "number, hands back the result\n"
+                        "and marks the end of the log. False is for "
+                        "images without sh. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
+                    },
+                    "init": {
+                        "label": "Init",
+                        "description": "Whether an init is process 1, so that "
+                        "signals reach the program and no dead "
+                        "children stay. Empty means true.",
+                        "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
+                    },
+                    "working_dir": {
+                        "label": "Working dir",
+                        "description": "Directory in which programs start; needs shell. Empty means the image's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "user": {
+                        "label": "User",
+                        "description": "User, or user:group, that runs the program. Empty means the image's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "privileged": {
+                        "label": "Privileged",
+                        "description": "Whether replicas get all rights on the host. Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "shm_size_mb": {
+                        "label": "Shared memory size (MB)",
+                        "description": "Size of /dev/shm in MB. Empty means the host's default, which is 64.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
+                    "log_group": {
+                        "label": "Log group",
+                        "description": "Log group in CloudWatch, which must exist. Empty means /aws/batch/job.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "linger_s": {
+                        "label": "Linger (seconds)",
+                        "description": "Seconds for which replica 0 of the first "
+                        "role of a multi-node job stays after its "
+                        "success: Batch ends the other\n"
+                        "nodes when that one ends. Empty means "
+                        "10.",
+                        "schema": {"maximum": 3600, "minimum": 0, "type": ["integer", "null"]},
+                    },
+                    "overlay": {
+                        "label": "Overlay",
+                        "description": "Fields of containerProperties that no "
+                        "option has, merged into those of every "
+                        "role. Empty means unset.",
+                        "schema": {"additionalProperties": True, "type": ["object", "null"]},
+                    },
+                    "time_limit_s": {
+                        "label": "Time limit (seconds)",
+                        "description": "Seconds after which the app is ended "
+                        "as FAILED, counted from its "
+                        "submission, by who follows it; "
+                        "Batch's own limit\n"
+                        "per attempt, of at least 60 s, ends "
+                        "what nobody follows. Empty means no "
+                        "limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                 },
                 "ui-field-behaviour": {

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.aws_batch import engine as aws_batch
+from tests.engines.aws_batch.fixtures import batch_params, batch_proxy, batch_queue, batch_server
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.engine import Use
 from tests.engines.docker.fixtures import docker_engine, docker_proxy
@@ -34,6 +36,10 @@ from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
 
 __all__ = [  # fixtures for all
+    "batch_params",
+    "batch_proxy",
+    "batch_queue",
+    "batch_server",
     "docker_engine",
     "docker_proxy",
     "kubernetes_api_server",
@@ -115,6 +121,19 @@ def _begin_registry(_: pytest.Config) -> None:
         raise EngineError(reason)
 
 
+def _begin_aws_batch(_: pytest.Config) -> None:
+    # Each process starts a server when a test wants one; here is only seen whether it could.
+    if required("aws_batch") and os.environ.get(f"{_MISSING}docker"):
+        _begin_docker_for_batch()
+    if reason := aws_batch.why_missing(os.environ.get(f"{_MISSING}docker")):
+        raise EngineError(reason)
+
+
+def _begin_docker_for_batch() -> None:
+    os.environ["DOCKER_HOST"] = _docker.begin(start=True)
+    os.environ.pop(f"{_MISSING}docker", None)
+
+
 _docker = Use()
 _kubernetes = kubernetes.Use()
 _BEGIN = {
@@ -123,6 +142,7 @@ _BEGIN = {
     "kubernetes": _begin_kubernetes,
     "kube-apiserver": _begin_kube_apiserver,
     "registry": _begin_registry,
+    "aws_batch": _begin_aws_batch,  # after docker, in which its jobs run
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 
@@ -140,6 +160,7 @@ ENGINES = {
     "torch": _missing_torch,
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
     "registry": partial(os.environ.get, f"{_MISSING}registry"),  # of images, for workspaces
+    "aws_batch": partial(os.environ.get, f"{_MISSING}aws_batch"),
 }
 
 

@@ -90,21 +90,26 @@ def _form(*options: type[Any]) -> dict[str, dict[str, Any]]:
                 "description": _help(schema),
                 "schema": _nullable(schema),
             }
-            if name.endswith(("password", "secret")):
+            if name.endswith(("password", "secret", "secret_access_key", "session_token")):
                 form[name]["schema"]["format"] = "password"
     return form
 
 
 _UNITS = {"_s": " (seconds)", "_mb": " (MB)"}
 _WORDS = {
+    "arn": "ARN",
+    "aws": "AWS",
     "ca": "CA",
     "cpu": "CPU",
     "cwd": "current directory",
     "env": "environment",
+    "id": "ID",
+    "ip": "IP",
     "gpus": "GPUs",
     "shm": "shared memory",
     "tls": "TLS",
     "ttl": "time to live",
+    "url": "URL",
 }
 
 

@@ -88,6 +88,14 @@ _ROWS = (
         "kubernetes",
         ("kubernetes", "urllib3"),
     ),
+    BackendInfo(
+        "aws_batch",
+        "AwsBatch",
+        "AWS Batch",
+        ("aws_conn_id", "profile_name", "aws_access_key_id", "role_arn", "region_name", "endpoint_url"),
+        "aws",
+        ("boto3", "botocore"),
+    ),
 )
 
 BACKENDS: Mapping[str, BackendInfo] = {row.name: row for row in _ROWS}

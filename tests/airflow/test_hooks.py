@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact
 
+from airflow_provider_launch.hooks.aws_batch import AwsBatchLaunchHook
 from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
@@ -90,7 +91,7 @@ def test_what_is_wrong_in_a_connection_is_named(define, fields, message) -> None
         define(**fields).options  # noqa: B018 - the reading is the act
 
 
-@pytest.mark.parametrize("page", ["quickstart", "docker", "kubernetes", "plugins"])
+@pytest.mark.parametrize("page", ["quickstart", "docker", "kubernetes", "aws_batch", "plugins"])
 def test_the_connections_in_the_docs_are_accepted(define, checkout, page) -> None:
     """Whoever copies a command must not learn from the first task that an extra is unknown."""
     text = (checkout / "docs" / f"{page}.md").read_text(encoding="utf-8")
@@ -157,6 +158,7 @@ def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
     hook_class = {
         "launch": LaunchHook,
         "launch_local": LocalLaunchHook,
+        "launch_aws_batch": AwsBatchLaunchHook,
         "launch_docker": DockerLaunchHook,
         "launch_kubernetes": KubernetesLaunchHook,
     }[conn_type]

@@ -100,7 +100,7 @@ def test_the_form_hides_what_is_typed_as_password() -> None:
         if field["schema"].get("format") == "password"
     }
 
-    assert hidden == {"registry_password", "kubeconfig_secret"}
+    assert hidden == {"registry_password", "kubeconfig_secret", "aws_secret_access_key", "aws_session_token"}
 
 
 @pytest.mark.parametrize("conn_type", TYPES)
@@ -151,7 +151,7 @@ def test_a_switch_never_shows_off_for_what_is_on() -> None:
 
     assert TYPES["launch_docker"]["conn-fields"]["init"]["schema"]["enum"] == ["true", "false", None]
     assert TYPES["launch_kubernetes"]["conn-fields"]["in_cluster"]["schema"]["enum"] == ["true", "false", None]
-    assert switches == {"prepend_cwd", "privileged", "quiet"}
+    assert switches == {"prepend_cwd", "privileged", "quiet", "assign_public_ip"}
 
 
 @pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)

@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = [
+    "launch_aws_batch_demo",
     "launch_decorator",
     "launch_docker_demo",
     "launch_kubernetes_demo",
@@ -172,7 +173,7 @@ def test_installed_wheel_registers_provider_bundle_and_examples(installed, tmp_p
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_docker", "launch_kubernetes", "launch_local"]
+    assert found["connections"] == ["launch", "launch_aws_batch", "launch_docker", "launch_kubernetes", "launch_local"]
     assert str(ROOT) not in found["module"]
     assert found["folder"].startswith(found["module"])
 
@@ -183,7 +184,7 @@ def test_checkout_registers_provider_bundle_and_examples(tmp_path):
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_docker", "launch_kubernetes", "launch_local"]
+    assert found["connections"] == ["launch", "launch_aws_batch", "launch_docker", "launch_kubernetes", "launch_local"]
     assert found["folder"] == str(ROOT / "airflow_provider_launch" / "example_dags")
 
 

@@ -1,0 +1,80 @@
+"""Connections of type `launch_aws_batch`: jobs of AWS Batch in one account and Region."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch.hooks.extras import LaunchOptions
+from airflow_provider_launch.schedulers.aws_batch.access import Clients, clients_of
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
+from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
+
+__all__ = ["AwsBatchLaunchHook", "clients_of_aws_connection"]
+
+
+class AwsBatchLaunchHook(BuiltinLaunchHook):
+    """Jobs of AWS Batch; the extras are the fields of `AwsBatchConnection` and `AwsBatchOpts`.
+
+    Args:
+        launch_conn_id: the connection.
+    """
+
+    backend: ClassVar[str] = "aws_batch"
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        options = super()._options(extras)
+        if not options.params["aws_conn_id"]:
+            return options
+        return dataclasses.replace(options, params={**options.params, "make_clients": clients_of_aws_connection})
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Check the extras, and ask AWS for each action that can be asked for; nothing is created."""
+        try:
+            scheduler = cast("AwsBatchScheduler", self.scheduler)
+            missing = scheduler.missing_permissions(self.options.cfg.get("queue"))
+        except Exception as error:  # noqa: BLE001 - Airflow shows whatever is wrong as text
+            return False, str(error)
+        finally:
+            self.close()
+        if missing:
+            return False, f"the credentials lack {', '.join(missing)}; docs/aws_batch.md has the policy"
+        return True, (
+            f"extras are valid; AWS Batch in {scheduler.aws.region} answered, and allows all that can be asked for "
+            f"without a trace: RegisterJobDefinition and PassRole show at the first launch"
+        )
+
+
+def clients_of_aws_connection(connection: AwsBatchConnection) -> Clients:
+    """Return clients with credentials, role, proxies and endpoints of Airflow's connection of type `aws`."""
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
+        from botocore.config import Config
+    except ImportError as error:
+        raise MissingDependencyError(
+            "aws_conn_id needs Airflow's amazon provider; install apache-airflow-providers-amazon, or leave "
+            "aws_conn_id out and give region_name and credentials"
+        ) from error
+    hook: Any = AwsGenericHook(
+        aws_conn_id=connection.aws_conn_id, client_type="batch", region_name=connection.region_name
+    )
+    try:
+        session = hook.get_session()
+        theirs = hook.conn_config
+        verify = connection.verify or (theirs.verify if isinstance(theirs.verify, str) else None)
+        return clients_of(
+            session.client,
+            dataclasses.replace(connection, verify=verify),
+            # The user's configuration has proxies, so ours is merged into it.
+            hook.config if hook.config is not None else Config(),
+            theirs.get_service_endpoint_url,
+        )
+    except (ValueError, TypeError) as error:
+        raise InvalidAppError(
+            f"aws_conn_id={connection.aws_conn_id!r} cannot be used: {error}; correct that connection"
+        ) from error

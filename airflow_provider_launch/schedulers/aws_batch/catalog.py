@@ -1,0 +1,273 @@
+"""What is known of apps, and the requests that make it known."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.claims import Claims, is_deleted
+from airflow_provider_launch.schedulers.aws_batch.client import Aws
+from airflow_provider_launch.schedulers.aws_batch.jobs import Replica, has_ended, replica_id, replicas_of
+from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, attempt_of, definition_name
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, request_in
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+
+__all__ = ["Catalog", "Known"]
+
+Job = dict[str, Any]
+
+_FEW = 2
+_SHORTEST_PREFIX = 4
+
+
+@dataclass
+class Known:
+    """One app."""
+
+    app_id: str
+    request: AwsBatchRequest
+    cancelled: bool = False
+    """Whether the record says so."""
+    revisions: list[int] = field(default_factory=list)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    """Attempt of the app to its job, as it was seen last."""
+    parts: dict[str, Job] = field(default_factory=dict)
+    """Id to child or node, as it was seen last."""
+    seen_at: dict[int, float] = field(default_factory=dict)
+    """Attempt to when its job and parts were asked for."""
+    summary: Any = None
+    """How many children are in each state, when the children were asked for."""
+    unlisted_since: float | None = None
+    """When it was first seen that there is a record and no job."""
+    final: DescribeAppResponse | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The current attempt of the app."""
+        return max(self.jobs, default=0)
+
+    def replicas(self, attempt: int) -> Sequence[Replica]:
+        """Return the replicas of an attempt."""
+        return replicas_of(self.request, self.jobs[attempt], self.parts)
+
+
+class Catalog:
+    """Apps by id; what is not known is looked up by record, then by the names of jobs."""
+
+    def __init__(self, aws: Aws, claims: Claims) -> None:
+        self._aws = aws
+        self._claims = claims
+        self.mutex = threading.RLock()
+        self._apps: dict[str, Known] = {}
+
+    def get(self, app_id: str) -> Known | None:
+        """Return what is known without a request."""
+        return self._apps.get(app_id)
+
+    def forget(self, app_id: str) -> None:
+        """Know nothing of the app."""
+        self._apps.pop(app_id, None)
+
+    def remember(self, request: AwsBatchRequest, job_id: str | None) -> None:
+        """Know the job of a new app."""
+        known = Known(request.app_id, request)
+        if job_id is not None:
+            known.jobs[0] = {"jobId": job_id, "status": "SUBMITTED", "jobName": request.app_id, "createdAt": 0}
+        self._apps[request.app_id] = known
+
+    def refresh(self, app_ids: Iterable[str]) -> dict[str, Known]:
+        """Return the apps that exist, with their current jobs, children and nodes."""
+        ids = [app_id for app_id in dict.fromkeys(app_ids) if APP_ID.fullmatch(app_id)]
+        self._poll([self._apps[app_id] for app_id in ids if app_id in self._apps])
+        unknown = [app_id for app_id in ids if app_id not in self._apps or not self._apps[app_id].jobs]
+        if unknown:
+            self._look_up(unknown)
+        return {app_id: self._apps[app_id] for app_id in ids if app_id in self._apps}
+
+    # ---- jobs that are known -----------------------------------------------------------------------------------------
+
+    def _poll(self, apps: Sequence[Known]) -> None:
+        asked = time.monotonic()
+        submitted = [known for known in apps if known.jobs]
+        wanted: dict[str, Known] = {}
+        for known in submitted:
+            wanted[known.jobs[known.attempt]["jobId"]] = known
+            if known.request.layout == "multi-node":
+                wanted |= dict.fromkeys(self._live_parts(known), known)
+        if not wanted:
+            return
+        found = self._aws.describe(wanted)
+        parts: dict[str, dict[str, Job]] = {}
+        for job_id, job in found.items():
+            parts.setdefault(wanted[job_id].app_id, {})[job_id] = job
+        again = [known for known in submitted if self._take(known, parts.get(known.app_id, {}), asked)]
+        self._read_parts(again, asked)
+
+    def _take(self, known: Known, found: dict[str, Job], asked: float) -> bool:
+        """Take over what Batch says of an app; return whether its children or nodes must be asked for, too."""
+        job = found.pop(known.jobs[known.attempt]["jobId"], None)
+        if job is not None and is_deleted(job):
+            self.forget(known.app_id)
+            return False
+        known.seen_at[known.attempt] = asked
+        known.parts |= found
+        if job is None:
+            return False  # Batch has forgotten it, and what is known stays
+        known.jobs[known.attempt] = job
+        if known.request.layout == "array":
+            return self._news(known, job)
+        # The nodes were asked for before the end.
+        return known.request.layout == "multi-node" and has_ended(job) and bool(self._live_parts(known))
+
+    def _read_parts(self, apps: Sequence[Known], asked: float) -> None:
+        wanted = {job_id: known for known in apps for job_id in self._live_parts(known)}
+        for job_id, part in (self._aws.describe(wanted) if wanted else {}).items():
+            wanted[job_id].parts[job_id] = part
+        for known in apps:
+            known.seen_at[known.attempt] = asked
+
+    @staticmethod
+    def _news(known: Known, job: Job) -> bool:
+        """Return whether children have changed their states, which is all that their parent says."""
+        summary = job.get("arrayProperties", {}).get("statusSummary")
+        if summary == known.summary and not has_ended(job):
+            return False
+        known.summary = summary
+        return True
+
+    @staticmethod
+    def _live_parts(known: Known) -> builtins.list[str]:
+        if known.request.layout == "single" or not known.jobs:
+            return []
+        job_id = known.jobs[known.attempt]["jobId"]
+        ids = (replica_id(known.request, job_id, number) for number in range(len(known.request.places)))
+        return [one for one in ids if one not in known.parts or not has_ended(known.parts[one])]
+
+    # ---- apps that are not known -------------------------------------------------------------------------------------
+
+    def _look_up(self, app_ids: Sequence[str]) -> None:
+        records = self.records(app_ids)
+        by_queue: dict[str, builtins.list[Known]] = {}
+        for app_id in app_ids:
+            known = self._from_records(app_id, records.get(app_id, []))
+            if known is None:
+                self.forget(app_id)
+            else:
+                old = self._apps.get(app_id)
+                known.unlisted_since = old.unlisted_since if old else None
+                self._apps[app_id] = known
+                by_queue.setdefault(known.request.queue, []).append(known)
+        for queue, apps in by_queue.items():
+            self._find_jobs(queue, apps)
+
+    def records(self, app_ids: Sequence[str]) -> dict[str, builtins.list[Job]]:
+        """Return the active definitions of apps, the first revision first."""
+        found: dict[str, builtins.list[Job]] = {}
+        missing = list(app_ids)
+        if len(missing) > _FEW:
+            names = {definition_name(app_id): app_id for app_id in missing}
+            for one in self._aws.first_revisions(names):
+                found[names[one["jobDefinitionName"]]] = [one]
+            missing = [app_id for app_id in missing if app_id not in found]
+        for app_id in missing:
+            if active := self._aws.active(definition_name(app_id)):
+                found[app_id] = active
+        return found
+
+    @staticmethod
+    def _from_records(app_id: str, records: Sequence[Job]) -> Known | None:
+        for record in records:
+            request = request_in(record)
+            if request is not None and request.app_id == app_id:
+                cancelled = any(str(Tag.CANCELLED) in one.get("tags", {}) for one in records)
+                return Known(app_id, request, cancelled, [int(one["revision"]) for one in records])
+        return None
+
+    def _find_jobs(self, queue: str, apps: Sequence[Known]) -> None:
+        """Find the jobs of apps by their names: of few one by one, of many by what their names begin with."""
+        rows: dict[str, builtins.list[Job]] = {known.app_id: [] for known in apps}
+        left = dict.fromkeys(rows)
+        prefix = _common_prefix(list(rows))
+        if len(apps) > _FEW and len(prefix) >= _SHORTEST_PREFIX:
+            for row in self._aws.jobs_named(queue, f"{prefix}*"):
+                app_id = row["jobName"].partition("_")[0]
+                if app_id in rows:
+                    rows[app_id].append(row)
+                    left.pop(app_id, None)
+                if not left:
+                    break
+        for app_id in left:
+            resubmits = self._apps[app_id].request.resubmits
+            for row in self._aws.jobs_named(queue, f"{app_id}*" if resubmits else app_id):
+                if attempt_of(app_id, row["jobName"]) is not None:
+                    rows[app_id].append(row)
+        self._add_jobs(rows)
+
+    def _add_jobs(self, rows: dict[str, builtins.list[Job]]) -> None:
+        asked = time.monotonic()
+        found = self._aws.describe(row["jobId"] for group in rows.values() for row in group)
+        new = []
+        for app_id, group in rows.items():
+            known = self._apps[app_id]
+            jobs = [found[row["jobId"]] for row in group if row["jobId"] in found]
+            if self._was_deleted(known, jobs):
+                self.forget(app_id)
+                continue
+            attempts: dict[int, builtins.list[Job]] = {}
+            for job in jobs:
+                attempt = attempt_of(app_id, job["jobName"])
+                if attempt is not None:
+                    attempts.setdefault(attempt, []).append(job)
+            for attempt, same in attempts.items():
+                if (winner := self._claims.elected(same)) is not None:
+                    known.jobs[attempt] = winner
+            if known.jobs:
+                known.unlisted_since = None
+                known.seen_at[known.attempt] = asked
+                new.append(known)
+            elif known.unlisted_since is None:
+                known.unlisted_since = asked
+        self._read_parts([known for known in new if known.request.layout != "single"], asked)
+        for known in new:
+            known.summary = known.jobs[known.attempt].get("arrayProperties", {}).get("statusSummary")
+
+    @staticmethod
+    def _was_deleted(known: Known, jobs: Sequence[Job]) -> bool:
+        """Return whether a deletion was cut off before it had removed the record."""
+        ends = [int(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
+        return bool(ends) and max(ends) >= max(known.revisions, default=0)
+
+    def every(self) -> builtins.list[str]:
+        """Return the ids of all apps that have a record, and know them with their jobs."""
+        records: dict[str, builtins.list[Job]] = {}
+        for one in self._aws.all_active():
+            app_id = one.get("tags", {}).get(str(Tag.APP_ID))
+            if app_id and one["jobDefinitionName"] == definition_name(app_id):
+                records.setdefault(app_id, []).append(one)
+        by_queue: dict[str, dict[str, builtins.list[Job]]] = {}
+        for app_id, group in records.items():
+            old = self._apps.get(app_id)
+            if old is not None and old.jobs:
+                continue
+            known = self._from_records(app_id, sorted(group, key=lambda one: int(one["revision"])))
+            if known is not None:
+                known.unlisted_since = old.unlisted_since if old else None
+                self._apps[app_id] = known
+                by_queue.setdefault(known.request.queue, {})[app_id] = []
+        for queue, rows in by_queue.items():
+            for row in self._aws.jobs_of_definitions(queue, f"{definition_name('')}*"):
+                app_id = row["jobName"].partition("_")[0]
+                if app_id in rows:
+                    rows[app_id].append(row)
+            self._add_jobs(rows)
+        return sorted(app_id for app_id in records if app_id in self._apps)
+
+
+def _common_prefix(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    same = next((at for at, letter in enumerate(first) if letter != last[at : at + 1]), len(first))
+    return first[:same]

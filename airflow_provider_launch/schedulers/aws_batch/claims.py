@@ -1,0 +1,154 @@
+"""Who may submit an app: the first revision of its job definition, and a fence for a launch that was cut off.
+
+SubmitJob has no idempotency token, and ListJobs may show a new job late. But revisions of a definition are given once,
+and an inactive revision cannot be submitted. So who gets revision 1 submits; all others look for its job, and replace
+its claim only when there is still no job long after: they make the lower revisions inactive, look once more, and submit
+with their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from airflow_provider_launch.schedulers._kit.claim import Candidate, elect, refuse_other_spec
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, LostAnswerError, RefusedError
+from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
+from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+
+__all__ = ["Claims", "is_deleted"]
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+_FORGOTTEN_S = 24 * 3600.0
+_SECOND = "launch: a second job of this name; the first one stays"
+
+Job = dict[str, Any]
+
+
+def is_deleted(job: Mapping[str, Any]) -> bool:
+    """Return whether the job is of an app that was deleted."""
+    return str(Tag.DELETED) in job.get("tags", {})
+
+
+class Claims:
+    """Submits attempts of apps, each once."""
+
+    def __init__(self, aws: Aws, wait_s: float) -> None:
+        self._aws = aws
+        self._wait_s = wait_s
+
+    def claim(self, request: AwsBatchRequest, attempt: int = 0) -> str | None:
+        """Submit an attempt of the app, or adopt its job, and return the id of the job; None: it was cancelled before.
+
+        Raises:
+            AppConflictError: the id belongs to another app.
+            SchedulerRejectedError: refused, or the app has ended so long ago that Batch has forgotten it.
+            SchedulerUnavailableError: not reached.
+        """
+        revision = self.register(request, attempt)
+        if revision == 1:
+            found = self.submit(request, attempt, revision)
+            if found is not None:
+                return found
+            revision = self.register(request, attempt)
+        return self._adopt_or_replace(request, attempt, revision)
+
+    def register(self, request: AwsBatchRequest, attempt: int = 0, *, cancelled: bool = False) -> int:
+        """Register a revision of the definition."""
+        return self._aws.register(request.definition(attempt, int(self._aws.now()), cancelled=cancelled))
+
+    def submit(self, request: AwsBatchRequest, attempt: int, revision: int) -> str | None:
+        """Return the id of the job; None: another revision has replaced this one, or the answer was lost."""
+        name = definition_name(request.app_id, attempt)
+        try:
+            return self._aws.submit(request.submission(attempt, revision))
+        except LostAnswerError as error:
+            log.warning("app %s: %s; looking for its job", request.app_id, error)
+            return None
+        except RefusedError:
+            if revision not in {int(one["revision"]) for one in self._aws.active(name)}:
+                return None
+            self._aws.deregister(name, revision)
+            raise
+        except SchedulerRejectedError:
+            with suppress(LaunchError):  # the refusal is what counts
+                self._aws.deregister(name, revision)
+            raise
+
+    def _adopt_or_replace(self, request: AwsBatchRequest, attempt: int, own: int) -> str | None:
+        name = definition_name(request.app_id, attempt)
+        while True:
+            rivals = [one for one in self._aws.active(name) if int(one["revision"]) < own]
+            for rival in rivals:
+                self._check(request, rival, own, name)
+            if any(str(Tag.CANCELLED) in rival["tags"] for rival in rivals):
+                self._aws.deregister(name, own)
+                return None
+            if rivals and (found := self._wait_for(request, attempt, own)):
+                # The claim of the other is the record; ours would be a second one.
+                self._aws.deregister(name, own)
+                return found
+            for revision in range(1, own) if rivals else ():
+                self._aws.deregister(name, revision)
+            if found := self._wait_for(request, attempt, own):
+                return found
+            if found := self.submit(request, attempt, own):
+                return found
+            own = self.register(request, attempt)
+
+    def _check(self, request: AwsBatchRequest, rival: Mapping[str, Any], own: int, name: str) -> None:
+        tags = rival["tags"]
+        try:
+            refuse_other_spec("aws_batch", request.app_id, request.spec_hash, tags.get(str(Tag.SPEC_HASH)))
+        except AppConflictError:
+            self._aws.deregister(name, own)
+            raise
+        age_s = self._aws.now() - float(tags.get(str(Tag.SUBMITTED), 0))
+        if age_s > _FORGOTTEN_S and not self.find(request, 0):
+            self._aws.deregister(name, own)
+            raise SchedulerRejectedError(
+                f"app {request.app_id!r} was launched {age_s / 3600:.0f} hours ago, has ended, and AWS Batch has "
+                f"forgotten how; delete it to launch it again, or choose another id"
+            )
+
+    def _wait_for(self, request: AwsBatchRequest, attempt: int, own: int) -> str | None:
+        """Return the id of the job of another claim, within the time after which one is listed."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            if found := self.find(request, attempt):
+                name = definition_name(request.app_id, attempt)
+                try:
+                    refuse_other_spec(
+                        "aws_batch", request.app_id, request.spec_hash, found["tags"].get(str(Tag.SPEC_HASH))
+                    )
+                except AppConflictError:
+                    self._aws.deregister(name, own)
+                    raise
+                return str(found["jobId"])
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(min(_PAUSE_S, self._wait_s / 5))
+
+    def find(self, request: AwsBatchRequest, attempt: int) -> Job | None:
+        """Return the job of an attempt as far as it is listed; of two the first one stays, and the other is ended."""
+        name = job_name(request.app_id, attempt)
+        found = [row for row in self._aws.jobs_named(request.queue, name) if row["jobName"] == name]
+        return self.elected(self._aws.describe(row["jobId"] for row in found).values())
+
+    def elected(self, jobs: Iterable[Job]) -> Job | None:
+        """Return the one job of several that all are of one attempt, and end the others."""
+        alive = {job["jobId"]: job for job in jobs if not is_deleted(job)}
+        winner = elect(Candidate(job["createdAt"], job_id) for job_id, job in alive.items())
+        if winner is None:
+            return None
+        for job_id, job in alive.items():
+            if job_id != winner.id and job["status"] not in {"SUCCEEDED", "FAILED"}:
+                log.warning("app %s: job %s is a second one, it is ended", job["jobName"], job_id)
+                self._aws.terminate(job_id, _SECOND)
+        return alive[winner.id]

@@ -1,0 +1,273 @@
+"""The calls to AWS Batch and CloudWatch Logs, and the one place that knows botocore's errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+
+__all__ = ["Aws", "BadTokenError", "DeniedError", "LostAnswerError", "NotFoundError", "RefusedError"]
+
+_IDS = 100
+_THROTTLED_S = 60.0
+_BUSY = {
+    "TooManyRequestsException",
+    "ThrottlingException",
+    "Throttling",
+    "ThrottledException",
+    "RequestLimitExceeded",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+    "RequestTimeout",
+    "RequestTimeoutException",
+}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+_DENIED = {"AccessDenied", "AccessDeniedException", "UnrecognizedClientException", "UnauthorizedOperation"}
+
+
+class NotFoundError(SchedulerRejectedError):
+    """There is no such stream, group or definition."""
+
+
+class BadTokenError(SchedulerRejectedError):
+    """The token of a page has expired."""
+
+
+class DeniedError(SchedulerRejectedError):
+    """The credentials do not allow the action."""
+
+
+class RefusedError(SchedulerRejectedError):
+    """Batch refuses the request for certain: nothing of it was done."""
+
+
+class LostAnswerError(SchedulerUnavailableError):
+    """The request may have been done or not."""
+
+
+class Aws:
+    """One account and Region."""
+
+    def __init__(self, connection: AwsBatchConnection, make: MakeClients) -> None:
+        self._connection = connection
+        self._make = make
+        self._lock = threading.Lock()
+        self._clients: Clients | None = None
+        self._batch_bucket = bucket("batch", connection.requests_per_s, connection)
+        self._logs_bucket = bucket("logs", connection.log_requests_per_s, connection)
+        self.ahead_s = 0.0
+        """How much AWS's clock is ahead of ours."""
+
+    @property
+    def clients(self) -> Clients:
+        """The clients; made at the first call."""
+        with self._lock:
+            if self._clients is None:
+                self._clients = self._make(self._connection)
+            return self._clients
+
+    @property
+    def region(self) -> str | None:
+        """The Region."""
+        return self.clients.batch.meta.region_name  # type: ignore[no-any-return] # boto3 has no types
+
+    def now(self) -> float:
+        """Return the time by AWS's clock."""
+        return time.time() + self.ahead_s
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            clients, self._clients = self._clients, None
+        for client in (clients.batch, clients.submit, clients.logs) if clients else ():
+            client.close()
+
+    # ---- definitions -------------------------------------------------------------------------------------------------
+
+    def register(self, arguments: Mapping[str, Any]) -> int:
+        """Register a job definition and return its revision; 1 is given once for each name.
+
+        A revision whose answer was lost is a gap that nobody fills, so the call may be repeated.
+        """
+        # Real Batch answers 404 and 409 to registrations at the same time.
+        found = self._repeated(lambda: self._batch("register_job_definition", **arguments), {404, 409})
+        return int(found["revision"])
+
+    def deregister(self, name: str, revision: int) -> None:
+        """Make a revision inactive: nothing can be submitted with it any more."""
+        try:
+            self._batch("deregister_job_definition", jobDefinition=f"{name}:{revision}")
+        except NotFoundError:
+            return
+
+    def active(self, name: str) -> list[dict[str, Any]]:
+        """Return the active revisions of a name, the first one first."""
+        found = self._pages("describe_job_definitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE")
+        return sorted(found, key=lambda one: int(one["revision"]))
+
+    def first_revisions(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the first revisions of these names, as far as they are active, by 100 a request."""
+        wanted = [f"{name}:1" for name in names]
+        found = []
+        for at in range(0, len(wanted), _IDS):
+            answer = self._batch("describe_job_definitions", jobDefinitions=wanted[at : at + _IDS])
+            found += [one for one in answer["jobDefinitions"] if one.get("status") == "ACTIVE"]
+        return found
+
+    def all_active(self) -> Iterator[dict[str, Any]]:
+        """Yield all active definitions of the account and Region."""
+        return self._pages("describe_job_definitions", "jobDefinitions", status="ACTIVE")
+
+    # ---- jobs --------------------------------------------------------------------------------------------------------
+
+    def submit(self, arguments: Mapping[str, Any]) -> str:
+        """Submit a job and return its id.
+
+        Raises:
+            RefusedError: nothing was submitted.
+            LostAnswerError: it may have been submitted.
+            SchedulerUnavailableError: not reached.
+        """
+        client = self.clients.submit
+        # After a registration Batch may not know the definition for some seconds.
+        answer = self._repeated(lambda: self._call(client, self._batch_bucket, "submit_job", arguments), {404, 429})
+        return str(answer["jobId"])
+
+    def submit_nothing(self, queue: str, definition: str) -> None:
+        """Submit with a definition that does not exist, once; raises as `submit` does."""
+        arguments = {"jobName": "launch-permission-check", "jobQueue": queue, "jobDefinition": definition}
+        self._call(self.clients.submit, self._batch_bucket, "submit_job", arguments)
+
+    def describe(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return job id to job, by 100 a request; Batch knows those that are missing no more."""
+        wanted = list(dict.fromkeys(ids))
+        found: dict[str, dict[str, Any]] = {}
+        for at in range(0, len(wanted), _IDS):
+            for job in self._batch("describe_jobs", jobs=wanted[at : at + _IDS])["jobs"]:
+                found[job["jobId"]] = job
+        return found
+
+    def jobs_named(self, queue: str, name: str) -> Iterator[dict[str, Any]]:
+        """Yield summaries of jobs of this name (`x*`: that begin so), the newest first; capitals count nothing."""
+        filters = [{"name": "JOB_NAME", "values": [name]}]
+        return self._pages("list_jobs", "jobSummaryList", jobQueue=queue, filters=filters)
+
+    def jobs_of_definitions(self, queue: str, name: str) -> Iterator[dict[str, Any]]:
+        """Yield summaries of jobs of definitions of this name (`x*`: that begin so), the newest first."""
+        filters = [{"name": "JOB_DEFINITION", "values": [name]}]
+        return self._pages("list_jobs", "jobSummaryList", jobQueue=queue, filters=filters)
+
+    def terminate(self, job_id: str, reason: str) -> None:
+        """End a job, whether it waits or runs; nothing happens to one that has ended."""
+        self._batch("terminate_job", jobId=job_id, reason=reason)
+
+    def tag(self, arn: str, tags: Mapping[str, str]) -> None:
+        """Add tags to a job."""
+        self._batch("tag_resource", resourceArn=arn, tags=dict(tags))
+
+    def queue(self, name: str) -> dict[str, Any] | None:
+        """Return the queue; None: there is none of this name."""
+        queues: list[dict[str, Any]] = self._batch("describe_job_queues", jobQueues=[name])["jobQueues"]
+        return queues[0] if queues else None
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def log_events(self, group: str, stream: str, **where: Any) -> dict[str, Any]:
+        """Return a page of a stream from `nextToken` or `startTime` on.
+
+        Raises:
+            NotFoundError: nothing was written yet.
+            BadTokenError: the token has expired.
+        """
+        arguments = {"logGroupName": group, "logStreamName": stream, "startFromHead": True, **where}
+        return self._call(self.clients.logs, self._logs_bucket, "get_log_events", arguments)
+
+    # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _batch(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        return self._call(self.clients.batch, self._batch_bucket, operation, arguments)
+
+    def _pages(self, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        token: str | None = None
+        while True:
+            answer = self._batch(operation, **arguments, **({"nextToken": token} if token else {}))
+            yield from answer[key]
+            token = answer.get("nextToken")
+            if not token:
+                return
+
+    def _repeated(self, call: Callable[[], dict[str, Any]], statuses: set[int]) -> dict[str, Any]:
+        """Repeat a call that was refused for certain, and may be accepted some seconds later."""
+        began = time.monotonic()
+        pause_s = 0.2
+        while True:
+            try:
+                return call()
+            except LaunchError as error:
+                status = getattr(error, "status", 0)
+                limit_s = _THROTTLED_S if status == 429 else 10.0  # noqa: PLR2004 - Too Many Requests
+                if status not in statuses or time.monotonic() - began > limit_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(5.0, 2 * pause_s)
+
+    def _call(self, client: Any, tokens: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        tokens.take()
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(**arguments)
+        except ClientError as error:
+            raise _translated(operation, error) from error
+        except (BotoCoreError, OSError) as error:
+            raise _unreached(operation, error) from error
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        if date := headers.get("date"):
+            self.ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+        return answer
+
+
+def _translated(operation: str, error: Any) -> LaunchError:
+    details = error.response.get("Error", {})
+    code, text = str(details.get("Code", "")), details.get("Message") or str(error)
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    found: Any
+    if code in _EXPIRED:
+        found = SchedulerUnavailableError(f"cannot {operation}: the credentials have expired ({text}); renew them")
+    elif code in _DENIED:
+        action = "".join(part.capitalize() for part in operation.split("_"))
+        found = DeniedError(f"AWS does not allow {action} ({text}); grant it, docs/aws_batch.md has the policy")
+    elif code in _BUSY or status == 429:  # noqa: PLR2004 - Too Many Requests
+        found, status = SchedulerUnavailableError(f"cannot {operation}: AWS throttles ({code}); try again later"), 429
+    elif status >= 500:  # noqa: PLR2004 - server errors
+        found = LostAnswerError(f"cannot {operation}: AWS answered {status} {code} ({text}); try again later")
+    elif code == "ResourceNotFoundException":
+        found = NotFoundError(f"cannot {operation}: {text}")
+    elif code == "InvalidParameterException" and "nextToken" in text:
+        found = BadTokenError(f"cannot {operation}: {text}")
+    else:
+        if "does not exist" in text and operation == "submit_job" and "efinition" in text:
+            status = 404
+        found = RefusedError(f"AWS Batch refuses {operation}: {text}; correct the app or its options")
+    found.status = status  # for `_repeated`
+    return found  # type: ignore[no-any-return] # one of ours
+
+
+def _unreached(operation: str, error: Exception) -> LaunchError:
+    from botocore import exceptions as known
+
+    if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError, known.NoRegionError)):
+        return SchedulerRejectedError(
+            f"cannot {operation}: {error}; set aws_conn_id, or region_name and credentials, in the connection"
+        )
+    if isinstance(error, known.ParamValidationError):
+        return RefusedError(f"AWS Batch cannot take {operation}: {error}; correct the app or its options")
+    if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError)):
+        return SchedulerUnavailableError(f"cannot {operation}: AWS was not reached: {error}; try again later")
+    return LostAnswerError(f"cannot {operation}: AWS did not answer: {error}; try again later")

@@ -1,0 +1,200 @@
+"""The container of a role, as job definitions have it: pure."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from airflow_provider_launch.schedulers.aws_batch.naming import mark
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.wrapper import REPLICA, Script, has_replica
+from airflow_provider_launch.schedulers.devices import get_device_mounts
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+
+__all__ = ["container_properties"]
+
+_FIRST_PORT, _PORTS = 20000, 10000
+_OURS = {"command", "image", "environment", "resourceRequirements"}
+"""What an overlay may not replace: the launcher itself relies on it."""
+
+
+class _App(Protocol):
+    """What is asked of a request."""
+
+    @property
+    def app_id(self) -> str: ...
+    @property
+    def app_def(self) -> AppDef: ...
+    @property
+    def opts(self) -> AwsBatchOpts: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def copied_env(self) -> Mapping[str, str]: ...
+
+
+def container_properties(request: _App, role: Role, first: int, attempt: int) -> dict[str, Any]:
+    """Return `containerProperties` of a role.
+
+    Args:
+        request: the app.
+        role: one of its roles.
+        first: number of its first node, in a multi-node job.
+        attempt: of the app.
+    """
+    opts, layout = request.opts, request.layout
+    is_alone = role.num_replicas == 1
+    values = macros.Values(
+        img_root="", app_id=request.app_id, replica_id="0" if is_alone else REPLICA, rank0_env=RANK0_ENV
+    )
+    env = _env(request, role, values, attempt)
+    args = [values.substitute(arg) for arg in role.args]
+    if opts.shell:
+        index = {"single": "0", "array": "AWS_BATCH_JOB_ARRAY_INDEX"}.get(layout, f"AWS_BATCH_JOB_NODE_INDEX-{first}")
+        is_first = role is request.app_def.roles[0]
+        script = Script(
+            mark=mark(request.app_id),
+            index=index,
+            # Batch drops variables without a value.
+            exports={name: text for name, text in env.items() if has_replica(text) or not text},
+            working_dir=opts.working_dir,
+            has_result=is_first,
+            counts_attempts=layout != "multi-node",
+            is_node=layout == "multi-node",
+            linger_s=opts.linger_s if layout == "multi-node" and is_first else 0,
+        )
+        command = script.command(role.entrypoint, args)
+    else:
+        command = [role.entrypoint, *args]
+        if any(has_replica(text) for text in (*args, *env.values())):
+            raise UnsupportedError(
+                f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', and option shell is "
+                f"False; read AWS_BATCH_JOB_ARRAY_INDEX or AWS_BATCH_JOB_NODE_INDEX instead, or leave shell out"
+            )
+    body: dict[str, Any] = {
+        "image": role.image,
+        "command": command,
+        "environment": [{"name": name, "value": text} for name, text in env.items() if text and not has_replica(text)],
+        "resourceRequirements": _resources(role),
+        **_options(role, opts),
+    }
+    return _merged(body, opts.overlay or {}) if opts.overlay else body
+
+
+def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict[str, str]:
+    env = {
+        **request.copied_env,
+        "LAUNCH_APP_ID": request.app_id,
+        "LAUNCH_ROLE": role.name,
+        "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
+        "PYTHONUNBUFFERED": "1",
+        **_ports(request),
+    }
+    if request.layout == "single":
+        env |= {"LAUNCH_REPLICA_ID": "0", RANK0_ENV: "localhost"}
+    if request.layout == "multi-node":
+        env["LAUNCH_ATTEMPT"] = str(attempt)
+    for name, text in role.env.items():
+        if name.startswith("AWS_BATCH"):
+            raise InvalidAppError(f"role {role.name!r}: AWS Batch takes no variable {name!r}; rename it")
+        env[name] = values.substitute(text)
+    return env
+
+
+def _ports(request: _App) -> dict[str, str]:
+    """Return variable to port. Nodes have addresses of their own; a single job may share its host's ports."""
+    roles = request.app_def.roles
+    taken = {port for role in roles for port in role.port_map.values()}
+    begin = int(hashlib.sha256(request.app_id.encode()).hexdigest()[:8], 16)
+    free = (port for n in range(_PORTS) if (port := _FIRST_PORT + (begin + n) % _PORTS) not in taken)
+    return {
+        port_variable(role.name, name): str(port or next(free))
+        for role in roles
+        for name, port in role.port_map.items()
+    }
+
+
+def _resources(role: Role) -> list[dict[str, str]]:
+    resource = role.resource
+    found = {"VCPU": max(resource.cpu, 0) or 1, "MEMORY": max(resource.memMB, 0) or 2048, "GPU": max(resource.gpu, 0)}
+    return [{"type": kind, "value": str(value)} for kind, value in found.items() if value]
+
+
+def _options(role: Role, opts: AwsBatchOpts) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    network = {"assignPublicIp": "ENABLED" if opts.assign_public_ip else "DISABLED"}
+    logs = {"logDriver": "awslogs", "options": {"awslogs-group": opts.log_group}}
+    instance_type = role.resource.capabilities.get(K8S_ITYPE)
+    fields = {
+        "linuxParameters": _linux(role, opts),
+        **_mounts(role),
+        "jobRoleArn": opts.job_role_arn,
+        "executionRoleArn": opts.execution_role_arn,
+        "user": opts.user,
+        "privileged": opts.privileged,
+        "secrets": [{"name": name, "valueFrom": arn} for name, arn in (opts.secrets or {}).items()],
+        "logConfiguration": logs if opts.log_group else None,
+        "networkConfiguration": network if opts.platform == "FARGATE" else None,
+        "instanceType": str(instance_type) if instance_type else None,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _linux(role: Role, opts: AwsBatchOpts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if opts.init:
+        found["initProcessEnabled"] = True
+    if opts.shm_size_mb:
+        found["sharedMemorySize"] = opts.shm_size_mb
+    devices = [mount for mount in role.mounts if isinstance(mount, DeviceMount)]
+    if devices := [*devices, *get_device_mounts(role.resource.devices)]:
+        found["devices"] = [_device(device) for device in devices]
+    return found
+
+
+def _mounts(role: Role) -> dict[str, Any]:
+    mounts = [mount for mount in role.mounts if isinstance(mount, (BindMount, VolumeMount))]
+    return {
+        "volumes": [_volume(n, mount) for n, mount in enumerate(mounts)],
+        "mountPoints": [
+            {"sourceVolume": f"volume-{n}", "containerPath": mount.dst_path, "readOnly": mount.read_only}
+            for n, mount in enumerate(mounts)
+        ],
+    }
+
+
+def _device(device: DeviceMount) -> dict[str, Any]:
+    names = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
+    return {
+        "hostPath": device.src_path,
+        "containerPath": device.dst_path,
+        "permissions": [names[letter] for letter in device.permissions],
+    }
+
+
+def _volume(number: int, mount: BindMount | VolumeMount) -> dict[str, Any]:
+    if isinstance(mount, BindMount):
+        return {"name": f"volume-{number}", "host": {"sourcePath": mount.src_path}}
+    file_system, _, folder = mount.src.partition(":")
+    efs: dict[str, Any] = {"fileSystemId": file_system, "transitEncryption": "ENABLED"}
+    if folder:
+        efs["rootDirectory"] = folder
+    return {"name": f"volume-{number}", "efsVolumeConfiguration": efs}
+
+
+def _merged(body: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    if taken := sorted(_OURS & set(overlay)):
+        raise InvalidAppError(
+            f"option overlay: {', '.join(taken)} belongs to the launcher; set it in the role, and leave it out here"
+        )
+    found = copy.deepcopy(dict(body))
+    for key, value in overlay.items():
+        old = found.get(key)
+        found[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else copy.deepcopy(value)
+    return found

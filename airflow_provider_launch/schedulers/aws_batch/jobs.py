@@ -1,0 +1,134 @@
+"""What Batch says of the replicas of an app, in one form for single jobs, children of arrays and nodes: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
+from airflow_provider_launch.schedulers.retry import Phase
+
+__all__ = ["AttemptLog", "Replica", "has_ended", "replica_id", "replicas_of"]
+
+# https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
+_PHASES = {
+    "SUBMITTED": Phase.WAITING,
+    "PENDING": Phase.WAITING,
+    "RUNNABLE": Phase.WAITING,  # waits for capacity; also between two attempts
+    "STARTING": Phase.WAITING,  # the image is pulled
+    "RUNNING": Phase.RUNNING,
+    "SUCCEEDED": Phase.SUCCEEDED,
+    "FAILED": Phase.FAILED,
+}
+_DEFAULT_GROUP = "/aws/batch/job"
+
+
+@dataclass(frozen=True)
+class AttemptLog:
+    """Where the lines of one attempt are."""
+
+    group: str
+    stream: str
+    ended_at: float | None
+    """By AWS's clock; None: more lines may come."""
+
+
+@dataclass
+class Replica:
+    """The newest that is known of one replica in one attempt of the app."""
+
+    phase: Phase = Phase.WAITING
+    status: str = ""
+    exit_code: int | None = None
+    reason: str | None = None
+    status_reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    logs: list[AttemptLog] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it changes any more."""
+        return self.phase in {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED}
+
+
+def has_ended(job: Mapping[str, Any]) -> bool:
+    """Return whether the state of a job is final."""
+    return job["status"] in {"SUCCEEDED", "FAILED"}
+
+
+def replica_id(request: AwsBatchRequest, job_id: str, number: int) -> str:
+    """Return the id of the job that runs a replica, by its number among all replicas of the app."""
+    joint = {"single": "", "array": ":", "multi-node": "#"}[request.layout]
+    return f"{job_id}{joint}{number}" if joint else job_id
+
+
+def replicas_of(
+    request: AwsBatchRequest, job: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
+) -> list[Replica]:
+    """Return the replicas of an attempt in the order of `request.places`.
+
+    Args:
+        request: the app.
+        job: the job of the attempt.
+        parts: id to child or node, as far as they are known.
+    """
+    if request.layout == "single":
+        return [_replica(job)]
+    found = []
+    for number in range(len(request.places)):
+        part = parts.get(replica_id(request, job["jobId"], number))
+        found.append(_replica(part) if part else Replica())
+    main = found[0]
+    if request.layout == "multi-node" and has_ended(job):
+        for replica in found[1:]:
+            # Batch stops the other nodes when the main node has ended.
+            late = replica.ended is None or main.ended is None or replica.ended >= main.ended
+            if replica.phase is Phase.FAILED and main.is_over and main.phase is not Phase.STOPPED and late:
+                replica.phase = Phase.STOPPED
+    if has_ended(job):
+        for replica in found:
+            if not replica.is_over:
+                replica.phase = Phase.STOPPED  # never started, or its end is not shown yet
+    return found
+
+
+def _replica(job: Mapping[str, Any]) -> Replica:
+    container = job.get("container", {})
+    attempts = job.get("attempts", [])
+    phase = _PHASES.get(job["status"], Phase.WAITING)
+    if phase is Phase.FAILED and (job.get("isTerminated") or job.get("isCancelled")):
+        phase = Phase.STOPPED
+    over = has_ended(job)
+    last = attempts[-1] if attempts and over else {}
+    return Replica(
+        phase=phase,
+        status=job["status"],
+        exit_code=container.get("exitCode", last.get("container", {}).get("exitCode")) if over else None,
+        reason=container.get("reason", last.get("container", {}).get("reason")) if over else None,
+        status_reason=job.get("statusReason"),
+        started=_seconds(last.get("startedAt") or job.get("startedAt")),
+        ended=_seconds(job.get("stoppedAt")) if over else None,
+        restarts=max(0, len(attempts) - (1 if over else 0)),
+        logs=_logs(job, container, attempts, over=over),
+    )
+
+
+def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *, over: bool) -> list[AttemptLog]:
+    options = container.get("logConfiguration", {}).get("options", {})
+    group = options.get("awslogs-group", _DEFAULT_GROUP)
+    found = [
+        AttemptLog(group, stream, _seconds(attempt.get("stoppedAt")))
+        for attempt in attempts
+        if (stream := attempt.get("container", {}).get("logStreamName"))
+    ]
+    current = container.get("logStreamName")
+    if current and current not in {one.stream for one in found}:
+        found.append(AttemptLog(group, current, _seconds(job.get("stoppedAt")) if over else None))
+    return found
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None

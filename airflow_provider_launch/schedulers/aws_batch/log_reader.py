@@ -1,0 +1,157 @@
+"""The lines of one attempt in CloudWatch, from a cursor on."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, BadTokenError, NotFoundError
+from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
+
+__all__ = ["LogReader", "Marks"]
+
+_QUIET_S = 5.0
+_AFTER_END_S = 15.0
+_LONGEST_WAIT_S = 30.0
+_PAUSE_S = 0.25
+_MARKS = 3
+"""The exit on both streams, and the end."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The lines of the script that starts a program: `<mark>-exit:3`, `-result:...`, `-error:...`, `-end`."""
+
+    mark: str
+
+    def split(self, text: str) -> tuple[str, str, str] | None:
+        """Return what stands before the mark, its kind and its value; None: there is none in the line."""
+        at = text.rfind(f"{self.mark}-")
+        if at < 0:
+            return None
+        found = re.fullmatch(r"(exit|result|error|end)(-large)?(?::(.*))?", text[at + len(self.mark) + 1 :], re.DOTALL)
+        # Only the first mark can follow a rest without an end; a line that holds the text elsewhere is the program's.
+        if found is None or (at and found[1] != "exit"):
+            return None
+        return text[:at], found[1] + (found[2] or ""), found[3] or ""
+
+
+class LogReader:
+    """Reads attempts; all that is known of one is in the cursor.
+
+    Cursor of an attempt: `s` stream, `t` token, `f` start time of the token's request, `m` time of the last event,
+    `n` events delivered at that time, `x` marks of the end seen, `d` all lines were read.
+    """
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def read(
+        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+    ) -> tuple[list[LogLine], dict[str, Any]]:
+        """Return new lines and the state after them; `d` in it says that no more can come.
+
+        Of an attempt that has ended the rest is waited for, since lines come to CloudWatch some seconds late.
+        """
+        if state.get("s") != log.stream:
+            state = {"s": log.stream}
+        began = time.monotonic()
+        repeated_at: float | None = None
+        while True:
+            token = state.get("t")
+            lines, state = self._page(attempt, log, marks, state)
+            if state.get("x") == _MARKS:
+                return lines, {**state, "d": True}
+            if lines or log.ended_at is None:
+                return lines, state
+            if state.get("t") != token:
+                continue  # an empty page with another token is not the end
+            now = time.monotonic()
+            repeated_at = now if repeated_at is None else repeated_at
+            is_late = self._aws.now() - log.ended_at > _AFTER_END_S
+            if (is_late and now - repeated_at > _QUIET_S) or now - began > _LONGEST_WAIT_S:
+                return [], {**state, "d": True}
+            time.sleep(_PAUSE_S)
+
+    def _page(
+        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+    ) -> tuple[list[LogLine], dict[str, Any]]:
+        """Return the lines of one page; after the loss of a token, of the first page that has something new."""
+        found = dict(state)
+        token, start, skip = found.get("t"), found.get("f"), 0
+        while True:
+            # A token belongs to the start time of its request.
+            where = {**({"nextToken": token} if token else {}), **({"startTime": start} if start else {})}
+            try:
+                page = self._aws.log_events(log.group, log.stream, **where)
+            except NotFoundError:
+                return [], found  # the first line makes the stream
+            except BadTokenError:
+                token, start, skip = None, found.get("m"), found.get("n", 0)
+                found.pop("t", None)
+                found["f"] = start
+                continue
+            events = page["events"]
+            if skip:
+                same = [event for event in events if event["timestamp"] == found.get("m")]
+                passed = min(skip, len(same))
+                skip -= passed
+                events = events[passed:]
+                if skip and page["events"]:
+                    # A token within what was delivered already is not kept.
+                    token = page["nextForwardToken"]
+                    continue
+            found["t"] = page["nextForwardToken"]
+            return self._lines(attempt, events, marks, found), found
+
+    def _lines(self, attempt: int, events: Any, marks: Marks | None, state: dict[str, Any]) -> list[LogLine]:
+        lines = []
+        for event in events:
+            at, text = event["timestamp"], event["message"]
+            if at == state.get("m"):
+                state["n"] += 1
+            else:
+                state["m"], state["n"] = at, 1
+            told = marks.split(text) if marks and marks.mark in text else None
+            if told is None:
+                lines.append(LogLine(text + "\n", Stream.COMBINED, at / 1000, attempt))
+                continue
+            rest, kind, _ = told
+            if rest:
+                # The program ended without a line feed, and the mark followed at once.
+                lines.append(LogLine(rest, Stream.COMBINED, at / 1000, attempt))
+            if kind in {"exit", "end"}:
+                state["x"] = state.get("x", 0) + 1
+        return lines
+
+    def documents(
+        self, log: AttemptLog, marks: Marks, limit_s: float = _LONGEST_WAIT_S
+    ) -> tuple[dict[str, list[str]], bool]:
+        """Return the texts by kind of mark of an ended attempt, and whether the end mark was seen."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            found, ended = self._marked(log, marks)
+            late = log.ended_at is not None and self._aws.now() - log.ended_at > 2 * _LONGEST_WAIT_S
+            if ended or late or time.monotonic() > deadline:
+                return found, ended
+            time.sleep(_PAUSE_S)
+
+    def _marked(self, log: AttemptLog, marks: Marks) -> tuple[dict[str, list[str]], bool]:
+        # From the last minute on: the marks are the last lines that the attempt wrote.
+        token: str | None = None
+        found: dict[str, list[str]] = {}
+        start = {"startTime": int((log.ended_at - 120) * 1000)} if log.ended_at else {}
+        while True:
+            try:
+                page = self._aws.log_events(log.group, log.stream, **start, **({"nextToken": token} if token else {}))
+            except NotFoundError:
+                return found, False
+            for event in page["events"]:
+                if marks.mark in event["message"] and (told := marks.split(event["message"])):
+                    found.setdefault(told[1], []).append(told[2])
+            if page["nextForwardToken"] == token:
+                return found, "end" in found
+            token = page["nextForwardToken"]

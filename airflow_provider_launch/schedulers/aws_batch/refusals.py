@@ -1,0 +1,123 @@
+"""What AWS Batch cannot give to an app, beside what no capability offers: pure."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role
+
+__all__ = ["refuse_unsupported_layout"]
+
+_NODE_GROUPS, _NODES, _CHILDREN, _RETRIES = 5, 1000, 10_000, 9
+# https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step
+_FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024), 8: (16384, 61440, 4096),
+            16: (32768, 122880, 8192)}  # fmt: skip
+
+
+def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> None:
+    """Refuse what a job of this layout cannot do.
+
+    Raises:
+        UnsupportedError: names role, field, backend and cure.
+        InvalidAppError: options contradict each other.
+    """
+    count = sum(role.num_replicas for role in app.roles)
+    if layout == "multi-node":
+        _refuse_nodes(app, opts, count)
+    elif layout == "array":
+        _refuse_array(app.roles[0], count)
+    for role in app.roles:
+        unknown = [name for name in role.resource.devices if name not in KNOWN_DEVICES]
+        if unknown:
+            raise UnsupportedError(
+                f"role {role.name!r}: resource.devices ({', '.join(unknown)}) have no device files known to "
+                f"'aws_batch'; mount them as DeviceMount"
+            )
+        if layout != "multi-node" and role.max_retries > _RETRIES:
+            raise UnsupportedError(
+                f"role {role.name!r}: max_retries={role.max_retries} is more than the {_RETRIES} that 'aws_batch' "
+                f"counts for one job; lower it, or use retries of the task"
+            )
+        if opts.platform == "FARGATE":
+            _refuse_fargate(role, opts)
+    if opts.working_dir and not opts.shell:
+        raise InvalidAppError("option working_dir needs `sh`, and option shell is False; leave one of them out")
+
+
+def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
+    if opts.layout == "array":
+        raise InvalidAppError(
+            f"an app of {len(app.roles)} roles is no array job; leave option layout out, or launch one role only"
+        )
+    if opts.platform == "FARGATE":
+        raise UnsupportedError(
+            "replicas that run together need a multi-node job, which 'aws_batch' has on EC2 only; use platform='EC2' "
+            "and a queue of EC2, or layout='array'"
+        )
+    if len(app.roles) > _NODE_GROUPS:
+        raise UnsupportedError(
+            f"the app has {len(app.roles)} roles, and a multi-node job of 'aws_batch' has at most {_NODE_GROUPS}; "
+            f"join roles of equal images, which tell their replicas apart by macros.replica_id"
+        )
+    if count > _NODES:
+        raise UnsupportedError(f"the app has {count} replicas, 'aws_batch' has at most {_NODES} nodes; use fewer")
+    types = {role.resource.capabilities.get(K8S_ITYPE) for role in app.roles}
+    if len(types) > 1:
+        raise UnsupportedError(
+            f"the roles ask for different instance types ({', '.join(sorted(map(str, types)))}), and a multi-node job "
+            f"of 'aws_batch' has one; give all roles the same named resource"
+        )
+    for role in app.roles:
+        if RetryPolicy(role.retry_policy) is RetryPolicy.REPLICA and role.max_retries:
+            raise UnsupportedError(
+                f"role {role.name!r}: retry_policy REPLICA is not offered by 'aws_batch' for the nodes of a multi-node "
+                f"job; use APPLICATION"
+            )
+        if not opts.shell and role.num_replicas > 1:
+            raise UnsupportedError(
+                f"role {role.name!r}: the nodes of a role learn their number from `sh` on 'aws_batch', and option "
+                f"shell is False; leave it out"
+            )
+
+
+def _refuse_array(role: Role, count: int) -> None:
+    if count > _CHILDREN:
+        raise UnsupportedError(
+            f"role {role.name!r}: num_replicas={count}, an array job of 'aws_batch' has at most {_CHILDREN}; use fewer"
+        )
+    if role.port_map or any(macros.rank0_env in text for text in (*role.args, *role.env.values())):
+        raise UnsupportedError(
+            f"role {role.name!r}: the children of an array job of 'aws_batch' have no address of each other; use "
+            f"layout='multi-node', or leave port_map and macros.rank0_env out"
+        )
+    if RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION and role.max_retries:
+        raise UnsupportedError(
+            f"role {role.name!r}: retry_policy APPLICATION is not offered by 'aws_batch' for an array job; use "
+            f"REPLICA, or layout='multi-node'"
+        )
+
+
+def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
+    wanted = {
+        "resource.gpu": role.resource.gpu > 0,
+        "a bind mount": any(isinstance(mount, BindMount) for mount in role.mounts),
+        "a device mount": any(isinstance(mount, DeviceMount) for mount in role.mounts) or bool(role.resource.devices),
+        "option privileged": opts.privileged,
+        "option shm_size_mb": opts.shm_size_mb is not None,
+    }
+    for what, is_wanted in wanted.items():
+        if is_wanted:
+            raise UnsupportedError(
+                f"role {role.name!r}: {what} is not offered by 'aws_batch' on Fargate; leave it out, or use EC2"
+            )
+    if not opts.execution_role_arn:
+        raise InvalidAppError("Fargate needs a role to pull images and write logs; set option execution_role_arn")
+    least, most, step = _FARGATE.get(role.resource.cpu, (0, -1, 1))
+    if not least <= role.resource.memMB <= most or role.resource.memMB % step:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource cpu={role.resource.cpu} with memMB={role.resource.memMB} is none of "
+            f"Fargate's sizes on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
+        )

@@ -1,0 +1,270 @@
+"""From an app to one job of AWS Batch: pure."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers.aws_batch.container import container_properties
+from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
+from airflow_provider_launch.schedulers.environment import inherited_env, refuse_equal_port_variables
+from airflow_provider_launch.schedulers.masking import MASK, is_secret_name, masked_args, masked_env
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+
+__all__ = ["AwsBatchRequest", "Layout", "Place", "build_request", "format_request", "request_in"]
+
+Layout = Literal["single", "array", "multi-node"]
+Place = tuple[str, int]
+"""Role and number of a replica."""
+
+_RECORD_ENV = "LAUNCH_REQUEST"
+"""Variable of the container that holds the app and its options: AWS keeps no other field of that size."""
+_DEFINITION_BYTES = 24 * 1024
+_LEAST_TIMEOUT_S = 60
+_HOST_LOSSES = 10
+"""Attempts of a job that may not fail: the loss of a host is not charged to the app."""
+
+
+@dataclass
+class AwsBatchRequest:
+    """The app with its options; all else follows from these."""
+
+    app_id: str
+    app: dict[str, Any]
+    """The app as it was given."""
+    options: dict[str, Any]
+    """As far as they are not the defaults."""
+    copied_env: dict[str, str]
+
+    @cached_property
+    def app_def(self) -> AppDef:
+        """The app as it was given; made once, because each poll of the app shows it."""
+        return app_from_dict(self.app)
+
+    @cached_property
+    def opts(self) -> AwsBatchOpts:
+        """The options."""
+        return resolve_options(AwsBatchOpts, self.options, strict=False)
+
+    @cached_property
+    def spec_hash(self) -> str:
+        """Differs between two apps."""
+        return spec_hash(self.app_def, self.opts)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What the app becomes."""
+        return _layout(self.app_def, self.opts)
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """All replicas; in the order of children or nodes."""
+        return [(role.name, k) for role in self.app_def.roles for k in range(role.num_replicas)]
+
+    @property
+    def queue(self) -> str:
+        """The job queue."""
+        assert self.opts.queue is not None
+        return self.opts.queue
+
+    @property
+    def resubmits(self) -> bool:
+        """Whether a failure is answered by another job, which the observers submit."""
+        return self.layout == "multi-node" and any(role.max_retries for role in self.app_def.roles)
+
+    def definition(self, attempt: int, submitted_at: int, *, cancelled: bool = False) -> dict[str, Any]:
+        """Return the arguments of RegisterJobDefinition for an attempt of the app."""
+        own = {**self._tags(), str(Tag.QUEUE): self.queue}
+        stamps = {str(Tag.SUBMITTED): str(submitted_at), **({str(Tag.CANCELLED): "true"} if cancelled else {})}
+        return {
+            "jobDefinitionName": definition_name(self.app_id, attempt),
+            **_definition(self, attempt),
+            "tags": {**(self.opts.tags or {}), **own, **stamps},
+        }
+
+    def _tags(self) -> dict[str, str]:
+        return {str(Tag.APP_ID): self.app_id, str(Tag.SPEC_HASH): self.spec_hash}
+
+    def submission(self, attempt: int, revision: int) -> dict[str, Any]:
+        """Return the arguments of SubmitJob for an attempt of the app."""
+        opts = self.opts
+        found: dict[str, Any] = {
+            "jobName": job_name(self.app_id, attempt),
+            "jobQueue": self.queue,
+            "jobDefinition": f"{definition_name(self.app_id, attempt)}:{revision}",
+            "tags": {**(opts.tags or {}), **self._tags()},
+        }
+        if self.layout == "array":
+            found["arrayProperties"] = {"size": len(self.places)}
+        if opts.share_identifier:
+            found["shareIdentifier"] = opts.share_identifier
+        if opts.priority is not None:
+            found["schedulingPriorityOverride"] = opts.priority
+        return found
+
+
+def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping[str, str]) -> AwsBatchRequest:
+    """Return the request for `app`.
+
+    Args:
+        app: the app; left as it is.
+        opts: options of this launch.
+        app_id: its id, valid in the name of a job.
+        environ: variables of the launcher.
+
+    Raises:
+        UnsupportedError: a role asks for what Batch cannot give.
+        InvalidAppError: there is no queue, or the app is larger than a job definition may be.
+    """
+    if not opts.queue:
+        raise InvalidAppError(
+            "'aws_batch' needs a job queue; name one in option 'queue', or in the extra 'queue' of the connection"
+        )
+    refuse_equal_port_variables(app)
+    default = AwsBatchOpts()
+    given = {
+        item.name: getattr(opts, item.name)
+        for item in fields(AwsBatchOpts)
+        if getattr(opts, item.name) != getattr(default, item.name)
+    }
+    request = AwsBatchRequest(app_id, app_to_dict(app), given, inherited_env(environ, opts.copy_env or []))
+    refuse_unsupported_layout(app, opts, request.layout)
+    size = len(json.dumps(request.definition(0, 0)).encode())
+    if size > _DEFINITION_BYTES:
+        raise InvalidAppError(
+            f"the job definition of app {app.name!r} would have {size} bytes, and AWS Batch takes {_DEFINITION_BYTES}; "
+            f"shorten args and env, or put large texts into the image or into S3"
+        )
+    return request
+
+
+def request_in(definition: Mapping[str, Any]) -> AwsBatchRequest | None:
+    """Return the request that a job definition was made of; None: it is not the launcher's."""
+    app_id = definition.get("tags", {}).get(str(Tag.APP_ID))
+    containers = [definition.get("containerProperties") or {}]
+    nodes = definition.get("nodeProperties") or {}
+    containers += [one.get("container", {}) for one in nodes.get("nodeRangeProperties", [])]
+    for container in containers:
+        for variable in container.get("environment", []):
+            if app_id and variable["name"] == _RECORD_ENV:
+                document = json.loads(zlib.decompress(base64.b64decode(variable["value"])))
+                return AwsBatchRequest(app_id, **document)
+    return None
+
+
+def format_request(request: AwsBatchRequest) -> str:
+    """Return the request for people, with secrets masked."""
+    opts = request.opts
+    detail = f" as {request.layout} job on queue {opts.queue}, {opts.platform}"
+    lines = [format_app(request.app_id, request.app_def.name, detail, opts.time_limit_s)]
+    for role in request.app_def.roles:
+        details = []
+        if role.max_retries and request.layout != "multi-node":
+            details.append("attempts are counted by Batch; the loss of a host counts, too")
+        lines += format_role(
+            role.name,
+            role.num_replicas,
+            role.image,
+            policy=RetryPolicy(role.retry_policy).value,
+            max_retries=role.max_retries,
+            details=details,
+        )
+    shown = _masked(request)
+    calls = (
+        ("RegisterJobDefinition", shown.definition(0, 0)),
+        ("SubmitJob", shown.submission(0, 1)),
+    )
+    for call, arguments in calls:
+        arguments["tags"][str(Tag.SPEC_HASH)] = request.spec_hash
+        arguments["tags"].pop(str(Tag.SUBMITTED), None)
+        for container in _containers(arguments):
+            container["environment"] = [one for one in container["environment"] if one["name"] != _RECORD_ENV]
+        lines.append(f"{call} {json.dumps(arguments, indent=2, ensure_ascii=False, default=str)}")
+    return "\n".join(lines)
+
+
+def _masked(request: AwsBatchRequest) -> AwsBatchRequest:
+    """Return the request as it is shown: built anew of an app without secrets, since scripts hold them too."""
+    app = copy.deepcopy(request.app_def)
+    for role in app.roles:
+        role.env = masked_env(role.env)
+        role.args = masked_args(role.args)
+    env = {name: MASK if is_secret_name(name) else text for name, text in request.copied_env.items()}
+    return AwsBatchRequest(request.app_id, app_to_dict(app), request.options, env)
+
+
+def _containers(arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if "containerProperties" in arguments:
+        yield arguments["containerProperties"]
+    for one in arguments.get("nodeProperties", {}).get("nodeRangeProperties", []):
+        yield one["container"]
+
+
+def _layout(app: AppDef, opts: AwsBatchOpts) -> Layout:
+    if len(app.roles) == 1 and app.roles[0].num_replicas == 1:
+        return "single"
+    if opts.layout == "multi-node" or len(app.roles) > 1:
+        return "multi-node"
+    role = app.roles[0]
+    if opts.layout == "array":
+        return "array"
+    together = role.port_map or _retries_as_one(role) or any(macros.rank0_env in text for text in _texts(role))
+    return "multi-node" if together else "array"
+
+
+def _retries_as_one(role: Role) -> bool:
+    return bool(role.max_retries) and RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION
+
+
+def _texts(role: Role) -> list[str]:
+    return [*role.args, *role.env.values()]
+
+
+def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
+    opts, roles = request.opts, request.app_def.roles
+    found: dict[str, Any] = {"platformCapabilities": [opts.platform]}
+    if opts.propagate_tags:
+        found["propagateTags"] = True
+    if opts.time_limit_s is not None:
+        found["timeout"] = {"attemptDurationSeconds": max(_LEAST_TIMEOUT_S, math.ceil(opts.time_limit_s))}
+    record = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+    bodies = []
+    first = 0
+    for role in roles:
+        bodies.append((first, role, container_properties(request, role, first, attempt)))
+        first += role.num_replicas
+    bodies[0][2]["environment"].append({"name": _RECORD_ENV, "value": packed})
+    if request.layout != "multi-node":
+        role = roles[0]
+        return {**found, "type": "container", "containerProperties": bodies[0][2], "retryStrategy": _retries(role)}
+    ranges = [
+        {"targetNodes": f"{begin}:{begin + role.num_replicas - 1}", "container": body} for begin, role, body in bodies
+    ]
+    nodes = {"numNodes": first, "mainNode": 0, "nodeRangeProperties": ranges}
+    # What is retried is the whole app, which Batch does only when its main node fails: so we do it.
+    return {**found, "type": "multinode", "nodeProperties": nodes, "retryStrategy": {"attempts": 1}}
+
+
+def _retries(role: Role) -> dict[str, Any]:
+    if role.max_retries:
+        return {"attempts": role.max_retries + 1}
+    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host begins so.
+    rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+    return {"attempts": _HOST_LOSSES, "evaluateOnExit": rules}

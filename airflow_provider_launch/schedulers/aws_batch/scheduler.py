@@ -1,0 +1,364 @@
+"""The AWS Batch scheduler: apps as jobs of a queue.
+
+All truth is in Batch: the job definition of an app is its record, the first revision of it the claim. What is here
+answers the `Scheduler` interface; `claims` submits, `catalog` knows, `status` decides.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    ListAppResponse,
+    LogChunk,
+    Stream,
+    check_replica,
+)
+from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
+from airflow_provider_launch.schedulers.aws_batch.catalog import Catalog, Known
+from airflow_provider_launch.schedulers.aws_batch.claims import Claims, is_deleted
+from airflow_provider_launch.schedulers.aws_batch.client import Aws
+from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended
+from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
+from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
+from airflow_provider_launch.schedulers.aws_batch.resubmission import Resubmission
+from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    LaunchError,
+    SchedulerRejectedError,
+    UnknownAppException,
+)
+from airflow_provider_launch.specs.owner import owner_of
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["AwsBatchScheduler", "create_scheduler"]
+
+log = logging.getLogger(__name__)
+
+
+class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
+    """Runs an app as one job: of one container, an array, or several nodes."""
+
+    name: ClassVar[str] = "aws_batch"
+    opts_type = AwsBatchOpts
+    connection_type = AwsBatchConnection
+    app_id_pattern = APP_ID
+    app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', beginning with no '-'"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.TIME_FILTER,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.BIND_MOUNT,
+            Capability.VOLUME_MOUNT,
+            Capability.DEVICE_MOUNT,
+            Capability.RESULT,
+        }
+    )
+    poll_interval_s: ClassVar[float] = 10.0
+
+    def __init__(
+        self, session_name: str, connection: AwsBatchConnection | None = None, make: MakeClients = make_clients
+    ) -> None:
+        super().__init__(session_name, connection)
+        self.aws = Aws(self.connection, make)
+        self._claims = Claims(self.aws, self.connection.claim_wait_s)
+        self._catalog = Catalog(self.aws, self._claims)
+        self._resubmission = Resubmission(self.aws, self._claims, self.connection.claim_wait_s)
+        self._logs = LogReader(self.aws)
+
+    # ---- submit ------------------------------------------------------------------------------------------------------
+
+    def _app_slug(self, name: str) -> str:
+        return app_slug(name)
+
+    def _build_request(self, app: AppDef, opts: AwsBatchOpts, app_id: str) -> AwsBatchRequest:
+        return build_request(app, opts, app_id, os.environ)
+
+    def _format_request(self, request: AwsBatchRequest) -> str:
+        return format_request(request)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[AwsBatchRequest]) -> str:
+        request = dryrun_info.request
+        with self._catalog.mutex:
+            known = self._catalog.get(request.app_id)
+            if known is not None and known.jobs:
+                known = self._catalog.refresh([request.app_id]).get(request.app_id)
+        if known is not None and known.jobs:
+            refuse_other_spec(self.backend, request.app_id, request.spec_hash, known.request.spec_hash)
+            return request.app_id
+        job_id = self._claims.claim(request)
+        with self._catalog.mutex:
+            if job_id is not None:
+                self._catalog.remember(request, job_id)
+            else:
+                self._catalog.forget(request.app_id)
+        return request.app_id
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = builtins.list(app_ids)
+        if not ids:
+            return {}
+        with self._catalog.mutex:
+            found = self._catalog.refresh(ids)
+            return {app_id: self._described(found[app_id]) if app_id in found else None for app_id in ids}
+
+    def _described(self, known: Known) -> DescribeAppResponse:
+        if known.final is not None:
+            return known.final
+        decision = self._decide(known)
+        if decision.action is Action.TERMINATE:
+            self.aws.terminate(known.jobs[known.attempt]["jobId"], decision.reason)
+        attempt = known.attempt
+        if decision.action is Action.RESUBMIT and self._resubmission.work(known):
+            decision.state = AppState.CANCELLED
+        response = response_from(known.request, attempt, decision, self._url(known))
+        if is_terminal(response.state) and known.jobs:
+            if response.state is AppState.FAILED and decision.culprit is not None:
+                self._add_error(known, response, decision.culprit)
+            known.final = response
+        return response
+
+    def _decide(self, known: Known) -> Decision:
+        if not known.jobs:
+            return self._without_job(known)
+        job = known.jobs[known.attempt]
+        replicas = known.replicas(known.attempt)
+        return decide(known.request, known.attempt, job, replicas, self.aws.now(), cancelled=known.cancelled)
+
+    def _without_job(self, known: Known) -> Decision:
+        """Decide on a record without a job: its submitter is between two requests or died there, or it is long ago."""
+        waited_s = time.monotonic() - (known.unlisted_since or time.monotonic())
+        if waited_s < self.connection.claim_wait_s:
+            return Decision(AppState.SUBMITTED, "registered; AWS Batch lists no job yet")
+        if known.cancelled:
+            return Decision(AppState.CANCELLED, "cancelled before a job was submitted")
+        return Decision(
+            AppState.UNKNOWN,
+            "AWS Batch lists no job: the submission was cut off, or its end is so long ago that Batch has forgotten it",
+        )
+
+    def _add_error(self, known: Known, response: DescribeAppResponse, culprit: int) -> None:
+        """Add what the failed replica wrote to `TORCHELASTIC_ERROR_FILE`, the place for the text of an exception."""
+        logs = known.replicas(known.attempt)[culprit].logs
+        if not logs or not known.request.opts.shell:
+            return
+        try:
+            found, _ = self._logs.documents(logs[-1], Marks(mark(known.app_id)), limit_s=2.0)
+        except LaunchError as error:
+            # An extra, for which nobody must wait: how the app has ended is known.
+            log.warning("app %s: what its program wrote of its failure cannot be read: %s", known.app_id, error)
+            return
+        if text := "\n".join(found.get("error", [])):
+            role, k = known.request.places[culprit]
+            response.structured_error_msg = text
+            for status in response.roles_statuses:
+                for replica in status.replicas:
+                    if (status.role, replica.id) == (role, k):
+                        replica.structured_error_msg = text
+
+    def _url(self, known: Known) -> str | None:
+        region = self.aws.region
+        if not known.jobs or not region:
+            return None
+        job_id = known.jobs[known.attempt]["jobId"]
+        return f"https://console.aws.amazon.com/batch/home?region={region}#jobs/detail/{job_id}"
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
+        with self._catalog.mutex:
+            known = self._catalog.refresh([app_id]).get(app_id)
+        return AppDryRunInfo(known.request, format_request) if known else None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one account
+        with self._catalog.mutex:
+            ids = self._catalog.every()
+            found = self.describe_many(ids)
+            rows = []
+            for app_id, response in found.items():
+                known = self._catalog.get(app_id)
+                if response is not None and known is not None:
+                    app = known.request.app_def
+                    rows.append(ListAppResponse(app_id, response.state, name=app.name, owner=owner_of(app.metadata)))
+        return rows
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is such an app; nothing is decided for it."""
+        with self._catalog.mutex:
+            return app_id in self._catalog.refresh([app_id])
+
+    def result(self, app_id: str) -> JsonValue:
+        with self._catalog.mutex:
+            known = self._catalog.refresh([app_id]).get(app_id)
+        if known is None:
+            raise UnknownAppException(app_id)
+        if not known.jobs or not known.request.opts.shell:
+            return None
+        first = known.replicas(known.attempt)[0]
+        if first.exit_code != 0 or not first.logs:
+            return None
+        found, ended = self._logs.documents(first.logs[-1], Marks(mark(app_id)))
+        if "result-large" in found:
+            return parse_result(b"", RESULT_LIMIT_BYTES + 1)
+        if "result" in found:
+            data = "\n".join(found["result"]).encode()
+            return parse_result(data[:RESULT_LIMIT_BYTES], len(data))
+        if not ended:
+            raise SchedulerRejectedError(
+                f"the result of app {app_id!r} is not known: its log has no end in CloudWatch; it may have no lines "
+                f"there (log driver, permission of the execution role), or the image's own ENTRYPOINT took the command"
+            )
+        return None
+
+    # ---- end ---------------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        with self._catalog.mutex:
+            known = self._catalog.refresh([app_id]).get(app_id)
+            if known is None:
+                return
+            decision = self._decide(known)
+            if is_terminal(decision.state):
+                return
+            if not known.jobs or known.request.resubmits:
+                # No observer submits another attempt, and no submitter that was cut off its first one.
+                revision = self._claims.register(known.request, cancelled=True)
+                for lower in range(1, revision):
+                    self.aws.deregister(definition_name(app_id), lower)
+                known.cancelled = True
+            if known.jobs:
+                known.jobs |= {known.attempt: self._newest(known)}
+                self.aws.terminate(known.jobs[known.attempt]["jobId"], CANCELLED)
+
+    def _newest(self, known: Known) -> dict[str, Any]:
+        """Return the job of the attempt that another observer may have submitted meanwhile."""
+        if known.request.resubmits:
+            while (job := self._claims.find(known.request, known.attempt + 1)) is not None:
+                known.jobs[known.attempt + 1] = job
+        return known.jobs[known.attempt]
+
+    def _delete_existing(self, app_id: str) -> None:
+        self._cancel_existing(app_id)
+        with self._catalog.mutex:
+            known = self._catalog.refresh([app_id]).get(app_id)
+            if known is None:
+                return
+            attempts = range(max(known.attempt + 2, 1) if known.request.resubmits else 1)
+            active = {attempt: self.aws.active(definition_name(app_id, attempt)) for attempt in attempts}
+            last = max((int(one["revision"]) for one in active[0]), default=0)
+            for job in known.jobs.values():
+                if not is_deleted(job):
+                    self.aws.tag(self._arn(job), {str(Tag.DELETED): str(last)})
+            for attempt, records in active.items():
+                for record in records:
+                    self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
+            self._catalog.forget(app_id)
+
+    def _arn(self, job: Mapping[str, Any]) -> str:
+        if "jobArn" in job:
+            return str(job["jobArn"])
+        return str(self.aws.describe([job["jobId"]])[job["jobId"]]["jobArn"])
+
+    def missing_permissions(self, queue: str | None) -> builtins.list[str]:
+        """Return the actions of AWS that the credentials do not allow; nothing is created.
+
+        Raises:
+            InvalidAppError: there is no such queue.
+        """
+        missing = missing_permissions(self.aws, queue)
+        if not missing and queue and self.aws.queue(queue) is None:
+            raise InvalidAppError(
+                f"AWS Batch has no job queue {queue!r} in {self.aws.region}; correct the extra 'queue'"
+            )
+        return missing
+
+    def close(self) -> None:
+        self.aws.close()
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        if streams not in {None, Stream.COMBINED}:
+            raise ValueError(
+                f"role {role_name!r}: 'aws_batch' does not keep {streams.value} apart from the rest; ask for combined"
+            )
+        began = time.monotonic()
+        state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
+        known = self._known(app_id)
+        check_replica(known.request.app_def.roles, role_name, k)
+        number = known.request.places.index((role_name, k))
+        marks = Marks(mark(app_id)) if known.request.opts.shell else None
+        while True:
+            logs, seen_at, live = self._attempts(known, number)
+            for at in range(state.get("a", 0), len(logs)):
+                inner = state.get("l", {}) if at == state.get("a", 0) else {}
+                lines: builtins.list[Any] = []
+                if not inner.get("d"):
+                    lines, inner = self._logs.read(at, logs[at], marks, inner)
+                state = {"a": at, "l": inner}
+                if lines:
+                    return LogChunk(lines, state)
+                if not inner.get("d"):
+                    break  # of an attempt that has not ended, so it is the last one
+            # Nothing new is only nothing new if the list of attempts is not older than the question.
+            if not live or seen_at >= began:
+                return LogChunk([], state or None)
+            known = self._known(app_id, fresh=True)
+
+    def _known(self, app_id: str, *, fresh: bool = False) -> Known:
+        with self._catalog.mutex:
+            known = self._catalog.get(app_id)
+            if known is None or not known.jobs or fresh:
+                known = self._catalog.refresh([app_id]).get(app_id)
+        if known is None:
+            raise UnknownAppException(app_id)
+        return known
+
+    def _attempts(self, known: Known, number: int) -> tuple[builtins.list[AttemptLog], float, bool]:
+        """Return the logs of all attempts of a replica, when they were asked for, and whether more may come."""
+        with self._catalog.mutex:
+            logs = []
+            for attempt in sorted(known.jobs):
+                logs += known.replicas(attempt)[number].logs
+            if not known.jobs:
+                return [], 0.0, True
+            last = known.jobs[known.attempt]
+            replica = known.replicas(known.attempt)[number]
+            live = not (has_ended(last) or replica.is_over) or (known.request.resubmits and (known.final is None))
+            return logs, known.seen_at.get(known.attempt, 0.0), live
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> AwsBatchScheduler:
+    """Return the AWS Batch scheduler; AWS is first asked when it is needed.
+
+    Args:
+        session_name: part of every handle; the connection id in Airflow.
+        **kwargs: fields of `AwsBatchConnection`, and `make_clients` where the caller has credentials of its own; others
+            are ignored, since all factories get the same.
+    """
+    make: MakeClients = kwargs.get("make_clients") or make_clients
+    return AwsBatchScheduler(session_name, connection_from(AwsBatchConnection, kwargs), make)

@@ -1,0 +1,214 @@
+"""What is said of an app, and what its observer has to do: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.jobs import Replica, has_ended
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.schedulers.signals import signal_in
+from airflow_provider_launch.specs.roles import RetryPolicy
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
+
+__all__ = ["CANCELLED", "Action", "Decision", "decide", "response_from"]
+
+CANCELLED = "launch: cancelled"
+"""The reason with which a job is terminated is its only field that we may write after its submission."""
+_TIME_LIMIT = "launch: time limit"
+_FAILED = "launch: failed"
+_CULPRIT = re.compile(rf"{_FAILED} \[(\d+)\] (.*)", re.DOTALL)
+_STATES = {
+    Phase.WAITING: AppState.PENDING,
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.SUCCEEDED: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us or by Batch, so its exit code says nothing about it
+}
+
+
+class Action(Enum):
+    """What the observer has to do now."""
+
+    NOTHING = "nothing"
+    TERMINATE = "terminate"
+    """The job, with `Decision.reason`."""
+    RESUBMIT = "resubmit"
+    """The next attempt of the app."""
+
+
+@dataclass
+class Decision:
+    """Where an app stands."""
+
+    state: AppState
+    msg: str = NONE
+    action: Action = Action.NOTHING
+    reason: str = ""
+    culprit: int | None = None
+    """Number of the replica that made the app fail."""
+    replicas: Sequence[Replica] = field(default_factory=list)
+
+
+def decide(
+    request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], now: float, *,
+    cancelled: bool,
+) -> Decision:  # fmt: skip
+    """Return the state of the app and the next step.
+
+    Args:
+        request: the app.
+        attempt: of the app, from 0.
+        job: its job.
+        replicas: in the order of `request.places`.
+        now: by AWS's clock.
+        cancelled: whether the record says that the app was cancelled.
+    """
+    if has_ended(job):
+        return _ended(request, attempt, job, replicas, cancelled=cancelled)
+    began = attempt > 0 or any(one.phase is not Phase.WAITING or one.restarts for one in replicas)
+    found = Decision(AppState.RUNNING if began else AppState.PENDING, replicas=replicas)
+    if not began:
+        found.msg = _why_waiting(job)
+    limit_s = request.opts.time_limit_s
+    failed = _first_failed(replicas)
+    if cancelled:
+        found.action, found.reason = Action.TERMINATE, CANCELLED
+    elif limit_s is not None and now - job["createdAt"] / 1000 > limit_s:
+        found.action, found.reason = Action.TERMINATE, f"{_TIME_LIMIT} of {limit_s:g} s"
+    elif failed is not None and request.layout != "single":
+        text = _failure(request, failed, replicas[failed])
+        found.action, found.reason = Action.TERMINATE, f"{_FAILED} [{failed}] {text}"[:1000]
+    return found
+
+
+def _ended(  # noqa: PLR0911 - a table of ends, one return for each
+    request: AwsBatchRequest, attempt: int, job: Mapping[str, Any], replicas: Sequence[Replica], *, cancelled: bool
+) -> Decision:
+    reason = job.get("statusReason") or ""
+    if job["status"] == "SUCCEEDED":
+        return _succeeded(request, replicas)
+    if reason.startswith(CANCELLED):
+        return Decision(AppState.CANCELLED, replicas=replicas)
+    if reason.startswith(_TIME_LIMIT):
+        return Decision(AppState.FAILED, f"ended at its {reason.removeprefix('launch: ')}", replicas=replicas)
+    if "attempt duration exceeded" in reason:
+        return Decision(AppState.FAILED, f"ended at its time limit: {reason}", replicas=replicas)
+    told = _CULPRIT.match(reason)
+    if job.get("isTerminated") and told is None:
+        return Decision(AppState.CANCELLED, f"terminated from outside: {reason}", replicas=replicas)
+    culprit = int(told[1]) if told else _first_failed(replicas)
+    if culprit is None:
+        text = reason or "AWS Batch gives no reason"
+        return Decision(AppState.FAILED, f"the job failed: {text}", replicas=replicas)
+    replicas[culprit].phase = Phase.FAILED
+    text = _failure(request, culprit, replicas[culprit])
+    found = Decision(AppState.FAILED, text, culprit=culprit, replicas=replicas)
+    if request.resubmits and _retries_left(request, culprit, attempt):
+        if cancelled:
+            return Decision(AppState.CANCELLED, replicas=replicas)
+        found.state, found.action = AppState.RUNNING, Action.RESUBMIT
+    return found
+
+
+def _succeeded(request: AwsBatchRequest, replicas: Sequence[Replica]) -> Decision:
+    left = [number for number, one in enumerate(replicas) if one.phase is not Phase.SUCCEEDED]
+    failed = _first_failed(replicas)
+    if failed is not None:
+        text = _failure(request, failed, replicas[failed])
+        return Decision(AppState.FAILED, text, culprit=failed, replicas=replicas)
+    if left:
+        role, k = request.places[left[0]]
+        first = request.places[0][0]
+        return Decision(
+            AppState.FAILED,
+            f"role {role!r} replica {k} was stopped by AWS Batch, because replica 0 of role {first!r} had ended; "
+            f"that one has to stay until the others have ended: raise option linger_s",
+            replicas=replicas,
+        )
+    return Decision(AppState.SUCCEEDED, replicas=replicas)
+
+
+def _retries_left(request: AwsBatchRequest, culprit: int, attempt: int) -> bool:
+    name, _ = request.places[culprit]
+    role = next(role for role in request.app_def.roles if role.name == name)
+    return RetryPolicy(role.retry_policy) is RetryPolicy.APPLICATION and attempt < role.max_retries
+
+
+def _first_failed(replicas: Sequence[Replica]) -> int | None:
+    failed = [(one.ended or 0.0, number) for number, one in enumerate(replicas) if one.phase is Phase.FAILED]
+    return min(failed)[1] if failed else None
+
+
+def _failure(request: AwsBatchRequest, number: int, replica: Replica) -> str:
+    role, k = request.places[number]
+    code = f"exit code {replica.exit_code}" if replica.exit_code is not None else "no exit code"
+    reason = _reason(replica)
+    retried = f" in attempt {replica.restarts + 1}" if replica.restarts else ""
+    return f"role {role!r} replica {k} failed{retried}: {code}{f' ({reason})' if reason else ''}"
+
+
+def _reason(replica: Replica) -> str | None:
+    text = replica.reason or ""
+    if "OutOfMemory" in text:
+        return "out of memory"
+    if text:
+        return text
+    status = replica.status_reason or ""
+    if status.startswith("Host EC2"):
+        return f"its host was lost: {status}"
+    if signal := signal_in(replica.exit_code):
+        return signal
+    return status if replica.exit_code is None and status and not status.startswith("launch: ") else None
+
+
+def _why_waiting(job: Mapping[str, Any]) -> str:
+    reason = job.get("statusReason")
+    return f"{job['status']}: {reason}" if reason else NONE
+
+
+def response_from(request: AwsBatchRequest, attempt: int, decision: Decision, url: str | None) -> DescribeAppResponse:
+    """Return the answer for one app."""
+    by_role: dict[str, list[ReplicaStatus]] = {role.name: [] for role in request.app_def.roles}
+    for number, (role, k) in enumerate(request.places):
+        replica = decision.replicas[number] if decision.replicas else Replica()
+        by_role[role].append(_status(role, k, replica, attempt, decision.state))
+    restarts = attempt + sum(one.restarts for one in decision.replicas)
+    return DescribeAppResponse(
+        request.app_id,
+        decision.state,
+        num_restarts=restarts,
+        msg=decision.msg,
+        ui_url=url,
+        metadata=dict(request.app_def.metadata),
+        roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
+        roles=[*request.app_def.roles],
+    )
+
+
+def _status(role: str, k: int, replica: Replica, attempt: int, state: AppState) -> ReplicaStatus:
+    shown = _STATES[replica.phase]
+    if shown is AppState.PENDING:
+        if is_terminal(state):
+            shown = AppState.CANCELLED  # never started, and never will be
+        elif state in {AppState.SUBMITTED, AppState.UNKNOWN}:
+            shown = state
+    over = replica.is_over
+    return ReplicaStatus(
+        id=k,
+        state=shown,
+        role=role,
+        hostname="",
+        exit_code=replica.exit_code if over else None,
+        start_time=int(replica.started) if replica.started else None,
+        end_time=int(replica.ended) if replica.ended and over else None,
+        num_restarts=attempt + replica.restarts,
+        reason=_reason(replica) if replica.phase is Phase.FAILED else None,
+    )

@@ -1,0 +1,114 @@
+"""The shell script around a program: who it is, signals, exit code, result and the end of its log. Pure.
+
+Batch gives all children of an array and all nodes of a range one command and one environment, and only a number of
+their own; and it hands back an exit code but no document.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["REPLICA", "RESULT_PATH", "Script", "has_replica"]
+
+REPLICA = "\x00replica\x00"
+"""Stands in a text for the number of the replica, which is known only where it runs."""
+RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
+ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
+_RESULT_CHARS = 4200
+
+
+def has_replica(text: str) -> bool:
+    """Return whether the text has the number of the replica in it."""
+    return REPLICA in text
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a role's script has to do."""
+
+    mark: str
+    index: str
+    """Arithmetic that gives the number of the replica: `0`, `AWS_BATCH_JOB_ARRAY_INDEX`."""
+    exports: Mapping[str, str]
+    """Variables that hold the number of the replica, or nothing: Batch drops empty ones."""
+    working_dir: str | None
+    has_result: bool
+    """Whether replica 0 may hand back a document."""
+    counts_attempts: bool
+    """Whether Batch's attempts are those of the replica."""
+    is_node: bool
+    linger_s: int
+    """Seconds for which replica 0 stays after its success."""
+
+    def command(self, program: str, args: Sequence[str]) -> list[str]:
+        """Return the command of the container."""
+        words = [program, *args]
+        if not any(map(has_replica, words)):
+            return ["sh", "-c", self._text(""), *words]
+        known = f"set -- {' '.join(map(_quoted, args))}\n" if args else ""
+        if has_replica(program):
+            raise ValueError("the program must be the same for all replicas")
+        return ["sh", "-c", self._text(known), program]
+
+    def _text(self, set_args: str) -> str:
+        lines = [f"i=$(({self.index}))", "export LAUNCH_REPLICA_ID=$i"]
+        if self.counts_attempts:
+            lines.append("export LAUNCH_ATTEMPT=$((${AWS_BATCH_JOB_ATTEMPT:-1}-1))")
+        if self.is_node:
+            lines.append(_RANK0)
+        lines.append(f"export TORCHELASTIC_ERROR_FILE={ERROR_PATH}")
+        if self.has_result:
+            lines.append(f"test $i != 0 || export LAUNCH_RESULT_PATH={RESULT_PATH}")
+        lines += [f"export {name}={_quoted(text)}" for name, text in self.exports.items()]
+        if self.working_dir:
+            lines.append(f"cd {shlex.quote(self.working_dir)} || exit 126")
+        text = (
+            "\n".join(lines) + "\n" + set_args + _RUN.replace("@MARK@", self.mark).replace("@MOST@", str(_RESULT_CHARS))
+        )
+        text += "f error $TORCHELASTIC_ERROR_FILE\n"
+        if self.has_result:
+            text += "f result $LAUNCH_RESULT_PATH\n"
+        text += 'echo "$m-end"\n'
+        if self.linger_s:
+            text += f"test $c$i != 00 || {{ trap 'exit 0' TERM; sleep {self.linger_s} & wait $!; }}\n"
+        return text + "exit $c"
+
+
+# The main node has no such variable. Its own address and not `localhost`, to which a server would bind itself.
+_RANK0 = """\
+h=$AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS
+if test -z "$h"; then
+h=localhost
+{ read -r n && while read -r a b _; do test "$b" != "$n" || h=$a; done </etc/hosts; } 2>/dev/null </etc/hostname
+fi
+export TORCHX_RANK0_HOST=$h"""
+
+# The signal goes to the program, whose end is then awaited anew: its exit code counts. Both streams get a mark, so that
+# the end of each is known, and also whether its last line had an end. The shell's own stderr is another one: some print
+# a word there when a signal ends what they have started.
+_RUN = """\
+m=@MARK@
+trap 's=TERM; test -z "$p" || kill -TERM $p' TERM
+trap 's=INT; test -z "$p" || kill -INT $p' INT
+exec 3>&2 2>/dev/null
+"$0" "$@" 2>&3 3>&- & p=$!
+test -z "$s" || kill -$s $p
+wait $p; c=$?
+while test "$s"; do s=; wait $p; d=$?; test $d = 127 || c=$d; done
+trap '' TERM INT
+echo "$m-exit:$c"; echo "$m-exit:$c" >&3
+f() {
+test -s "$2" || return 0
+n=0
+while IFS= read -r l || test "$l"; do
+n=$((n+${#l}+1)); test $n -le @MOST@ || { echo "$m-$1-large"; return; }
+printf '%s\\n' "$m-$1:$l"
+done <"$2"
+}
+"""
+
+
+def _quoted(text: str) -> str:
+    return '"$i"'.join(shlex.quote(piece) if piece else "" for piece in text.split(REPLICA)) or "''"

@@ -1,0 +1,61 @@
+"""The policy of the docs grants what is asked of AWS, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch.scheduler import create_scheduler
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.states import is_terminal
+
+UNASKED = {"iam:PassRole"}
+"""Not a call of ours: AWS checks it within RegisterJobDefinition."""
+
+
+def policy(checkout) -> set[str]:
+    text = (checkout / "docs" / "aws_batch.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    return {action for statement in json.loads(block)["Statement"] for action in statement["Action"]}
+
+
+@pytest.mark.engine("aws_batch")
+def test_the_policy_is_what_is_called(batch_server, batch_params, batch_queue, docker_engine, checkout) -> None:
+    names = {
+        "tags": "batch:TagResource",
+        "GetLogEvents": "logs:GetLogEvents",
+        "FilterLogEvents": "logs:FilterLogEvents",
+    }
+    granted = policy(checkout)
+    known = {action.partition(":")[2].lower(): action for action in granted if action.startswith("batch:")} | names
+    before = batch_server.control()["calls"]
+    scheduler = create_scheduler("policy", **batch_params)
+    role = Role("main", docker_engine.image, entrypoint="sh", args=["-c", "echo hi"], resource=Resource(1, 0, 64))
+
+    def launch(*roles: Role) -> str:
+        app_id = make_unique("policy")
+        info = scheduler.submit_dryrun(AppDef("policy", [*roles]), {"queue": batch_queue, "linger_s": 1}, app_id=app_id)
+        for _ in range(2):
+            assert create_scheduler("policy", **batch_params).schedule(info) == app_id
+        return app_id
+
+    for app_id in (launch(role), launch(role, Role(**{**vars(role), "name": "other", "max_retries": 1}))):
+        deadline = time.monotonic() + 60
+        while not (found := scheduler.describe(app_id)) or not is_terminal(found.state):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        scheduler.read_logs(app_id, "main", 0)
+        scheduler.result(app_id)
+        scheduler.list()
+        scheduler.delete(app_id)
+    assert scheduler.missing_permissions(batch_queue) == []
+    scheduler.close()
+    after: dict[str, Any] = batch_server.control()["calls"]
+    called = {known.get(name, name) for name, count in after.items() if count > before.get(name, 0)}
+
+    assert called == granted - UNASKED

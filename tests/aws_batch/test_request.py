@@ -1,0 +1,197 @@
+"""From an app to one job: layouts, refusals, and the whole request in a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.request import (
+    AwsBatchRequest,
+    build_request,
+    format_request,
+    request_in,
+)
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
+from airflow_provider_launch.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.named_resources_aws import NAMED_RESOURCES
+
+GOLDEN = Path(__file__).parent / "golden"
+ROOM = Resource(cpu=1, gpu=0, memMB=2048)
+
+
+def role(name: str = "main", **fields: Any) -> Role:
+    known = {"image": "repo/image:1", "entrypoint": "python", "args": ["-m", "x"], "resource": ROOM}
+    return Role(name, **{**known, **fields})
+
+
+def request(*roles: Role, **how: Any) -> AwsBatchRequest:
+    return build_request(AppDef("app", [*roles]), AwsBatchOpts(**{"queue": "q", **how}), "app-1", {"HF_HOME": "/hf"})
+
+
+TALKS = ["--host", macros.rank0_env]
+
+
+@pytest.mark.parametrize(
+    ("roles", "how", "layout"),
+    [
+        ([role()], {}, "single"),
+        ([role(port_map={"x": 0}, max_retries=1)], {}, "single"),
+        ([role(num_replicas=3)], {}, "array"),
+        ([role(num_replicas=3, max_retries=2, retry_policy=RetryPolicy.REPLICA)], {}, "array"),
+        ([role(num_replicas=3)], {"layout": "multi-node"}, "multi-node"),
+        ([role(num_replicas=3, args=TALKS)], {}, "multi-node"),
+        ([role(num_replicas=3, port_map={"x": 0})], {}, "multi-node"),
+        ([role(num_replicas=3, max_retries=2)], {}, "multi-node"),
+        ([role("a"), role("b")], {}, "multi-node"),
+    ],
+)
+def test_the_layout_follows_from_the_app(roles, how, layout) -> None:
+    assert request(*roles, **how).layout == layout
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "how"),
+    [
+        ("single", [role(env={"A": "1", "EMPTY": ""}, max_retries=2)], {"time_limit_s": 30, "copy_env": ["HF_*"]}),
+        (
+            "array",
+            [role(num_replicas=3, args=[macros.replica_id, "it's"])],
+            {"share_identifier": "team", "priority": 5},
+        ),
+        (
+            "multi-node",
+            [
+                role("head", port_map={"rpc": 0}, mounts=[BindMount("/data", "/d", read_only=True)]),
+                role("worker", num_replicas=2, env={"K": macros.replica_id}, mounts=[VolumeMount("fs-1:/x", "/efs")]),
+            ],
+            {"working_dir": "/w", "tags": {"team": "x"}, "secrets": {"KEY": "arn:aws:ssm:x"}, "shm_size_mb": 64},
+        ),
+        ("no-shell", [role()], {"shell": False, "init": False, "overlay": {"readonlyRootFilesystem": True}}),
+    ],
+)
+def test_the_request_is_that_of_the_file(name, roles, how) -> None:
+    """Any change of what is sent shows in the diff; an empty or missing file is written anew."""
+    shown = format_request(request(*roles, **how)) + "\n"
+    file = GOLDEN / f"{name}.txt"
+    if not file.exists():
+        file.write_text(shown, encoding="utf-8")
+
+    assert file.read_text(encoding="utf-8") == shown
+
+
+def test_a_request_is_found_again_in_its_definition() -> None:
+    one = request(role("a", metadata={"x": ["ü"]}), role("b", num_replicas=2), copy_env=["HF_*"])
+    found = request_in({**one.definition(1, 5), "revision": 1})
+
+    assert found == one
+    assert found is not None
+    assert found.spec_hash == one.spec_hash
+    assert format_request(found) == format_request(one)
+    assert request_in({"tags": {}, "containerProperties": {"environment": []}}) is None
+
+
+def test_secrets_are_masked_also_within_the_script() -> None:
+    shown = format_request(
+        request(
+            role(num_replicas=2, env={"API_TOKEN": f"hush-{macros.replica_id}", "B": "b"}, args=["--password=hush"])
+        )
+    )
+
+    assert "hush" not in shown
+    assert "***" in shown
+
+
+def test_retries_are_counted_by_batch_and_a_lost_host_is_not_charged() -> None:
+    assert request(role(max_retries=2)).definition(0, 0)["retryStrategy"] == {"attempts": 3}
+    rules = request(role()).definition(0, 0)["retryStrategy"]
+    assert rules["attempts"] == 10
+    assert rules["evaluateOnExit"] == [
+        {"onStatusReason": "Host EC2*", "action": "RETRY"},
+        {"onReason": "*", "action": "EXIT"},
+    ]
+    assert request(role(num_replicas=2, max_retries=3)).definition(0, 0)["retryStrategy"] == {"attempts": 1}
+
+
+def test_an_attempt_of_nodes_has_names_of_its_own() -> None:
+    one = request(role(num_replicas=2, max_retries=3))
+
+    assert one.resubmits
+    assert one.definition(2, 0)["jobDefinitionName"] == "launch-app-1_a2"
+    assert one.submission(2, 4)["jobName"] == "app-1_a2"
+    assert one.submission(2, 4)["jobDefinition"] == "launch-app-1_a2:4"
+
+
+def test_an_instance_type_comes_from_a_named_resource() -> None:
+    one = request(role(num_replicas=2, resource=NAMED_RESOURCES["aws_g5.xlarge"]()), layout="multi-node")
+    (group,) = one.definition(0, 0)["nodeProperties"]["nodeRangeProperties"]
+
+    assert group["container"]["instanceType"] == "g5.xlarge"
+    assert {"type": "GPU", "value": "1"} in group["container"]["resourceRequirements"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "how", "words"),
+    [
+        ([role()], {"queue": None}, ["queue"]),
+        ([role(max_retries=10)], {}, ["max_retries=10", "9"]),
+        ([role(name) for name in "abcdef"], {}, ["6 roles", "5"]),
+        ([role(num_replicas=1001, args=TALKS)], {}, ["1001", "1000"]),
+        ([role(num_replicas=10_001)], {}, ["10001", "10000"]),
+        ([role("a", max_retries=1, retry_policy=RetryPolicy.REPLICA), role("b")], {}, ["REPLICA", "APPLICATION"]),
+        ([role("a"), role("b")], {"layout": "array"}, ["2 roles", "array"]),
+        ([role(num_replicas=2, args=TALKS)], {"layout": "array"}, ["rank0_env", "multi-node"]),
+        ([role(num_replicas=2, max_retries=1)], {"layout": "array"}, ["APPLICATION", "REPLICA"]),
+        ([role("a"), role("b")], {"platform": "FARGATE"}, ["multi-node", "EC2"]),
+        ([role()], {"platform": "FARGATE"}, ["execution_role_arn"]),
+        ([role(resource=Resource(1, 0, 100))], {"platform": "FARGATE", "execution_role_arn": "x"}, ["memMB=100"]),
+        ([role(resource=Resource(1, 1, 2048))], {"platform": "FARGATE", "execution_role_arn": "x"}, ["resource.gpu"]),
+        ([role(num_replicas=2, args=[macros.replica_id])], {"shell": False}, ["replica_id", "shell"]),
+        ([role()], {"shell": False, "working_dir": "/x"}, ["working_dir", "shell"]),
+        ([role(env={"AWS_BATCH_X": "1"})], {}, ["AWS_BATCH_X"]),
+        ([role(args=["x" * 30_000])], {}, ["24576", "bytes"]),
+        ([role()], {"overlay": {"command": ["x"]}}, ["overlay", "command"]),
+        (
+            [
+                role("a", resource=NAMED_RESOURCES["aws_g5.xlarge"]()),
+                role("b", resource=NAMED_RESOURCES["aws_m5.large"]()),
+            ],
+            {},
+            ["g5.xlarge", "m5.large"],
+        ),
+    ],
+)
+def test_what_batch_cannot_do_is_refused_with_a_cure(roles, how, words) -> None:
+    with pytest.raises(InvalidAppError) as caught:
+        request(*roles, **how)
+
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert ";" in str(caught.value)
+
+
+def test_roles_that_begin_again_by_themselves_are_refused_by_name() -> None:
+    scheduler = AwsBatchScheduler("x", AwsBatchConnection())
+    with pytest.raises(UnsupportedError, match="retry_policy ROLE"):
+        scheduler.submit_dryrun(
+            AppDef("app", [role(max_retries=1, retry_policy=RetryPolicy.ROLE)]), {"queue": "q"}, app_id="app-1"
+        )
+
+
+def test_credentials_of_two_sources_are_refused() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        AwsBatchConnection(aws_conn_id="aws_default", profile_name="x")
+    with pytest.raises(ValueError, match="belong together"):
+        AwsBatchConnection(aws_access_key_id="x")
+
+
+def test_a_thousand_nodes_are_a_short_request() -> None:
+    began = time.perf_counter()
+    one = request(role("a"), role("b", num_replicas=999, args=[macros.replica_id]))
+
+    assert len(json.dumps(one.definition(0, 0))) < 8000
+    assert time.perf_counter() - began < 0.5

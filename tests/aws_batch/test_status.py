@@ -1,0 +1,155 @@
+"""From what Batch says to a state, a message and the next step: tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch.jobs import replicas_of
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request
+from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.states import AppState
+
+ROOM = Resource(1, 0, 64)
+
+
+def request(*counts: int, max_retries: int = 0, **how: Any) -> AwsBatchRequest:
+    roles = [
+        Role(f"r{n}", "image", entrypoint="x", num_replicas=count, max_retries=max_retries, resource=ROOM)
+        for n, count in enumerate(counts)
+    ]
+    return build_request(AppDef("app", roles), AwsBatchOpts(queue="q", **how), "app-1", {})
+
+
+def job(status: str, job_id: str = "j", code: int | None = None, **more: Any) -> dict[str, Any]:
+    container = {"logStreamName": f"s-{job_id}", **({} if code is None else {"exitCode": code})}
+    return {"jobId": job_id, "status": status, "createdAt": 1_000_000, "container": container, "attempts": [], **more}
+
+
+def decided(
+    one: AwsBatchRequest, parent: dict[str, Any], *parts: dict[str, Any], attempt: int = 0, **how: Any
+) -> Decision:
+    replicas = replicas_of(one, parent, {part["jobId"]: part for part in parts})
+    known: dict[str, Any] = {"now": 1001.0, "cancelled": False, **how}
+    return decide(one, attempt, parent, replicas, known.pop("now"), **known)
+
+
+@pytest.mark.parametrize(
+    ("parent", "state", "words"),
+    [
+        (job("SUBMITTED"), AppState.PENDING, ""),
+        (
+            job("RUNNABLE", statusReason="MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large"),
+            AppState.PENDING,
+            "MISCONF",
+        ),
+        (job("STARTING"), AppState.PENDING, ""),
+        (job("RUNNING"), AppState.RUNNING, ""),
+        (job("RUNNABLE", attempts=[{"container": {"exitCode": 1}}]), AppState.RUNNING, ""),
+        (job("SUCCEEDED", code=0), AppState.SUCCEEDED, ""),
+        (job("FAILED", code=3), AppState.FAILED, "role 'r0' replica 0 failed: exit code 3"),
+        (job("FAILED", code=137), AppState.FAILED, "SIGKILL"),
+        (job("FAILED", isTerminated=True, statusReason=CANCELLED), AppState.CANCELLED, ""),
+        (job("FAILED", isTerminated=True, statusReason="by hand"), AppState.CANCELLED, "from outside: by hand"),
+        (
+            job("FAILED", isTerminated=True, statusReason="launch: time limit of 5 s"),
+            AppState.FAILED,
+            "time limit of 5 s",
+        ),
+        (job("FAILED", statusReason="Job attempt duration exceeded timeout"), AppState.FAILED, "time limit"),
+        (job("FAILED", statusReason="Host EC2 (instance i-1) terminated."), AppState.FAILED, "host was lost"),
+        (
+            job(
+                "FAILED",
+                container={"exitCode": 137, "reason": "OutOfMemoryError: Container killed due to memory usage"},
+            ),
+            AppState.FAILED,
+            "out of memory",
+        ),
+        (
+            job("FAILED", container={"reason": "CannotPullContainerError: no such image"}),
+            AppState.FAILED,
+            "no exit code (CannotPullContainerError",
+        ),
+        (job("A_NEW_STATE"), AppState.PENDING, ""),
+    ],
+)
+def test_states_of_a_single_job(parent, state, words) -> None:
+    found = decided(request(1), parent)
+
+    assert found.state is state
+    assert words in found.msg
+    assert found.action is Action.NOTHING
+
+
+def test_a_failed_replica_ends_the_others_and_stays_the_cause() -> None:
+    one = request(1, 2)
+    nodes = [job("RUNNING", "j#0"), job("RUNNING", "j#1"), job("FAILED", "j#2", 3, stoppedAt=1_000_500)]
+    live = decided(one, job("RUNNING"), *nodes)
+
+    assert (live.state, live.action) == (AppState.RUNNING, Action.TERMINATE)
+    assert live.reason == "launch: failed [2] role 'r1' replica 1 failed: exit code 3"
+    stopped = {"isTerminated": True, "stoppedAt": 1_000_900}
+    nodes = [job("FAILED", "j#0", 143, **stopped), job("FAILED", "j#1", 143, **stopped), nodes[2]]
+    ended = decided(one, job("FAILED", isTerminated=True, statusReason=live.reason), *nodes)
+    shown = response_from(one, 0, ended, None)
+
+    assert (ended.state, ended.action, ended.culprit) == (AppState.FAILED, Action.NOTHING, 2)
+    assert [one.state for role in shown.roles_statuses for one in role.replicas] == [
+        AppState.CANCELLED,
+        AppState.CANCELLED,
+        AppState.FAILED,
+    ]
+
+
+def test_a_failure_of_nodes_is_answered_by_another_job_as_often_as_was_asked_for() -> None:
+    one = request(1, 1, max_retries=2)
+    reason = "launch: failed [1] role 'r1' replica 0 failed: exit code 3"
+    parent = job("FAILED", isTerminated=True, statusReason=reason)
+    nodes = [job("FAILED", "j#0", 143, isTerminated=True), job("FAILED", "j#1", 3)]
+
+    for attempt, action, state in (
+        (0, Action.RESUBMIT, AppState.RUNNING),
+        (1, Action.RESUBMIT, AppState.RUNNING),
+        (2, Action.NOTHING, AppState.FAILED),
+    ):
+        found = decided(one, parent, *nodes, attempt=attempt)
+        assert (found.action, found.state) == (action, state)
+    assert decided(one, parent, *nodes, cancelled=True).state is AppState.CANCELLED
+
+
+def test_nodes_that_batch_stops_when_the_main_node_has_ended_make_the_app_fail() -> None:
+    main = job("SUCCEEDED", "j#0", 0, stoppedAt=1_000_500)
+    late = job("FAILED", "j#1", 143, stoppedAt=1_000_700)
+    found = decided(request(1, 1), job("SUCCEEDED"), main, late)
+
+    assert found.state is AppState.FAILED
+    assert "linger_s" in found.msg
+    assert "'r1' replica 0" in found.msg
+
+
+def test_the_time_limit_and_a_cancel_are_kept_by_the_observer() -> None:
+    one = request(1, time_limit_s=5)
+
+    assert decided(one, job("RUNNING"), now=1004.0).action is Action.NOTHING
+    late = decided(one, job("RUNNING"), now=1006.0)
+    assert (late.action, late.reason) == (Action.TERMINATE, "launch: time limit of 5 s")
+    assert decided(one, job("RUNNING"), cancelled=True).reason == CANCELLED
+
+
+def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
+    attempts = [
+        {"container": {"exitCode": 1, "logStreamName": f"s-{n}"}, "startedAt": n * 1000, "stoppedAt": n * 1000 + 500}
+        for n in (1, 2)
+    ]
+    one = request(1)
+    running = job("RUNNING", attempts=attempts[:1], container={"logStreamName": "s-2"})
+    (live,) = replicas_of(one, running, {})
+    (ended,) = replicas_of(one, job("FAILED", attempts=attempts, container={"exitCode": 1, "logStreamName": "s-2"}), {})
+
+    assert (live.restarts, [log.stream for log in live.logs]) == (1, ["s-1", "s-2"])
+    assert [log.ended_at for log in live.logs] == [1.5, None]
+    assert (ended.restarts, [log.ended_at for log in ended.logs]) == (1, [1.5, 2.5])

@@ -1,0 +1,112 @@
+"""The AWS Batch scheduler keeps the contract, on a server that runs containers behind a proxy that breaks requests."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.testing import Engine, SchedulerContract
+from tests.engines.aws_batch.engine import BatchServer
+from tests.engines.aws_batch.fixtures import params_for
+from tests.engines.docker.fixtures import DockerEngine
+from tests.engines.docker.images import PRINTS_ITS_ARGS
+from tests.faults import FaultProxy
+
+
+class ServerEngine(Engine):
+    """Looks at the server and its containers, past the proxy."""
+
+    def __init__(self, server: BatchServer, proxy: FaultProxy) -> None:
+        self._server = server
+        self._proxy = proxy
+
+    def alive(self, app_id: str) -> int:
+        return int(self._server.control(app=app_id)["alive"])
+
+    def starts(self, app_id: str) -> int:
+        return int(self._server.control(app=app_id)["starts"])
+
+    def left(self, app_id: str) -> int:
+        # Jobs cannot be removed: Batch forgets them by itself.
+        return int(self._server.control(app=app_id)["left"])
+
+    def requests(self) -> int:
+        return self._proxy.count()
+
+    def cut_off(self) -> AbstractContextManager[None]:
+        return self._proxy.refused()
+
+    def stall_logs(self) -> AbstractContextManager[None]:
+        # Calls of Batch have a path of their own, those of CloudWatch Logs have `/`.
+        return self._proxy.stalled(r"^/$")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("aws_batch")
+class TestAwsBatch(SchedulerContract):
+    factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
+    capabilities = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.TIME_FILTER,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.BIND_MOUNT,
+            Capability.VOLUME_MOUNT,
+            Capability.DEVICE_MOUNT,
+            Capability.RESULT,
+        }
+    )
+    timeout_s = 90.0
+    many = 60  # as many containers start at once
+    requests_per_describe = 12  # ids by 100 a request, and jobs by 100 a page
+    xfail = MappingProxyType(
+        {
+            **dict.fromkeys(
+                (
+                    "test_args_reach_the_program_unchanged",
+                    "test_env_reaches_the_program_unchanged",
+                ),
+                "a job definition has at most 24 KiB; tests/aws_batch has the shorter texts",
+            ),
+            "test_odd_and_long_names_of_roles_are_kept": "a multi-node job has at most five groups of nodes",
+            "test_odd_output_is_complete": "CloudWatch takes no empty lines",
+            "test_a_line_of_1_mb_is_whole": "Docker's awslogs driver splits lines at 256 KB",
+            "test_an_app_succeeds_only_when_all_replicas_have": "the main node stays until linger_s is over, so its "
+            "success is not seen before",
+            "test_peers_with_different_policies_keep_their_own_count": "Batch starts no single node again: REPLICA is "
+            "refused for several roles",
+            "test_cancel_ends_the_retries": "Batch counts at most ten attempts of one job",
+        }
+    )
+
+    @pytest.fixture
+    def engine(self, batch_server: BatchServer, batch_proxy: FaultProxy) -> ServerEngine:
+        return ServerEngine(batch_server, batch_proxy)
+
+    @pytest.fixture
+    def params(self, batch_params: dict[str, Any]) -> dict[str, Any]:
+        return batch_params
+
+    @pytest.fixture
+    def unreachable_params(self) -> dict[str, Any]:
+        return params_for("http://127.0.0.1:1")
+
+    @pytest.fixture
+    def image(self, docker_engine: DockerEngine) -> str:
+        return docker_engine.image
+
+    @pytest.fixture
+    def cfg(self, batch_queue: str) -> dict[str, Any]:
+        return {"queue": batch_queue}
+
+    @pytest.fixture
+    def program_with_a_blank(self) -> str:
+        return PRINTS_ITS_ARGS

@@ -1,0 +1,57 @@
+"""Fixtures around the AWS Batch of the tests; a test that uses them is marked `engine("aws_batch")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engines.aws_batch.engine import BatchServer
+from tests.engines.aws_batch.names import QUEUE, REGION
+from tests.engines.docker.fixtures import DockerEngine
+from tests.faults import FaultProxy
+
+__all__ = ["batch_params", "batch_proxy", "batch_server", "params_for"]
+
+
+def params_for(url: str, **more: Any) -> dict[str, Any]:
+    """Return the keywords of a scheduler that reaches the server by this address."""
+    return {
+        "endpoint_url": url.replace("tcp://", "http://"),
+        "region_name": REGION,
+        "aws_access_key_id": "launch",
+        "aws_secret_access_key": "launch",
+        "requests_per_s": 1000,
+        "log_requests_per_s": 1000,
+        # What a real account needs are 60 s; this server lists a job after less than one.
+        "claim_wait_s": 2.0,
+        **more,
+    }
+
+
+@pytest.fixture(scope="session")
+def batch_server(docker_engine: DockerEngine) -> Iterator[BatchServer]:
+    """The server of this test process."""
+    with BatchServer() as server:
+        yield server
+
+
+@pytest.fixture
+def batch_proxy(batch_server: BatchServer) -> Iterator[FaultProxy]:
+    """A proxy in front of the server."""
+    with FaultProxy(batch_server.url, "tcp") as proxy:
+        yield proxy
+    assert not proxy.missed()
+
+
+@pytest.fixture
+def batch_params(batch_proxy: FaultProxy) -> dict[str, Any]:
+    """Keywords of a scheduler behind the proxy."""
+    return params_for(batch_proxy.url)
+
+
+@pytest.fixture
+def batch_queue() -> str:
+    """The queue of the tests."""
+    return QUEUE

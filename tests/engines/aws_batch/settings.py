@@ -1,0 +1,41 @@
+"""What tests may change in a running server, and what it counts: plain JSON at `/launch-engine`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+__all__ = ["Settings"]
+
+
+@dataclass
+class Settings:
+    """Of one server."""
+
+    list_lag_s: float = 0.3
+    """Seconds for which ListJobs does not show a new job."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Operation (`submitjob`, `GetLogEvents`) to requests a second; more are throttled."""
+    token_epoch: int = 0
+    """Counts up when the tokens of log reads expire."""
+    page: int | None = None
+    """Most items of a page, where that is less than AWS's own limit."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        self.calls: Counter[str] = Counter()
+
+    def admit(self, operation: str) -> bool:
+        """Count a call; False: it is throttled."""
+        with self._lock:
+            self.calls[operation] += 1
+            if (rate := self.rates.get(operation)) is None:
+                return True
+            tokens, at = self._spent[operation]
+            now = time.monotonic()
+            tokens = min(max(rate, 1.0), tokens + (now - at) * rate) if at else max(rate, 1.0)
+            self._spent[operation] = (tokens - 1 if tokens >= 1 else tokens, now)
+            return tokens >= 1
