@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.schedulers.docker.request import OVERLAY_KIND
+from airflow_provider_launch.specs import AppDef, Resource, Role, UnsupportedError
+from airflow_provider_launch.specs.overlays import set_overlay
 
 
 def test_variables_of_the_options_give_way_to_those_of_the_role(monkeypatch):
@@ -19,3 +23,16 @@ def test_variables_of_the_options_give_way_to_those_of_the_role(monkeypatch):
     assert role.env == {"OWN": "role"}
     for expected in ("OWN=role", "COPIED=copied", "BOTH=option", "$a ${app_id}"):
         assert expected in told
+
+
+@pytest.mark.parametrize("namespace", ["docker", "local_docker"])
+def test_overlays_are_applied_or_refused_under_either_name(namespace):
+    def an_app(kind):
+        role = Role("w", "image", entrypoint="true", resource=Resource(1, 0, 64))
+        set_overlay(role, namespace, kind, {"Hostname": "mine"})
+        return AppDef("a", [role])
+
+    with Runner("s") as runner:
+        assert '"Hostname": "mine"' in str(runner.dryrun(an_app(OVERLAY_KIND), "local_docker"))
+        with pytest.raises(UnsupportedError, match="'unknown' cannot be placed"):
+            runner.dryrun(an_app("unknown"), "local_docker")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from airflow_provider_launch import plugins
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.runner import Runner
-from airflow_provider_launch.specs import AppState, InvalidAppError, named_resources
+from airflow_provider_launch.specs import AppDef, AppState, InvalidAppError, Role, named_resources
 from airflow_provider_launch.specs.finder import get_components
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 
@@ -23,6 +25,8 @@ acme = acme_launch.scheduler:create_scheduler
 acme = acme_launch.components
 [airflow_provider_launch.named_resources]
 acme.small = acme_launch.resources:small
+[airflow_provider_launch.tracker]
+acme = acme_launch.tracker:create
 """
 
 
@@ -40,6 +44,7 @@ def _installed(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-launch\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(root)
+    monkeypatch.setenv("ACME_SITE", str(root))
     named_resources.reset()
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_launch"]:
@@ -100,6 +105,25 @@ def test_its_options_are_checked(launch):
 
     assert ran.state == "failed"
     assert "did you mean 'lane'?" in str(ran.error)
+
+
+@pytest.mark.engine("local")
+def test_its_tracker_is_used_in_the_job_of_a_task(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHX_TRACKERS", "acme")
+    monkeypatch.setenv("TORCHX_TRACKER_ACME_CONFIG", str(tmp_path / "kept.jsonl"))
+    role = Role("job", "", entrypoint=sys.executable, args=["-m", "acme_launch.job"])
+    role.env["PYTHONPATH"] = os.environ["ACME_SITE"]
+    api = FakeExecutionApi()
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", app=AppDef("app", [role]))
+
+    ran = run_task(task, api)
+
+    assert ran.error is None, ran.error
+    handle = api.xcoms["t", "handle"]
+    tracker = importlib.import_module("acme_launch.tracker").create(str(tmp_path / "kept.jsonl"))
+    assert tracker.metadata(handle) == {"loss": 0.25}
+    assert tracker.artifacts(handle)["model"].path == "/models/1"
 
 
 def test_it_runs_without_airflow(capsys):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
 from airflow_provider_launch.schedulers._kit.base import connection_from
+from airflow_provider_launch.schedulers._kit.overlays import refuse_unplaced
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -37,13 +38,17 @@ class LocalDockerScheduler(DockerScheduler):
         self, app: AppDef, cfg: Mapping[str, Any], *, app_id: str | None = None
     ) -> AppDryRunInfo[DockerRequest]:
         opts = resolve_options(LocalDockerOpts, cfg, strict=False)
-        if opts.env:
-            app = copy.copy(app)
-            app.roles = [copy.copy(role) for role in app.roles]
-            # Values of options are plain text, without macros.
-            given = {name: macros.escape(value) for name, value in opts.env.items()}
-            for role in app.roles:
-                role.env = {**given, **role.env}
+        app = copy.copy(app)
+        app.roles = [copy.copy(role) for role in app.roles]
+        # Values of options are plain text, without macros.
+        given = {name: macros.escape(value) for name, value in (opts.env or {}).items()}
+        for role in app.roles:
+            role.env = {**given, **role.env}
+            # Overlays may be under either name.
+            if self.name in role.metadata:
+                role.metadata = {"docker": role.metadata[self.name], **role.metadata}
+                del role.metadata[self.name]
+        refuse_unplaced(app, "docker", self.overlay_kinds)
         return super()._submit_dryrun(app, opts, app_id=app_id)
 
 
