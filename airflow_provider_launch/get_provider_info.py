@@ -45,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_launch.links.launch.SchedulerLink",
             "airflow_provider_launch.links.launch.RequestLink",
+            "airflow_provider_launch.pipelines.links.AttemptsLink",
         ],
         "connection-types": [
             {

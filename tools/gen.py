@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from airflow_provider_launch.schedulers.backends import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MADE = "<!-- Made by `make gen` from the options' classes; edit those. -->"
@@ -21,6 +21,11 @@ INTRODUCTION = """\
 Extras of a connection are the options of both tables of its scheduler; null means unset.
 `cfg` of the operator takes those of the second table, and wins.
 An unknown name is refused, with the closest known one."""
+
+MADE_OF_PIPELINES = "<!-- Made by `make gen` from the classes of pipelines; edit those. -->"
+PIPELINES = """\
+Every field of a [pipeline](../pipelines.md). Other spellings are in [Coming from magnus](../pipelines-from-magnus.md).
+An unknown field is refused, with the closest known one."""
 
 MADE_OF_CONFIG = "<!-- Made by `make gen` from tools/provider_info.py; edit that. -->"
 CONFIGURATION = """\
@@ -125,6 +130,65 @@ def demo_text() -> str:
     return re.sub(r"```.*?```\n", "", "\n".join(pages), flags=re.DOTALL)
 
 
+def pipelines_page() -> str:
+    """Return the reference page of all fields of pipelines."""
+    from airflow_provider_launch.pipelines import executors, model
+
+    parts = [MADE_OF_PIPELINES, "# Fields of pipelines", PIPELINES]
+    parts += [
+        "## The file",
+        _described(model.PipelineModel, renamed={"graph": "dag", "catalog_conn_id": ""}, hidden=("folder", "file")),
+    ]
+    parts += ["## A graph", "Below `dag`, in `branch`, and in each of `branches`.", _described(model.Graph)]
+    parts += ["## Every step", "Beside `type`.", _described(model.Step, hidden=("name",))]
+    kinds = {
+        "task": model.TaskStep, "stub": model.StubStep, "success": model.SuccessStep, "fail": model.FailStep,
+        "parallel": model.ParallelStep, "map": model.MapStep, "dag": model.DagStep,
+        "conditional": model.ConditionalStep,
+    }  # fmt: skip
+    for kind, cls in kinds.items():
+        parts += [f"## {kind}", " ".join((cls.__doc__ or "").split())]
+        base = [field.name for field in dataclasses.fields(model.Step)]
+        table = _described(cls, hidden=base)
+        parts += [table] if table.count("\n") > 1 else []
+    parts += ["## catalog", _described(model.Catalog), "## returns", _described(model.Return)]
+    parts += ["## executor", _described(model.ExecutorSection), "### config", _described(executors.ExecutorSettings)]
+    rows = [
+        f"| `{kind}` | `{backend.name}` | `{backend.conn_id}` | {'needed' if backend.in_containers else 'none'} | "
+        f"{'not needed' if backend.shares_files else 'needed for a catalog'} |"
+        for kind, backend in executors.BACKENDS.items()
+    ]
+    parts += [
+        "### Types",
+        "\n".join(["| Type | Scheduler | Connection | `image` | `data_dir` |", "|---|---|---|---|---|", *rows]),
+    ]
+    parts.append("`mocked` runs only its `patches`. Others are entry points of `airflow_provider_launch.executors`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(cls: Any, hidden: Sequence[str] = (), renamed: Mapping[str, str] | None = None) -> str:
+    from airflow_provider_launch.util.docstrings import field_docstrings
+
+    helps = field_docstrings(cls)
+    lines = ["| Field | Default | Meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        name = (renamed or {}).get(field.name, field.name)
+        if not name or field.name in (*hidden, "place") or field.name not in helps:
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        is_required = default is dataclasses.MISSING
+        shown = (
+            "required"
+            if is_required
+            else ""
+            if default in (None, "", (), {}) or dataclasses.is_dataclass(default)
+            else f"`{default!r}`"
+        )
+        text = " ".join(helps[field.name].split()).replace("|", "\\|")
+        lines.append(f"| `{name}` | {shown} | {text} |")
+    return "\n".join(lines)
+
+
 def provider_info_module() -> str:
     """Return the module from which Airflow learns of the provider."""
     text: str = _neighbour("provider_info").provider_info_module()
@@ -154,6 +218,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/app.md": app_page,  # before the demo's text, which quotes it
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,
+    "docs/reference/pipelines.md": pipelines_page,
     "example_dags/launch_wordcount.md": demo_text,
 }
 

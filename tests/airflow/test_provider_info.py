@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_launch.get_provider_info import get_provider_info
 from airflow_provider_launch.hooks.launch import HOOKS
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.pipelines.step_operator import StepOperator
 from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.schedulers.local.options import LocalConnection
 from airflow_provider_launch.sensors.launch import AppStatusSensor
@@ -52,7 +53,9 @@ def test_every_decorator_has_a_class_name() -> None:
 
 def test_every_link_of_a_task_is_listed() -> None:
     """Airflow takes only listed ones out of a serialised DAG."""
-    used = {type(link) for cls in (LaunchAppOperator, AppStatusSensor) for link in cls.operator_extra_links}
+    used = {
+        type(link) for cls in (LaunchAppOperator, AppStatusSensor, StepOperator) for link in cls.operator_extra_links
+    }
 
     assert used == {load(path) for path in INFO["extra-links"]}
 

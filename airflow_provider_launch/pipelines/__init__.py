@@ -1,0 +1,64 @@
+"""A file of steps becomes a DAG.
+
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    dag = dag_from_file("pipeline.yaml")
+
+Nothing here imports Airflow before a DAG is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.pipelines.builders import (
+        Conditional,
+        Dag,
+        Fail,
+        Map,
+        Parallel,
+        Pipeline,
+        Stub,
+        Success,
+        Task,
+    )
+    from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+    from airflow_provider_launch.pipelines.render import dag_from_file, load_pipelines
+    from airflow_provider_launch.pipelines.validation import load, validate
+
+__all__ = [
+    "Conditional",
+    "Dag",
+    "Fail",
+    "Map",
+    "Parallel",
+    "Pipeline",
+    "PipelineError",
+    "Problem",
+    "Stub",
+    "Success",
+    "Task",
+    "dag_from_file",
+    "load",
+    "load_pipelines",
+    "validate",
+]
+
+_BUILDERS = ("Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Stub", "Success", "Task")
+_HOME = {
+    **dict.fromkeys(_BUILDERS, "builders"),
+    "PipelineError": "problems",
+    "Problem": "problems",
+    "dag_from_file": "render",
+    "load_pipelines": "render",
+    "load": "validation",
+    "validate": "validation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,192 @@
+"""From a task of a pipeline to the app that runs it. Pure: the same inputs give the same app."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
+from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.parameters import as_text, is_name
+from airflow_provider_launch.pipelines.shell import given_lines, shell_script
+from airflow_provider_launch.specs import AppDef, Resource, Role, macros
+from airflow_provider_launch.specs.app_dict import app_from_dict
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.roles import BindMount
+
+__all__ = ["Inputs", "build_app", "code_folder"]
+
+ROLE = "task"
+DATA_DIR = "/launch/data"
+"""Where a container sees the files of a task with a catalog."""
+# Names that a parameter of the same name must not change for the programs of a task.
+_TAKEN = ("PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "IFS", "PWD", "ENV")
+_TAKEN_PREFIXES = ("LD_", "LC_", "PYTHON", "AIRFLOW", "LAUNCH_", "TORCHX_", "MAGNUS_", "RUNNABLE_")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a task knows only when it runs."""
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters by name, with those of the maps around it."""
+    map_variables: Mapping[str, Any] = field(default_factory=dict)
+    """The element of each map around it, by `iterate_as`."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment, with their values."""
+    run: Mapping[str, str] = field(default_factory=dict)
+    """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
+    data_dir: Path | None = None
+    """The folder of a task with a catalog, as the worker sees it."""
+
+
+def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> tuple[AppDef, dict[str, Any]]:
+    """Return the app of a task, and the options of its launch.
+
+    Raises:
+        InvalidAppError: a component or an app is wrong.
+    """
+    settings = place.settings
+    environment = _environment(model, step, place, inputs)
+    if step.command_type == "app":
+        return _given_app(step, environment, inputs, code_folder(model, settings)), dict(place.options)
+    program, args = _program(step, place)
+    folder = code_folder(model, settings)
+    in_containers = place.backend is not None and place.backend.in_containers
+    cfg = dict(place.options)
+    mounts = []
+    image = settings.image if in_containers else str(folder)
+    if inputs.data_dir is not None:
+        if in_containers:
+            mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
+            cfg["working_dir"] = DATA_DIR
+        else:
+            image = str(inputs.data_dir)
+    elif in_containers and settings.code_dir:
+        cfg.setdefault("working_dir", settings.code_dir)
+    role = Role(
+        name=ROLE,
+        image=image,
+        entrypoint=program,
+        # A command has `${app_id}` of its own; nothing in it is a macro.
+        args=[macros.escape(text) for text in args],
+        env={name: macros.escape(text) for name, text in environment.items()},
+        num_replicas=settings.replicas,
+        mounts=list(mounts),
+    )
+    if (settings.cpu, settings.gpu, settings.memory_mb) != (None, None, None):
+        role.resource = Resource(
+            cpu=settings.cpu if settings.cpu is not None else 1,
+            gpu=settings.gpu or 0,
+            memMB=settings.memory_mb if settings.memory_mb is not None else 512,
+        )
+    return AppDef(_app_name(step), [role]), cfg
+
+
+def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:
+    """Return the folder on the worker in which tasks start and from which functions are imported."""
+    return (model.folder / settings.code_dir).resolve() if settings.code_dir else model.folder
+
+
+def _app_name(step: TaskStep) -> str:
+    text = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in step.name.lower())
+    return "-".join(part for part in text.split("-") if part) or "task"
+
+
+def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
+    settings = place.settings
+    names = None if step.returns is None else [item.name for item in step.returns]
+    if step.command_type == "shell":
+        return settings.shell, [*shlex.split(settings.shell_options), "-c", shell_script(step.command, names)]
+    arguments = ["function", step.command]
+    if step.command_type == "notebook":
+        arguments = ["notebook", step.command, step.notebook_output_path, step.output_cell_tag]
+    arguments += names or []
+    if place.backend is not None and place.backend.name == "local":
+        return settings.python or sys.executable, [str(_program_path()), *arguments]
+    # On a cluster that shares files with the workers, Python is where it is for them.
+    python = "python3" if place.backend is not None and place.backend.in_containers else sys.executable
+    return settings.python or python, ["-c", _program_text(), *arguments]
+
+
+def _program_path() -> Path:
+    return Path(__file__).with_name("program.py")
+
+
+@cache
+def _program_text() -> str:
+    return _program_path().read_text(encoding="utf-8")
+
+
+def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs: Inputs) -> dict[str, str]:
+    parameters = inputs.parameters
+    found: dict[str, str] = {}
+    if step.command_type == "shell":
+        for name, value in parameters.items():
+            if not is_name(name):
+                continue
+            text = as_text(value)
+            if name not in _TAKEN and not name.startswith(_TAKEN_PREFIXES):
+                found[name] = text
+            found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
+        found["LAUNCH_GIVEN"] = given_lines(parameters)
+    found["LAUNCH_PARAMETERS"] = json.dumps(parameters, ensure_ascii=False)
+    if inputs.map_variables:
+        found["MAGNUS_MAP_VARIABLE"] = found["RUNNABLE_MAP_VARIABLE"] = json.dumps(dict(inputs.map_variables))
+    found |= inputs.run
+    found["LAUNCH_STEP"] = step.name
+    if place.backend is None or not place.backend.in_containers:
+        found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings))
+    elif place.settings.code_dir:
+        found["LAUNCH_CODE_DIR"] = place.settings.code_dir
+    # What the file says wins, and a secret over that.
+    return {**found, **place.settings.env, **inputs.secrets}
+
+
+# ---- apps of the user -----------------------------------------------------------------------------------------
+
+
+def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, folder: Path) -> AppDef:
+    app = app_from_dict(step.app) if step.app is not None else _from_component(step, inputs, folder)
+    for role in app.roles:
+        # `$` in ours is text; in the app's own it may be a macro.
+        own = {name: macros.escape(text) for name, text in environment.items() if name != "LAUNCH_CODE_DIR"}
+        role.env = {**own, **role.env}
+    return app
+
+
+def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
+    function = _component(step.component, folder)
+    arguments = {name: _argument(value, inputs.parameters) for name, value in step.args.items()}
+    try:
+        app = function(**arguments)
+    except TypeError as error:
+        raise InvalidAppError(f"component {step.component!r} cannot be called: {error}") from error
+    if not isinstance(app, AppDef):
+        raise InvalidAppError(f"component {step.component!r} returned {type(app).__name__}, and must return an AppDef")
+    return app
+
+
+def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
+    if isinstance(value, str) and value.startswith("$") and is_name(value[1:]):
+        name = value[1:]
+        if name not in parameters:
+            known = ", ".join(sorted(parameters)) or "none"
+            raise InvalidAppError(f"argument {value!r} names no parameter; there are {known}")
+        return parameters[name]
+    return value
+
+
+def _component(name: str, folder: Path) -> Any:
+    from airflow_provider_launch.specs.finder import get_component
+
+    # A module beside the pipeline, as for functions; last, so that it hides nothing.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return get_component(name).fn

@@ -1,0 +1,249 @@
+"""One attempt of a task of a pipeline: its files before and after, and its record."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
+from airflow_provider_launch.pipelines.apps import code_folder
+from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
+from airflow_provider_launch.pipelines.identities import (
+    app_identity,
+    dag_identity,
+    git_identity,
+    image_identities,
+    provider_identity,
+)
+from airflow_provider_launch.pipelines.ids import folder_of
+from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
+from airflow_provider_launch.schedulers.ids import slug
+from airflow_provider_launch.settings import LAUNCH_HOME
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_text
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.pipelines.executors import Placement
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["XCOM_KEY", "Attempt"]
+
+XCOM_KEY = "attempt"
+
+
+class Attempt:
+    """What one try does beside launching, for a `StepOperator`."""
+
+    def __init__(self, operator: Any, context: Context, place: Placement, record: AttemptRecord) -> None:
+        self._op = operator
+        self._ti = context["ti"]
+        self._context = context
+        self._place = place
+        self._store = context.get("task_state_store")
+        self._items: list[CatalogItem] = []
+        self._is_app_alive = False
+        self.record = record
+
+    @classmethod
+    def begin(cls, operator: Any, context: Context, place: Placement) -> Attempt:
+        """Return a new attempt."""
+        return cls(operator, context, place, AttemptRecord(context["ti"].try_number, place.type, _now()))
+
+    @classmethod
+    def resume(cls, operator: Any, context: Context, place: Placement) -> Attempt:
+        """Return the attempt that was deferred."""
+        attempt = cls.begin(operator, context, place)
+        attempt.go_on()
+        return attempt
+
+    def go_on(self) -> None:
+        """Take over the record that was kept at the deferral."""
+        stored = self._stored()
+        self._is_app_alive = True
+        if stored and not stored[-1].get("ended"):
+            known = {name: value for name, value in stored[-1].items() if name in self.record.to_json()}
+            self.record = AttemptRecord(**known)
+            self._items = [CatalogItem(**item) for item in self.record.catalog]
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    def prepare_files(self) -> Path | None:
+        """Return the folder of the task with the files it gets; None if it has no catalog."""
+        step = self._op.step
+        if not step.catalog:
+            return None
+        again = self._folder_in_use()
+        if again is not None:
+            # The app of the last try is in it.
+            self._is_app_alive = True
+            self.record.data_dir = str(again)
+            return again
+        self._remove_old_folders()
+        folder = self._base() / f"{self._name()}-{len(self._stored())}"
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        if self._place.backend is not None and self._place.backend.in_containers:
+            # The program may be another user there.
+            folder.chmod(0o777)
+        self.record.data_dir = str(folder)
+        self.save()
+        self._items += self._catalog().get(step.catalog.get, folder)
+        self._op.log.info("got %d files from the catalog", len(self._items))
+        return folder
+
+    def store_files(self) -> None:
+        """Put the files of a task that has succeeded."""
+        self._is_app_alive = False
+        if self.record.data_dir:
+            self._put(is_strict=True)
+
+    def _put(self, *, is_strict: bool) -> None:
+        items = self._catalog().put(self._op.step.catalog.put, Path(self.record.data_dir), is_strict=is_strict)
+        self._items += items
+        for item in items:
+            self._op.log.info("put %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
+
+    def _catalog(self) -> RunCatalog:
+        from airflow.sdk import ObjectStoragePath
+
+        model, scope = self._op.model, self._op.scope
+        where = model.catalog or f"file://{LAUNCH_HOME('catalog')}"
+        if "://" not in where:
+            where = f"file://{(model.folder / where).resolve()}"
+        base = ObjectStoragePath(where, conn_id=model.catalog_conn_id or None)
+        scopes = list(scope.folders)
+        if scope.group:
+            scopes.append(f"{folder_of(scope.fan_out)}/{self._ti.map_index}")
+        return RunCatalog(base, self._ti.dag_id, self._ti.run_id, scopes)
+
+    def _base(self) -> Path:
+        given = self._place.settings.data_dir
+        return Path(given).expanduser() if given else LAUNCH_HOME("pipelines", "data")
+
+    def _name(self) -> str:
+        ti, run = self._ti, self._context["dag_run"]
+        parts = (ti.dag_id, ti.run_id, str(run.start_date or ""), ti.task_id, str(ti.map_index))
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+        return f"{slug(f'{ti.dag_id}-{ti.task_id}', 40)}-{digest}"
+
+    def _folder_in_use(self) -> Path | None:
+        """Return the folder of the last try, if its app is the one that this try will follow."""
+        record = Memory(self._store).load()
+        clears = int(getattr(self._context["dag_run"], "clear_number", 0) or 0)
+        step = next_step(record, clears, int(getattr(self._ti, "max_tries", -1)), int(self._op.retries or 0))
+        stored = self._stored()
+        folder = Path(str(stored[-1].get("data_dir") or "")) if stored else Path()
+        return folder if step is NextStep.RESUME and folder.name and folder.is_dir() else None
+
+    def _remove_old_folders(self) -> None:
+        for folder in self._base().glob(f"{self._name()}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # ---- record ----------------------------------------------------------------------------------------------
+
+    def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+        """Keep what is launched, before it is."""
+        settings = self._place.settings
+        folder = code_folder(self._op.model, settings)
+        found = [
+            git_identity(folder),
+            *image_identities(app),
+            app_identity(app),
+            dag_identity(self._ti),
+            provider_identity(),
+        ]
+        record = self.record
+        record.code = [one.to_json() for one in found if one is not None]
+        # What a connection adds stands in the request.
+        shown = {name: getattr(settings, name) for name in ("image", "env", "cpu", "gpu", "memory_mb", "replicas")}
+        record.config = _masked({"conn_id": self._op.launch_conn_id, **shown, **cfg})
+        record.parameters = _masked(parameters)
+        self.save()
+        self._is_app_alive = True
+
+    def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
+        """End the record of a success."""
+        metrics = {item.name for item in self._op.step.returns or () if item.kind == "metric"}
+        self.record.returned = _masked(returned)
+        self.record.metrics = {name: returned[name] for name in returned if name in metrics}
+        self.record.handle = value["handle"]
+        self.record.exit_codes = value["roles"]
+        self._end(value["state"])
+
+    @contextlib.contextmanager
+    def failing_ends(self) -> Iterator[None]:
+        """End the record if what is done inside fails."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """End the record of a failure; whatever goes wrong here is only logged."""
+        record = self.record
+        record.error = masked_text(str(error) or type(error).__name__)[:4000]
+        status = getattr(error, "status", None)
+        if status is not None:
+            self._is_app_alive = False
+            record.exit_codes = {
+                role.role: [replica.exit_code for replica in role.replicas] for role in getattr(status, "roles", ())
+            }
+        if record.data_dir and not self._is_app_alive:
+            # What a failed task has left may explain it; but the error counts.
+            try:
+                self._put(is_strict=False)
+            except Exception as problem:  # noqa: BLE001 - see above
+                self._op.log.warning("files of the failed task could not be put into the catalog: %s", problem)
+        with contextlib.suppress(Exception):
+            skipped = isinstance(error, AirflowSkipException)
+            self._end("SKIPPED" if skipped else str(getattr(status, "state", "FAILED")))
+
+    def save(self) -> None:
+        """Keep the record as it is now."""
+        self.record.catalog = [item.to_json() for item in self._items]
+        if self._store is not None:
+            # A record must not end a task.
+            with contextlib.suppress(Exception):
+                kept: Any = appended(self._stored(), self.record.to_json())
+                self._store.set(KEY, kept)
+
+    def _end(self, state: str) -> None:
+        self.record.ended, self.record.state = _now(), state
+        self.save()
+        if self.record.data_dir and not self._is_app_alive:
+            # Else the next try may follow the app, or removes it.
+            shutil.rmtree(self.record.data_dir, ignore_errors=True)
+        self._op.log.info("%s", summary(self.record))
+        with contextlib.suppress(Exception):
+            self._ti.xcom_push(XCOM_KEY, self.record.to_json())
+
+    def _stored(self) -> list[dict[str, Any]]:
+        found: Any = self._store.get(KEY, None) if self._store is not None else None
+        return found if isinstance(found, list) else []
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """Return plain JSON without what looks like a secret."""
+    from airflow.sdk._shared.secrets_masker import redact
+
+    if isinstance(value, Mapping):
+        return {str(key): _masked(item, str(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(item, name) for item in value]
+    if value and name and is_secret_name(name):
+        return MASK
+    return masked_text(str(redact(value))) if isinstance(value, str) else value

@@ -1,0 +1,356 @@
+"""Pipelines in Python: the same steps as in a file, checked and rendered the same way.
+
+from airflow_provider_launch.pipelines import Map, Pipeline, Task
+
+pipeline = Pipeline(
+    "count",
+    steps=[
+        Task("split", shell="...", returns=["parts"]),
+        Map("count", iterate_on="parts", iterate_as="part", branch=[Task("one", shell="...")]),
+    ],
+)
+dag = pipeline.dag()
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.pipelines.model import PipelineModel
+from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+__all__ = ["Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Step", "Stub", "Success", "Task"]
+
+
+class Step:
+    """A step; `a >> b` lets b follow a, and the order of a list does where nothing is said.
+
+    Args:
+        name: of the step.
+        next: the step that follows, or its name.
+        on_failure: the step that follows a failure, its name, or a list of steps: a way of its own, which ends in a
+            failure of the pipeline unless its last step leads elsewhere.
+        fields: those of the step in a file.
+    """
+
+    kind = ""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        next: Step | str | None = None,  # noqa: A002 - its name in files
+        on_failure: Step | str | Sequence[Step] | None = None,
+        **fields: Any,
+    ) -> None:
+        self.name = name
+        self.next = next
+        self.on_failure = on_failure
+        self.fields = {key: value for key, value in fields.items() if value is not None}
+
+    def __rshift__(self, other: Step) -> Step:
+        if self.next is not None and self.next is not other:
+            raise PipelineError(
+                [Problem(f"step {self.name!r} is followed by {_name(self.next)!r} and by {other.name!r}; use Parallel")]
+            )
+        self.next = other
+        return other
+
+    def __lshift__(self, other: Step) -> Step:
+        _ = other >> self
+        return other
+
+    def depends_on(self, other: Step) -> Step:
+        """Let this step follow another one."""
+        return self << other
+
+    def terminate_with_success(self) -> Step:
+        """Let the pipeline end after this step."""
+        self.next = "success"
+        return self
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as it would stand in a file, without what follows."""
+        return {"type": self.kind, **self.fields}
+
+
+class Task(Step):
+    """Runs something; name what runs by one of the first four.
+
+    Args:
+        name: of the step.
+        function: a function of a module, or its name as `module.function`.
+        shell: a shell command.
+        notebook: path of a notebook.
+        app: an `AppDef`.
+        kwargs: those of `Step`, and the fields of a task in a file.
+    """
+
+    kind = "task"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        function: Callable[..., Any] | str | None = None,
+        shell: str | None = None,
+        notebook: str | None = None,
+        app: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {"python": function, "shell": shell, "notebook": notebook, "app": app}
+        kinds = [kind for kind, value in given.items() if value is not None]
+        if len(kinds) > 1:
+            raise PipelineError([Problem(f"task {name!r} has {' and '.join(kinds)}; name one")])
+        if kinds:
+            kwargs["command_type"] = kinds[0]
+            if app is not None:
+                kwargs["app"] = _app(app)
+            else:
+                kwargs["command"] = _function_name(name, function) if function is not None else shell or notebook
+        super().__init__(name, **kwargs)
+
+
+class Stub(Step):
+    """Does nothing and succeeds."""
+
+    kind = "stub"
+
+
+class Success(Step):
+    """Ends a pipeline as a success; only needed for a name of its own."""
+
+    kind = "success"
+
+
+class Fail(Step):
+    """Ends a pipeline as a failure; only needed for a name of its own."""
+
+    kind = "fail"
+
+
+class Parallel(Step):
+    """Runs branches side by side.
+
+    Args:
+        name: of the step.
+        branches: lists of steps, or pipelines, by name.
+        kwargs: those of `Step`.
+    """
+
+    kind = "parallel"
+
+    def __init__(self, name: str, *, branches: Mapping[str, Pipeline | Sequence[Step]], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.branches = dict(branches)
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as it would stand in a file, without what follows."""
+        return {**super().document(), "branches": {key: _graph(branch) for key, branch in self.branches.items()}}
+
+
+class Conditional(Parallel):
+    """Runs one of its branches, by the value of `parameter`; `default` for all other values."""
+
+    kind = "conditional"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        parameter: str,
+        branches: Mapping[str, Pipeline | Sequence[Step]],
+        default: Pipeline | Sequence[Step] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, branches=branches, parameter=parameter, **kwargs)
+        self.default = default
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as it would stand in a file, without what follows."""
+        default = {} if self.default is None else {"default": _graph(self.default)}
+        return {**super().document(), **default}
+
+
+class Map(Step):
+    """Runs a branch for each element of a list.
+
+    Args:
+        name: of the step.
+        iterate_on: the parameter that holds the list, or the list.
+        iterate_as: the parameter that holds the element.
+        branch: a list of steps, or a pipeline.
+        kwargs: those of `Step`, and `reducer` and `parallelism`.
+    """
+
+    kind = "map"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        iterate_on: str | Sequence[Any],
+        iterate_as: str,
+        branch: Pipeline | Sequence[Step],
+        **kwargs: Any,
+    ) -> None:
+        on = iterate_on if isinstance(iterate_on, str) else list(iterate_on)
+        super().__init__(name, iterate_on=on, iterate_as=iterate_as, **kwargs)
+        self.branch = branch
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as it would stand in a file, without what follows."""
+        return {**super().document(), "branch": _graph(self.branch)}
+
+
+class Dag(Step):
+    """Runs the graph of a file, or of another pipeline.
+
+    Args:
+        name: of the step.
+        dag_definition: path of the file, relative to the caller's.
+        kwargs: those of `Step`.
+    """
+
+    kind = "dag"
+
+    def __init__(self, name: str, *, dag_definition: str, **kwargs: Any) -> None:
+        super().__init__(name, dag_definition=dag_definition, **kwargs)
+
+
+class Pipeline:
+    """Steps in order, with what holds for all of them.
+
+    Args:
+        name: of the DAG.
+        steps: in order; each is followed by the next one unless it says otherwise, and the last by a success.
+        start_at: the first step, if it is not the first of the list.
+        executor: a type, or `{"type": ..., "config": {...}}`, as in a file.
+        parameters: by name, with their first values.
+        catalog: where files are kept.
+        description: of the DAG.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        steps: Sequence[Step],
+        start_at: Step | str | None = None,
+        executor: str | Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        catalog: str | Mapping[str, Any] | None = None,
+        description: str = "",
+    ) -> None:
+        self.name = name
+        self.steps = list(steps)
+        self.start_at = start_at
+        self.executor = executor
+        self.parameters = dict(parameters or {})
+        self.catalog = catalog
+        self.description = description
+        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - functions and files are found beside the caller
+        self.folder = Path(file).resolve().parent if file else Path.cwd()
+
+    def document(self) -> dict[str, Any]:
+        """Return the pipeline as it would stand in a file."""
+        found: dict[str, Any] = {"name": self.name, "dag": self.graph()}
+        for key in ("executor", "parameters", "catalog"):
+            value = getattr(self, key)
+            if value:
+                found[key] = value
+        return found
+
+    def graph(self) -> dict[str, Any]:
+        """Return the steps as they would stand in a file."""
+        found = _steps(self.steps, self.start_at)
+        return {**found, "description": self.description} if self.description else found
+
+    def validate(self) -> list[Problem]:
+        """Return everything that is wrong with it."""
+        try:
+            self.model()
+        except PipelineError as error:
+            return list(error.problems)
+        return []
+
+    def model(self) -> PipelineModel:
+        """Return the checked model.
+
+        Raises:
+            PipelineError: with all problems.
+        """
+        from airflow_provider_launch.pipelines.validation import load_document
+
+        return load_document(self.document(), self.folder, self.name)
+
+    def dag(self, dag_id: str | None = None, **kwargs: Any) -> DAG:
+        """Return the DAG; arguments are those of `dag_from_file`.
+
+        Raises:
+            PipelineError: with all problems.
+        """
+        from airflow_provider_launch.pipelines.render import dag_from_model
+
+        return dag_from_model(self.model(), dag_id, **kwargs)
+
+
+def _graph(branch: Pipeline | Sequence[Step]) -> dict[str, Any]:
+    return branch.graph() if isinstance(branch, Pipeline) else _steps(list(branch), None)
+
+
+def _steps(steps: Sequence[Step], start_at: Step | str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    _add(list(steps), "success", found, problems)
+    if problems:
+        raise PipelineError(problems)
+    first = start_at if start_at is not None else steps[0] if steps else ""
+    return {"start_at": _name(first), "steps": found}
+
+
+def _add(steps: list[Step], last: str, found: dict[str, Any], problems: list[Problem]) -> None:
+    """Put steps into a graph, each followed by the next one; `last` follows the last."""
+    for at, step in enumerate(steps):
+        if step.name in found:
+            problems.append(Problem(f"there are two steps {step.name!r}; rename one"))
+            continue
+        document = found[step.name] = step.document()
+        if isinstance(step, (Success, Fail)):
+            continue
+        following = steps[at + 1].name if at + 1 < len(steps) else last
+        document["next"] = _name(step.next) if step.next is not None else following
+        handler = step.on_failure
+        if isinstance(handler, (str, Step)):
+            document["on_failure"] = _name(handler)
+        elif handler:
+            document["on_failure"] = handler[0].name
+            _add(list(handler), "fail", found, problems)
+
+
+def _name(step: Step | str) -> str:
+    return step if isinstance(step, str) else step.name
+
+
+def _function_name(step: str, function: Callable[..., Any] | str) -> str:
+    if isinstance(function, str):
+        return function
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if "<" in name or "." in name or not module or module.startswith("unusual_prefix_"):
+        raise PipelineError(
+            [Problem(f"task {step!r}: {name or function!r} must be a function at the top of a module that is imported")]
+        )
+    return f"{module}.{name}"
+
+
+def _app(app: Any) -> Any:
+    from airflow_provider_launch.specs.app_dict import app_to_dict
+    from airflow_provider_launch.specs.roles import AppDef
+
+    return app_to_dict(app) if isinstance(app, AppDef) else dict(app)

@@ -1,0 +1,208 @@
+"""Files that go from task to task: the catalog of a run, on any storage that Airflow knows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow_provider_launch.specs.errors import LaunchError
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+__all__ = ["CatalogError", "CatalogItem", "RunCatalog", "matches"]
+
+_CHUNK = 1024 * 1024
+HASHED_UP_TO = 1024 * _CHUNK
+"""Bytes of a file that are hashed; of a larger one the hash is that of its first ones, and of its size."""
+
+
+class CatalogError(LaunchError):
+    """A file is not where a task wants it. A failure of the task like any other: `on_failure` deals with it."""
+
+
+@dataclass(frozen=True)
+class CatalogItem:
+    """One file that was copied."""
+
+    name: str
+    stage: str
+    """`get` or `put`."""
+    size: int
+    sha256: str
+    is_whole: bool = True
+    """False: the file is so large that only its beginning was hashed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return asdict(self)
+
+
+class RunCatalog:
+    """The files of one run.
+
+    Args:
+        base: where catalogs are kept.
+        dag_id: of the run.
+        run_id: of the run.
+        scopes: the folder of each map around the task, with the number of the element: `("each/3",)`.
+    """
+
+    def __init__(self, base: ObjectStoragePath, dag_id: str, run_id: str, scopes: Sequence[str] = ()) -> None:
+        # A run id has `+` and `:` in it.
+        self._root = base / quote(dag_id, safe="") / quote(run_id, safe="")
+        self._scopes = ["", *scopes]
+
+    def get(self, patterns: Iterable[str], folder: Path) -> list[CatalogItem]:
+        """Copy the files that match into the folder; those of the task's own element win over those of the run.
+
+        Raises:
+            CatalogError: nothing matches a pattern.
+        """
+        found = self._visible()
+        items = []
+        for pattern in patterns:
+            names = [name for name in sorted(found) if matches(name, pattern)]
+            if not names:
+                there = ", ".join(sorted(found)[:12]) or "nothing"
+                raise CatalogError(f"no file of the catalog matches {pattern!r}; there are {there}")
+            items += [self._fetch(name, found[name], folder) for name in names]
+        return items
+
+    def put(self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True) -> list[CatalogItem]:
+        """Copy the files of the folder that match into the catalog, each as a whole or not at all.
+
+        Args:
+            patterns: which.
+            folder: of the task.
+            is_strict: a pattern without a file is an error.
+
+        Raises:
+            CatalogError: nothing matches a pattern, or a file is a link that leads out of the folder.
+        """
+        names = sorted(_files(folder))
+        items = []
+        for pattern in patterns:
+            chosen = [name for name in names if matches(name, pattern)]
+            if not chosen and is_strict:
+                there = ", ".join(sorted(names)[:12]) or "nothing"
+                raise CatalogError(f"no file of the task matches {pattern!r}; it has left {there}")
+            items += [self._store(name, folder) for name in chosen]
+        return items
+
+    # ---- where -----------------------------------------------------------------------------------------------
+
+    def _place(self, scope: str, name: str) -> Any:
+        return self._root / scope / name if scope else self._root / name
+
+    def _visible(self) -> dict[str, Any]:
+        """Return the files that the task sees, by name."""
+        found: dict[str, Any] = {}
+        for at, scope in enumerate(self._scopes):
+            inner = self._scopes[at + 1] if at + 1 < len(self._scopes) else ""
+            for name in self._names(scope):
+                # What other elements of the same map have left is not for this one.
+                if inner and name.startswith(f"{_below(inner, scope).rpartition('/')[0]}/"):
+                    continue
+                found[name] = self._place(scope, name)
+        return found
+
+    def _names(self, scope: str) -> Iterator[str]:
+        root = self._root / scope if scope else self._root
+        if not root.exists():
+            return
+        base = str(root.path).rstrip("/")
+        for path in root.fs.find(base):
+            name = str(path)[len(base) :].lstrip("/") if str(path).startswith(base) else ""
+            if name and ".launch-part-" not in name and ".." not in PurePosixPath(name).parts:
+                yield name
+
+    # ---- copying ---------------------------------------------------------------------------------------------
+
+    def _fetch(self, name: str, source: Any, folder: Path) -> CatalogItem:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_outside(target.parent, folder, name)
+        part = target.with_name(f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}")
+        with source.open("rb") as reader, part.open("wb") as writer:
+            size, digest, is_whole = _copied(reader, writer)
+        part.replace(target)
+        return CatalogItem(name, "get", size, digest, is_whole)
+
+    def _store(self, name: str, folder: Path) -> CatalogItem:
+        source = folder / name
+        _refuse_outside(source, folder, name)
+        target = self._place(self._scopes[-1], name)
+        if target.protocol in ("file", "local", ""):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
+            with source.open("rb") as reader, part.open("wb") as writer:
+                size, digest, is_whole = _copied(reader, writer)
+            os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
+        else:
+            # An object appears when it is complete.
+            with source.open("rb") as reader, target.open("wb") as writer:
+                size, digest, is_whole = _copied(reader, writer)
+        return CatalogItem(name, "put", size, digest, is_whole)
+
+
+def _below(inner: str, scope: str) -> str:
+    return inner.removeprefix(f"{scope}/") if scope else inner
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if path.is_file():
+                yield path.relative_to(folder).as_posix()
+
+
+def _refuse_outside(path: Path, folder: Path, name: str) -> None:
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CatalogError(f"{name!r} is a link that leads out of the task's folder; copy the file instead")
+
+
+def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
+    """Return the size of what was copied, and its hash; the last says if that is of the whole."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(_CHUNK):
+        writer.write(chunk)
+        if size < HASHED_UP_TO:
+            digest.update(chunk)
+        size += len(chunk)
+    if size > HASHED_UP_TO:
+        digest.update(str(size).encode())
+    return size, digest.hexdigest(), size <= HASHED_UP_TO
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a file matches: `*` stays in a folder, `**` crosses folders, a folder means all that is in it."""
+    pattern = pattern.removeprefix("./").rstrip("/")
+    return pattern in ("", ".") or re.fullmatch(f"{_expression(pattern)}(/.*)?", name, re.DOTALL) is not None
+
+
+def _expression(pattern: str) -> str:
+    found = ""
+    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern):
+        if part == "**/":
+            found += "(.*/)?"
+        elif part == "**":
+            found += ".*"
+        elif part == "*":
+            found += "[^/]*"
+        elif part == "?":
+            found += "[^/]"
+        elif part.startswith("[") and part.endswith("]"):
+            inside = part[1:-1].replace("\\", r"\\\\")
+            found += f"[^{inside[1:]}]" if inside[0] in "!^" else f"[{inside}]"
+        else:
+            found += re.escape(part)
+    return found

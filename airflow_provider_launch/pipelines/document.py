@@ -1,0 +1,133 @@
+"""A YAML file as plain data, with the line of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_launch.pipelines.problems import Place, Problem
+
+__all__ = ["Document", "KeyPath", "load_document"]
+
+KeyPath = tuple[Hashable, ...]
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data, and where each part of it stands."""
+
+    data: Any
+    file: str = ""
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    shared: frozenset[KeyPath] = frozenset()
+    """Keys at the top whose values are used again elsewhere in the file, by an alias."""
+
+    def place(self, path: KeyPath, step: str = "") -> Place:
+        """Return the place of a key, or of the nearest one around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return Place(self.file, self.lines.get(path, 0), step)
+
+
+def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[Problem]]:
+    """Return the content of a file; the problems say why it cannot be read as a whole.
+
+    Args:
+        path: of the file.
+        shown: how messages name it.
+    """
+    name = shown or str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        return Document({}, name), [Problem(f"cannot be read: {reason}", Place(name))]
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        node = loader.get_single_node()
+        builder = _Builder(loader, name)
+        data = builder.build(node, ()) if node is not None else {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error)
+        return Document({}, name), [Problem(f"is no YAML: {reason}", Place(name, mark.line + 1 if mark else 0))]
+    finally:
+        loader.dispose()
+    return Document(data, name, builder.lines, builder.shared), builder.problems
+
+
+class _Builder:
+    """Turns nodes into plain data, and keeps the line of each."""
+
+    def __init__(self, loader: Any, file: str) -> None:
+        self._loader = loader
+        self._file = file
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[Problem] = []
+        self._open: list[int] = []
+        self._first: dict[int, KeyPath] = {}
+        self._reused: set[KeyPath] = set()
+
+    @property
+    def shared(self) -> frozenset[KeyPath]:
+        return frozenset(path[:1] for path in self._reused)
+
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        """Return the data of a node, whose key stands at `path`."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if id(node) in self._open:
+            self.problems.append(
+                Problem("an alias stands inside of what it names; write that part out", self._place(node))
+            )
+            return None
+        first = self._first.setdefault(id(node), path)
+        if first != path:
+            self._reused.add(first)
+        self._open.append(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return [self.build(item, (*path, at)) for at, item in enumerate(node.value)]
+            return self._loader.construct_object(node)
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
+        data: dict[Any, Any] = {}
+        own: set[Any] = set()
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                for key, value in self._merged(value_node, path):
+                    data.setdefault(key, value)
+                continue
+            key = self._loader.construct_object(key_node)
+            if not isinstance(key, Hashable):
+                self.problems.append(Problem("a key must be text", self._place(key_node)))
+                continue
+            if key in own:
+                self.problems.append(Problem(f"{key!r} stands here twice; keep one", self._place(key_node)))
+            own.add(key)
+            self.lines[(*path, key)] = key_node.start_mark.line + 1
+            data[key] = self.build(value_node, (*path, key))
+        return data
+
+    def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[Any, Any]]:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        for part in parts:
+            first = self._first.get(id(part))
+            if first is not None:
+                self._reused.add(first)
+            found = self.build(part, (*path, "<<"))
+            if isinstance(found, dict):
+                yield from found.items()
+            else:
+                self.problems.append(Problem("<< must be followed by a mapping", self._place(part)))
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self._file, node.start_mark.line + 1)

@@ -1,0 +1,376 @@
+"""Executors by type, and the settings of a step: those of the pipeline, its own, and placeholders."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
+from airflow_provider_launch.util.docstrings import field_docstrings
+from airflow_provider_launch.util.entrypoints import find
+
+__all__ = [
+    "BACKENDS",
+    "PLUGINS_GROUP",
+    "Backend",
+    "ExecutorSettings",
+    "Placement",
+    "executor_problems",
+    "placement",
+    "setting_names",
+]
+
+PLUGINS_GROUP = "airflow_provider_launch.executors"
+MOCKED = "mocked"
+_GONE = {
+    "argo": "kubernetes",
+    "kfp": "kubernetes",
+    "k8s-job": "kubernetes",
+    "mini-k8s-job": "kubernetes",
+    "local-aws-batch": "aws-batch",
+    "slurm-job": "slurm",
+    "docker": "local-container",
+    "demo-renderer": "local",
+    "emulator": "local",
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A scheduler, as pipelines name it."""
+
+    name: str
+    """Its name in the registry of schedulers."""
+    conn_id: str
+    """The connection that is used when none is named."""
+    in_containers: bool
+    """True if a task runs in an image, and does not see the files of the worker."""
+    shares_files: bool
+    """True if a folder of the worker is seen by the task: the same host, or a mount from it."""
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "local": Backend("local", "launch_local_default", in_containers=False, shares_files=True),
+    "local-container": Backend("docker", "launch_docker_default", in_containers=True, shares_files=True),
+    "kubernetes": Backend("kubernetes", "launch_kubernetes_default", in_containers=True, shares_files=False),
+    "aws-batch": Backend("aws_batch", "launch_aws_batch_default", in_containers=True, shares_files=False),
+    "slurm": Backend("slurm", "launch_slurm_default", in_containers=False, shares_files=False),
+}
+"""Type of an executor to the scheduler that runs its tasks."""
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """Settings that every executor has; further ones are options of its scheduler."""
+
+    conn_id: str = ""
+    """The Airflow connection. Without it the default one of the type."""
+    image: str = ""
+    """Image of the tasks; also spelled `docker_image`. Executors with containers need one."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the tasks; also spelled `environment`."""
+    cpu: int | None = None
+    """Cores of one replica."""
+    gpu: int | None = None
+    """GPUs of one replica."""
+    memory_mb: int | None = None
+    """Memory of one replica in MB."""
+    replicas: int = 1
+    """How many equal processes run; the first one hands back parameters."""
+    python: str = ""
+    """The Python that runs functions and notebooks. Without it the worker's own, or `python3` in containers."""
+    shell: str = "sh"
+    """The shell that runs commands."""
+    shell_options: str = ""
+    """Options of that shell: `-eu` ends a command at its first error."""
+    code_dir: str = ""
+    """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
+    absolute path. Without it the folder of the file, or that of the image."""
+    data_dir: str = ""
+    """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Without it a folder
+    below `LAUNCH_HOME`, where worker and executor share a host."""
+    run_in_local: bool = False
+    """True runs the step on local processes instead; for `local-container`."""
+    enable_parallel: bool = True
+    """False runs one task of the run at a time."""
+    parallelism: int | None = None
+    """How many tasks of a run there are at a time."""
+    patches: Mapping[str, Any] = field(default_factory=dict)
+    """For `mocked`: step to the `command` and `command_type` that runs instead; all other tasks do nothing."""
+    placeholders: Mapping[str, Any] = field(default_factory=dict)
+    """Values for settings that a step leaves empty, by their name."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings by a name of your own, to which `overrides` of a step refer."""
+    auto_remove_container: bool = True
+    """Accepted for files of magnus; what becomes of ended containers is decided by the connection."""
+
+
+_SPELLINGS = {"docker_image": "image", "environment": "env", "memMB": "memory_mb", "nodes": "replicas"}
+_MERGED = frozenset({"env", "labels", "annotations", "resources", "node_selector"})
+"""Mappings whose keys are merged; everything else is replaced as a whole."""
+
+
+def setting_names() -> list[str]:
+    """Return the names of the settings that every executor has."""
+    return [item.name for item in dataclasses.fields(ExecutorSettings)]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one task runs, with settings resolved."""
+
+    type: str
+    backend: Backend | None
+    """None for `mocked`, and for executors of plug-ins."""
+    settings: ExecutorSettings
+    options: Mapping[str, Any]
+    """Options of the scheduler, for the `cfg` of the launch; all settings for a plug-in."""
+
+    @property
+    def conn_id(self) -> str:
+        """The connection."""
+        return self.settings.conn_id or (self.backend.conn_id if self.backend else "")
+
+
+def placement(model: PipelineModel, step: TaskStep) -> Placement:
+    """Return where a step runs.
+
+    Raises:
+        PipelineError: a setting is wrong, or a placeholder has no value.
+    """
+    problems: list[Problem] = []
+    found = _placement(model, step, problems)
+    if problems or found is None:
+        raise PipelineError(problems)
+    return found
+
+
+def executor_problems(model: PipelineModel, steps: list[TaskStep]) -> Iterator[Problem]:
+    """Yield what is wrong with executors and settings, of the pipeline and of each step."""
+    problems: list[Problem] = []
+    _check_type(model.executor, problems)
+    if model.executor.type == MOCKED:
+        names = {step.name for step in steps}
+        problems.extend(
+            Problem(f"'patches' names {name!r}, which is no task; {closest(name, names)}", model.executor.place)
+            for name in _mapping(model.executor.config.get("patches"))
+            if name not in names
+        )
+    seen = {str(problem) for problem in problems}
+    for step in steps:
+        own: list[Problem] = []
+        if step.executor is not None:
+            _check_type(step.executor, own)
+        if not own:
+            _placement(model, step, own)
+        for problem in own:
+            if str(problem) not in seen:
+                seen.add(str(problem))
+                problems.append(problem)
+    yield from problems
+
+
+def _check_type(section: ExecutorSection, problems: list[Problem]) -> None:
+    known = [*BACKENDS, MOCKED, *find(PLUGINS_GROUP)]
+    if section.type in known:
+        return
+    cure = f"use {_GONE[section.type]!r}" if section.type in _GONE else closest(section.type, known)
+    problems.append(Problem(f"{section.type!r} is no executor; {cure}", section.place))
+
+
+def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) -> Placement | None:
+    section = step.executor or model.executor
+    patched = model.executor.type == MOCKED
+    if patched:
+        # A mocked pipeline runs nothing but its patches, wherever their steps would run.
+        section = model.executor
+    kind = section.type
+    merged = resolve(model, step, kind, problems)
+    if merged.pop("run_in_local", False) and kind == "local-container":
+        kind = "local"
+        merged.pop("image", None)
+    if patched:
+        kind = "local"
+    backend = BACKENDS.get(kind)
+    # What the pipeline says is no fault of a step, and is shown once.
+    own = step.executor is not None or kind in step.overrides
+    place = step.place if own or not section.place.line else section.place
+    settings, options = _split(merged, place, problems)
+    if settings is None:
+        return None
+    if backend is None:
+        if step.command_type == "app":
+            problems.append(Problem(f"executor {kind!r} of a plug-in runs commands, and no apps", step.place))
+        return Placement(kind, None, settings, merged)
+    if backend.in_containers and not settings.image and step.command_type != "app":
+        problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
+    if step.catalog and not backend.shares_files and not settings.data_dir:
+        problems.append(
+            Problem(
+                f"has a catalog, and executor {kind!r} does not see the files of the workers; "
+                "name a folder that both see as 'data_dir'",
+                step.place,
+            )
+        )
+    _check_options(backend, options, place, problems)
+    return Placement(kind, backend, settings, options)
+
+
+# ---- layers ---------------------------------------------------------------------------------------------------
+
+
+def resolve(model: PipelineModel, step: TaskStep, kind: str, problems: list[Problem]) -> dict[str, Any]:
+    """Return the settings of a step: pipeline, then `executor` of the step, then its `overrides`.
+
+    A later one wins, key by key. A key without a value takes that of the placeholder of its name: a mapping is spread
+    beneath the keys which the step gives, anything else is the value.
+    """
+    common = dict(model.executor.config) if model.executor.type == kind else {}
+    placeholders = {
+        **_mapping(common.pop("placeholders", None)),
+        **_mapping((step.executor.config if step.executor else {}).get("placeholders")),
+    }
+    profiles = {**placeholders, **_mapping(common.get("overrides"))}
+    common.pop("overrides", None)
+    effective = {_SPELLINGS.get(name, name): value for name, value in common.items()}
+    layers: list[Mapping[str, Any]] = []
+    if step.executor is not None:
+        layers.append({key: value for key, value in step.executor.config.items() if key != "placeholders"})
+    if kind in step.overrides:
+        layers.append(_override(step, kind, step.overrides[kind], profiles, problems))
+    for layer in layers:
+        effective = _layered(effective, layer, placeholders, step, problems)
+    for name in [name for name, value in effective.items() if value is None]:
+        # Left empty by the pipeline itself.
+        effective = _layered(_without(effective, name), {name: None}, placeholders, step, problems)
+    return effective
+
+
+def _override(
+    step: TaskStep, kind: str, given: Any, profiles: Mapping[str, Any], problems: list[Problem]
+) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, str):
+        if isinstance(profiles.get(given), Mapping):
+            return dict(profiles[given])
+        problems.append(
+            Problem(
+                f"'overrides' names {given!r}, for which executor {kind!r} has no placeholder; "
+                f"{closest(given, profiles)}",
+                step.place,
+            )
+        )
+    elif given is not None:
+        problems.append(Problem(f"'overrides' of {kind!r} must be a mapping, or the name of a placeholder", step.place))
+    return {}
+
+
+def _layered(
+    below: Mapping[str, Any],
+    layer: Mapping[str, Any],
+    placeholders: Mapping[str, Any],
+    step: TaskStep,
+    problems: list[Problem],
+) -> dict[str, Any]:
+    explicit = {_SPELLINGS.get(name, name): value for name, value in layer.items() if value is not None}
+    spread: dict[str, Any] = {}
+    for name, value in layer.items():
+        if value is not None:
+            continue
+        if name not in placeholders:
+            problems.append(
+                Problem(
+                    f"leaves {name!r} empty, and there is no placeholder of that name; {closest(name, placeholders)}",
+                    step.place,
+                )
+            )
+        elif isinstance(placeholders[name], Mapping):
+            spread.update({_SPELLINGS.get(key, key): item for key, item in placeholders[name].items()})
+        else:
+            spread[_SPELLINGS.get(name, name)] = placeholders[name]
+    effective = dict(below)
+    for source in (spread, explicit):
+        for name, value in source.items():
+            both = isinstance(value, Mapping) and isinstance(effective.get(name), Mapping) and name in _MERGED
+            effective[name] = {**effective[name], **value} if both else value
+    return effective
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------
+
+
+def _split(
+    merged: dict[str, Any], place: Place, problems: list[Problem]
+) -> tuple[ExecutorSettings | None, dict[str, Any]]:
+    names = set(setting_names())
+    own = {name: value for name, value in merged.items() if name in names}
+    options = {name: value for name, value in merged.items() if name not in names and name != "cfg"}
+    options.update(_mapping(merged.get("cfg")))
+    before = len(problems)
+    kinds = {name: _expected(name, value) for name, value in own.items()}
+    problems.extend(
+        Problem(f"setting {name!r} must be {expected}, not {own[name]!r}", place)
+        for name, (expected, right) in kinds.items()
+        if not right
+    )
+    if len(problems) > before:
+        return None, options
+    if "env" in own:
+        own["env"] = {str(name): str(value) for name, value in own["env"].items()}
+    return ExecutorSettings(**own), options
+
+
+def _expected(name: str, value: Any) -> tuple[str, bool]:
+    if name in ("env", "patches", "placeholders", "overrides"):
+        return "a mapping", isinstance(value, Mapping)
+    if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
+        return "true or false", isinstance(value, bool)
+    if name == "gpu":
+        return "a whole number from 0 on", _is_number(value, (int,)) and value >= 0
+    if name in ("cpu", "memory_mb", "replicas", "parallelism"):
+        return "a whole number from 1 on", _is_number(value, (int,)) and value >= 1
+    return "text", isinstance(value, str)
+
+
+def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _check_options(backend: Backend, options: Mapping[str, Any], place: Place, problems: list[Problem]) -> None:
+    """Refuse options that the scheduler does not know, where its options can be read without its client."""
+    try:
+        module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend.name}.options")
+    except ModuleNotFoundError:
+        return
+    prefix = "".join(part.capitalize() for part in backend.name.split("_"))
+    classes = [value for name, value in vars(module).items() if name in (f"{prefix}Opts", f"{prefix.upper()}Opts")]
+    opts = classes[0] if classes else next(
+        (value for name, value in vars(module).items() if name.endswith("Opts") and name != "StructuredOpts"), None
+    )  # fmt: skip
+    if opts is None:
+        return
+    schema = opts.as_runopts()
+    known = [*setting_names(), *(name for name, _ in schema)]
+    problems.extend(
+        Problem(f"{name!r} is no setting of executor {backend.name!r}; {closest(name, known)}", place)
+        for name in options
+        if schema.registered_name(name) is None
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def settings_help() -> dict[str, str]:
+    """Return the help of each setting; the reference page is made of it."""
+    return field_docstrings(ExecutorSettings)

@@ -1,0 +1,25 @@
+"""Names of steps as Airflow's ids."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["FAILED", "JOIN", "MAX_LENGTH", "OK", "dag_id_of", "folder_of", "task_id_of"]
+
+OK, FAILED, JOIN = "__ok", "__failed", "__join"
+MAX_LENGTH = 250
+
+
+def task_id_of(name: str) -> str:
+    """Return the id of a step inside its group."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def folder_of(fan_out: str) -> str:
+    """Return the folder of a map in the catalog, by the task that begins it."""
+    return fan_out.rpartition(".")[0].replace(".", "/")
+
+
+def dag_id_of(name: str) -> str:
+    """Return the id of a DAG."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

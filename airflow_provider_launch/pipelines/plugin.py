@@ -1,0 +1,179 @@
+"""Executors of plug-ins: a class that runs one task at a time, in the manner of magnus.
+
+    class QueueExecutor(BaseExecutor):
+        service_name = "queue"
+
+        class Config(BaseExecutor.Config):
+            queue: str
+
+        def trigger_job(self, node, map_variable=None, **kwargs):
+            job = my_queue.submit(node.command_line, env=node.environment, queue=self.config.queue)
+            return my_queue.wait(job)     # a mapping of values is handed on
+
+Registered as an entry point of group `airflow_provider_launch.executors`, under the name that files use as `type`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from airflow_provider_launch.pipelines.executors import PLUGINS_GROUP
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.entrypoints import load
+
+__all__ = ["BaseExecutor", "Node", "NodeFailedError", "load_executor"]
+
+# What Airflow does itself: nothing here calls these.
+_BY_AIRFLOW = (
+    "prepare_for_graph_execution", "execute_graph", "execute_from_graph", "send_return_code",
+    "_is_eligible_for_rerun", "_set_up_run_log", "_sync_catalog",
+)  # fmt: skip
+
+
+class NodeFailedError(Exception):
+    """A task ran and failed."""
+
+
+@dataclass
+class Node:
+    """One task, as an executor sees it."""
+
+    name: str
+    internal_name: str
+    """The name with those of the steps around it, joined by dots."""
+    command: str
+    command_type: str
+    command_line: list[str]
+    """What runs the task: a program and its arguments. Needs no package of ours."""
+    environment: dict[str, str]
+    """Variables that the task needs; parameters are among them."""
+    working_dir: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """Settings of the executor for this task, after all layers."""
+    node_type: str = "task"
+    show: Callable[[str], object] = print
+    process: subprocess.Popen[str] | None = None
+
+    def execute(self, **_: Any) -> dict[str, Any]:
+        """Run the task on this host, show its lines, and return what it handed back.
+
+        Raises:
+            NodeFailedError: its exit code is not 0.
+        """
+        from airflow_provider_launch.schedulers.environment import inherited_env
+        from airflow_provider_launch.schedulers.local.request import INHERITED
+
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "result.json")
+            env = {**inherited_env(os.environ, INHERITED), **self.environment, "LAUNCH_RESULT_PATH": str(result)}
+            self.process = subprocess.Popen(
+                self.command_line,
+                env=env,
+                cwd=self.working_dir,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            assert self.process.stdout is not None
+            with self.process.stdout:
+                for line in self.process.stdout:
+                    self.show(line.rstrip("\n"))
+            if code := self.process.wait():
+                raise NodeFailedError(f"step {self.name!r} exited with code {code}")
+            text = result.read_text(encoding="utf-8") if result.exists() else ""
+        found: dict[str, Any] = json.loads(text) if text.strip() else {}
+        return found
+
+    def kill(self) -> None:
+        """End the process of `execute`, and all that it has started."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+
+
+class BaseExecutor:
+    """Runs tasks; subclasses override `trigger_job`, or `execute_node`, and declare their settings in `Config`."""
+
+    service_name = ""
+    service_type = "executor"
+
+    class Config(BaseModel):
+        """Settings; a name that is not declared is refused."""
+
+        model_config = ConfigDict(extra="forbid")
+
+        enable_parallel: bool = False
+        placeholders: dict[str, Any] = {}
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        self.config = self.Config(**(config or {}))
+
+    def prepare_for_node_execution(self) -> None:
+        """Get ready for one task; called on the worker."""
+
+    def trigger_job(self, node: Node, map_variable: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+        """Run a task to its end. A mapping that is returned is what the task hands on.
+
+        Args:
+            node: the task.
+            map_variable: the element of each map around it, by name.
+            kwargs: for what may come.
+
+        Raises:
+            Exception: the task has failed.
+        """
+        return self.execute_node(node, map_variable, **kwargs)
+
+    def execute_node(self, node: Node, map_variable: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+        """Run a task here, as `trigger_job` does unless it is overridden."""
+        del map_variable
+        return node.execute(**kwargs)
+
+    def add_code_identities(self, node: Node, **_: Any) -> list[Mapping[str, Any]]:
+        """Return more of what names the code of a task; each with `type`, `identifier` and `dependable`."""
+        del node
+        return []
+
+    def cancel(self, node: Node) -> None:
+        """End a task that was killed."""
+        node.kill()
+
+    def _resolve_node_config(self, node: Node) -> dict[str, Any]:
+        """Return the settings of a task; they are resolved before."""
+        return node.config
+
+
+def load_executor(name: str, config: Mapping[str, Any], warn: Callable[[str], object]) -> BaseExecutor:
+    """Return the executor of a plug-in.
+
+    Raises:
+        InvalidAppError: it cannot be loaded, is none, or refuses a setting.
+    """
+    try:
+        cls = load(PLUGINS_GROUP, name)
+    except Exception as error:
+        raise InvalidAppError(f"executor {name!r} of a plug-in cannot be loaded: {error}") from error
+    if not (isinstance(cls, type) and callable(getattr(cls, "trigger_job", None))):
+        raise InvalidAppError(f"executor {name!r} must be a class with 'trigger_job', such as a BaseExecutor")
+    unused = [method for method in _BY_AIRFLOW if method in vars(cls)]
+    if unused:
+        warn(f"executor {name!r} has {', '.join(unused)}, which Airflow does instead; they are not called")
+    try:
+        executor: BaseExecutor = cls(dict(config))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise InvalidAppError(f"executor {name!r} refuses its config: {wrong}") from error
+    return executor

@@ -1,0 +1,195 @@
+"""Runs a function, or a notebook, inside of an app. Standard library only: it is sent to images that lack this package.
+
+    program.py function MODULE.FUNCTION [NAME ...]
+    program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
+
+Parameters are read from LAUNCH_PARAMETERS, a JSON object. What is handed back goes to LAUNCH_RESULT_PATH. The names
+are those of the values that are handed back; without any all are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Python puts the folder of a script first, where modules of ours would hide those of the standard library.
+if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(sys.argv[0])):
+    del sys.path[0]
+
+import importlib
+import inspect
+import json
+import typing
+
+
+def main(arguments: list[str]) -> None:
+    for folder in (os.environ.get("LAUNCH_CODE_DIR"), os.getcwd()):
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
+    parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or "{}")
+    if arguments[0] == "function":
+        values = call_function(arguments[1], parameters, arguments[2:])
+    else:
+        path, output_path, tag = arguments[1:4]
+        values = run_notebook(path, output_path, tag, parameters, arguments[4:])
+    hand_back(values)
+
+
+def hand_back(values: dict[str, typing.Any]) -> None:
+    path = os.environ.get("LAUNCH_RESULT_PATH")
+    if not values or not path:
+        return
+    try:
+        text = json.dumps(values)
+    except (TypeError, ValueError) as error:
+        sys.exit("what is handed back must be JSON (text, numbers, lists, dicts): %s" % error)
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]) -> dict[str, typing.Any]:
+    module_name, _, function_name = name.rpartition(".")
+    function = getattr(importlib.import_module(module_name), function_name)
+    given = arguments_of(function, parameters)
+    result = function(**given)
+    if inspect.iscoroutine(result):
+        import asyncio
+
+        result = asyncio.run(result)
+    return values_of(result, names)
+
+
+def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dict[str, typing.Any]:
+    """Return the arguments by name, cast as the annotations say."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:
+        hints = {}
+    given: dict[str, typing.Any] = {}
+    missing: list[str] = []
+    expected = inspect.signature(function).parameters
+    for name, parameter in expected.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given.update({key: value for key, value in parameters.items() if key not in expected})
+        elif hints.get(name) is not None and getattr(hints[name], "__module__", "") == "argparse":
+            given[name] = hints[name](**parameters)
+        elif name in parameters:
+            given[name] = cast(parameters[name], hints.get(name))
+        elif parameter.default is parameter.empty:
+            missing.append(name)
+    if missing:
+        known = ", ".join(sorted(parameters)) or "none"
+        sys.exit("the function needs %s, which no parameter gives; there are %s" % (", ".join(missing), known))
+    return given
+
+
+def cast(value: typing.Any, hint: typing.Any) -> typing.Any:
+    """Return the value as its annotation wants it: by pydantic where it is installed, else for plain types."""
+    if hint is None or hint is typing.Any:
+        return value
+    try:
+        from pydantic import TypeAdapter
+    except ImportError:
+        plain = hint in (int, float, str, bool) and not isinstance(value, hint) and value is not None
+        return hint(value) if plain else value
+    try:
+        adapter = TypeAdapter(hint)
+    except Exception:
+        return value
+    return adapter.validate_python(value)
+
+
+def plain(value: typing.Any) -> typing.Any:
+    """Return a model of pydantic, or a dataclass, as a dict."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "__dataclass_fields__"):
+        import dataclasses
+
+        return dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    # Numbers of numpy and the like.
+    return value.item() if hasattr(value, "item") and callable(value.item) else value
+
+
+def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
+    """Return what a function gave as values by name."""
+    if result is None:
+        if names:
+            sys.exit("the function returned nothing, but 'returns' names %s" % ", ".join(names))
+        return {}
+    if names:
+        if isinstance(result, tuple) and len(names) > 1:
+            if len(result) != len(names):
+                sys.exit("the function returned %d values, 'returns' names %d" % (len(result), len(names)))
+            return {name: plain(value) for name, value in zip(names, result)}
+        if len(names) == 1 and not (isinstance(result, dict) and names[0] in result):
+            return {names[0]: plain(result[0] if isinstance(result, tuple) and len(result) == 1 else result)}
+    # The fields of a model are handed on one by one, each with its own form.
+    if hasattr(result, "model_fields_set") or hasattr(result, "__dataclass_fields__"):
+        fields = getattr(type(result), "model_fields", None) or result.__dataclass_fields__
+        values = {name: plain(getattr(result, name)) for name in fields}
+    else:
+        values = plain(result)
+    if not isinstance(values, dict):
+        sys.exit("the function returned %r; name it in 'returns', or return a dict or a model" % (result,))
+    return {name: values[name] for name in names if name in values} if names else values
+
+
+def run_notebook(
+    path: str, output_path: str, tag: str, parameters: dict[str, typing.Any], names: list[str]
+) -> dict[str, typing.Any]:
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+    except ImportError as error:
+        sys.exit(
+            "a notebook needs nbclient, nbformat and ipykernel where it runs: pip install "
+            "'airflow-provider-launch[notebooks]' (%s)" % error
+        )
+    if not os.path.isabs(path):
+        path = os.path.join(os.environ.get("LAUNCH_CODE_DIR") or os.getcwd(), path)
+    read: typing.Any = nbformat.read
+    notebook = read(path, as_version=4)
+    cells = notebook.cells
+    tagged = [at for at, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
+    first = "\n".join("%s = %r" % (name, value) for name, value in parameters.items() if name.isidentifier())
+    new_cell: typing.Any = nbformat.v4.new_code_cell
+    cells.insert(tagged[0] + 1 if tagged else 0, new_cell(first))
+    target = os.path.abspath("launch-notebook-values.json")
+    wanted = names or []
+    if tag:
+        source = [cell for cell in cells if tag in cell.metadata.get("tags", [])]
+        if not source:
+            sys.exit("no cell of the notebook has the tag %r" % tag)
+        lines = source[0].source.rstrip().splitlines()
+        lines[-1] = "_launch_values = " + lines[-1].strip()
+        source[0].source = "\n".join(lines)
+    else:
+        cells.append(new_cell("_launch_values = {name: globals()[name] for name in %r if name in globals()}" % wanted))
+    cells.append(
+        new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
+    )
+    try:
+        NotebookClient(notebook, timeout=None, resources={"metadata": {"path": os.getcwd()}}).execute()
+    finally:
+        if output_path:
+            write: typing.Any = nbformat.write
+            write(notebook, output_path)
+    for cell in cells:
+        for output in cell.get("outputs", []):
+            if output.get("output_type") == "stream":
+                sys.stdout.write(output["text"])
+    with open(target) as file:
+        values = json.load(file)
+    os.remove(target)
+    return {name: values[name] for name in wanted if name in values} if wanted else values
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

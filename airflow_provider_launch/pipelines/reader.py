@@ -1,0 +1,398 @@
+"""From a document to the model: every wrong field becomes a problem, none ends the reading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from airflow_provider_launch.pipelines.document import Document, KeyPath, load_document
+from airflow_provider_launch.pipelines.fields import Fields
+from airflow_provider_launch.pipelines.model import (
+    Catalog,
+    ConditionalStep,
+    DagStep,
+    ExecutorSection,
+    FailStep,
+    Graph,
+    MapStep,
+    ParallelStep,
+    PipelineModel,
+    Return,
+    Step,
+    StubStep,
+    SuccessStep,
+    TaskStep,
+)
+from airflow_provider_launch.pipelines.problems import Place, Problem, closest
+
+__all__ = ["COMMAND_TYPES", "STEP_TYPES", "read_document", "read_file"]
+
+COMMAND_TYPES = ("python", "shell", "notebook", "app")
+STEP_TYPES = ("task", "stub", "as-is", "success", "fail", "parallel", "map", "dag", "conditional")
+_GONE_COMMANDS = {
+    "python-lambda": "write a function in a module",
+    "python-function": "write python",
+    "container": "write shell, and name the image in the executor's config",
+    "async-python": "write python",
+}
+_GONE_STEPS = {"loop": "unroll it, or let one task loop"}
+# Kept by Airflow, so that a file with its configuration may be read as it is.
+_KEPT_BY_AIRFLOW = (
+    "run_log_store", "run-log-store", "run_log", "experiment_tracker", "experiment-tracker", "pickler", "secrets",
+    "job-executor",
+)  # fmt: skip
+_EXECUTOR_KEYS = ("executor", "mode", "pipeline-executor")
+
+
+def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tuple[PipelineModel | None, list[Problem]]:
+    """Return the model of a file, and what is wrong with its fields. None: it cannot be read at all.
+
+    Args:
+        path: of the file.
+        config: a file, or a mapping, with sections that win over those of the file: `executor`, `catalog` and so on.
+    """
+    document, problems = load_document(path)
+    if problems and not document.data:
+        return None, problems
+    sections = [document]
+    if isinstance(config, Path):
+        extra, more = load_document(config)
+        problems += more
+        sections.append(extra)
+    elif config is not None:
+        sections.append(Document(dict(config), "config"))
+    return _read(sections, path.resolve().parent, path.stem, problems, (path.resolve(),)), problems
+
+
+def read_document(data: Mapping[str, Any], folder: Path, name: str) -> tuple[PipelineModel | None, list[Problem]]:
+    """Return the model of a document that was made in Python, and what is wrong with it."""
+    problems: list[Problem] = []
+    return _read([Document(data)], folder, name, problems, ()), problems
+
+
+def _read(
+    sections: list[Document], folder: Path, name: str, problems: list[Problem], files: tuple[Path, ...]
+) -> PipelineModel | None:
+    document = sections[0]
+    if not isinstance(document.data, Mapping):
+        problems.append(Problem("a pipeline is a mapping with the key 'dag'", document.place(())))
+        return None
+    if "dag" not in document.data:
+        problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
+        return None
+    executor, parameters, catalog = ExecutorSection(), {}, ("", "")
+    for section in sections:
+        if not isinstance(section.data, Mapping):
+            problems.append(Problem("must be a mapping", section.place(())))
+            continue
+        top = Fields(section, (), problems)
+        graph_text = top.any("dag")
+        assert graph_text is not None or section is not document
+        top.text("name")
+        top.text("description")
+        for key in _KEPT_BY_AIRFLOW:
+            top.any(key)
+        if top.has(*_EXECUTOR_KEYS):
+            executor = _executor(section, (top.has(*_EXECUTOR_KEYS),), problems) or executor
+        parameters.update(top.mapping("parameters"))
+        if top.has("catalog"):
+            catalog = _catalog_settings(section, problems)
+        shared = {str(key) for path in section.shared for key in path[:1]}
+        top.refuse_others("a pipeline", [*shared, *(str(key) for key in top.data if str(key).startswith("x-"))])
+    reader = _Reader(document, folder, problems, files)
+    graph = reader.graph(("dag",), ())
+    if graph is None:
+        return None
+    return PipelineModel(
+        graph=graph,
+        name=str(document.data.get("name") or name),
+        folder=folder,
+        executor=executor,
+        parameters=parameters,
+        catalog=catalog[0],
+        catalog_conn_id=catalog[1],
+        file=document.file,
+    )
+
+
+def _executor(document: Document, path: KeyPath, problems: list[Problem], step: str = "") -> ExecutorSection | None:
+    data: Any = document.data
+    for key in path:
+        data = data[key]
+    if isinstance(data, str):
+        return ExecutorSection(data, {}, document.place(path, step))
+    fields = Fields(document, path, problems, step)
+    kind = fields.text("type", required="name an executor, such as local")
+    config = fields.mapping("config")
+    fields.refuse_others("an executor; its settings belong below 'config'")
+    return ExecutorSection(kind or "local", config, document.place(path, step))
+
+
+def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str, str]:
+    if isinstance(document.data["catalog"], str):
+        return document.data["catalog"], ""
+    fields = Fields(document, ("catalog",), problems)
+    kind = fields.text("type") or "file-system"
+    if kind not in ("file-system", "do-nothing", "object-storage"):
+        fields.wrong("type", f"{kind!r} is no kind of catalog; use object-storage, with a URL as its location")
+    config = Fields(document, ("catalog", "config"), problems) if isinstance(fields.any("config"), Mapping) else fields
+    location = config.text("location", "catalog_location", "path")
+    conn_id = config.text("conn_id")
+    config.text("compute_data_folder")
+    if config is not fields:
+        config.refuse_others("a catalog's config")
+    fields.refuse_others("a catalog")
+    return location, conn_id
+
+
+class _Reader:
+    """Reads the graphs of one file, and of those that it includes."""
+
+    def __init__(self, document: Document, folder: Path, problems: list[Problem], files: tuple[Path, ...]) -> None:
+        self._document = document
+        self._folder = folder
+        self._problems = problems
+        self._files = files
+
+    def graph(self, path: KeyPath, around: tuple[str, ...]) -> Graph | None:
+        """Return the graph at `path`."""
+        shown = " / ".join(around)
+        before = len(self._problems)
+        fields = Fields(self._document, path, self._problems, shown)
+        start_at = fields.text("start_at", required="name the first step")
+        description = fields.text("description")
+        fields.any("name")
+        steps = fields.any("steps")
+        fields.refuse_others("a graph")
+        if not isinstance(steps, Mapping) or not steps:
+            if len(self._problems) == before or isinstance(fields.data, Mapping):
+                fields.wrong(None, "has no 'steps'; there must be one at least")
+            return None
+        found: dict[str, Step] = {}
+        for name in steps:
+            step = self._step((*path, "steps", name), str(name), around)
+            if step is not None:
+                found[str(name)] = step
+        return Graph(start_at, _with_terminals(found), description, self._document.place(path, shown))
+
+    def _step(self, path: KeyPath, name: str, around: tuple[str, ...]) -> Step | None:
+        shown = " / ".join((*around, name))
+        fields = Fields(self._document, path, self._problems, shown)
+        if not fields.data:
+            return None
+        kind = fields.text("type", required=f"use one of {', '.join(STEP_TYPES)}")
+        if not kind:
+            return None
+        place = fields.place()
+        if kind in ("success", "fail"):
+            fields.text("next"), fields.text("on_failure")
+            return (SuccessStep if kind == "success" else FailStep)(name, place=place)
+        if kind not in STEP_TYPES:
+            cure = _GONE_STEPS.get(kind) or closest(kind, STEP_TYPES)
+            fields.wrong("type", f"{kind!r} is no type of step; {cure}")
+            return None
+        common: dict[str, Any] = {
+            "name": name,
+            "next": fields.text("next", "next_node", required="name the step that follows, or 'next: success'"),
+            "on_failure": fields.text("on_failure"),
+            "place": place,
+        }
+        if kind in ("stub", "as-is"):
+            return StubStep(**common)
+        step = {
+            "task": self._task,
+            "parallel": self._parallel,
+            "map": self._map,
+            "dag": self._dag,
+            "conditional": self._conditional,
+        }[kind](fields, path, (*around, name), common)
+        fields.refuse_others(f"a {kind}")
+        return step
+
+    # ---- kinds of steps --------------------------------------------------------------------------------------
+
+    def _task(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
+        kind = fields.text("command_type") or "python"
+        if kind not in COMMAND_TYPES:
+            cure = _GONE_COMMANDS.get(kind) or closest(kind, COMMAND_TYPES)
+            fields.wrong("command_type", f"{kind!r} is no type of command; {cure}")
+        app = fields.mapping("app") if fields.has("app") else None
+        component, args = fields.text("component"), fields.mapping("args")
+        command = fields.text("command", required="" if kind == "app" else "what is to run?")
+        if kind == "app" and (app is None) == (not component):
+            fields.wrong("command_type", "'app' needs either 'app' or 'component'")
+        if kind != "app" and (app is not None or component):
+            fields.wrong("app" if app is not None else "component", "needs 'command_type: app'")
+        if kind == "python" and command and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", command):
+            fields.wrong("command", f"{command!r} must be module.function, or add 'command_type: shell'")
+        shown = " / ".join(names)
+        executor = _executor(self._document, (*path, "executor"), self._problems, shown) if (
+            fields.any("executor") is not None
+        ) else None  # fmt: skip
+        return TaskStep(
+            **common,
+            command=command,
+            command_type=kind,
+            app=app,
+            component=component,
+            args=args,
+            returns=self._returns(fields),
+            secrets=self._secrets(fields),
+            catalog=self._catalog(fields, path, shown),
+            executor=executor,
+            overrides=fields.mapping("overrides", "executor_config", "mode_config"),
+            max_attempts=fields.number("max_attempts", "retry", least=1),
+            retry_delay_s=fields.number("retry_delay_s", least=0, whole=False),
+            airflow=fields.mapping("airflow"),
+            notebook_output_path=self._inside(fields, "notebook_output_path"),
+            output_cell_tag=fields.text("output_cell_tag"),
+        )
+
+    def _parallel(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
+        return ParallelStep(**common, branches=self._branches(fields, path, names))
+
+    def _conditional(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
+        parameter = fields.text("parameter", required="name the parameter that decides")
+        branches = self._branches(fields, path, names)
+        default = self.graph((*path, "default"), (*names, "default")) if fields.any("default") is not None else None
+        return ConditionalStep(**common, parameter=parameter, branches=branches, default=default)
+
+    def _branches(self, fields: Fields, path: KeyPath, names: tuple[str, ...]) -> dict[str, Graph]:
+        branches = fields.any("branches")
+        if not isinstance(branches, Mapping) or not branches:
+            fields.wrong("branches" if "branches" in fields.data else None, "has no branches; name one at least")
+            return {}
+        found = {str(name): self.graph((*path, "branches", name), (*names, str(name))) for name in branches}
+        return {name: graph for name, graph in found.items() if graph is not None}
+
+    def _map(self, fields: Fields, path: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
+        iterate_on = fields.any("iterate_on")
+        if isinstance(iterate_on, list):
+            iterate_on = tuple(iterate_on)
+        elif not isinstance(iterate_on, str) or not iterate_on:
+            fields.wrong("iterate_on" if iterate_on is not None else None, "needs 'iterate_on': a parameter, or a list")
+            iterate_on = ""
+        reducer = fields.any("reducer", default="list")
+        self._check_reducer(fields, reducer)
+        branch = fields.any("branch")
+        if branch is None:
+            fields.wrong(None, "has no 'branch': the graph that runs for each element")
+        fields.mapping("overrides")
+        return MapStep(
+            **common,
+            iterate_on=iterate_on,
+            iterate_as=fields.text("iterate_as", required="name the parameter that holds the element"),
+            branch=self.graph((*path, "branch"), names) if branch is not None else None,
+            reducer=reducer,
+            parallelism=fields.number("parallelism", least=1),
+        )
+
+    def _check_reducer(self, fields: Fields, reducer: Any) -> None:
+        from airflow_provider_launch.pipelines.parameters import REDUCERS
+
+        for one in reducer.values() if isinstance(reducer, Mapping) else [reducer]:
+            if not isinstance(one, str) or (one not in REDUCERS and not re.fullmatch(r"\w+(\.\w+)+", one)):
+                fields.wrong(
+                    "reducer", f"{one!r} is no reducer; use {', '.join(REDUCERS)}, or module.function (no lambda)"
+                )
+
+    def _dag(self, fields: Fields, _: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
+        text = fields.text("dag_definition", required="name the file")
+        branch = self._included(fields, text, names) if text else None
+        return DagStep(**common, dag_definition=text, branch=branch)
+
+    def _included(self, fields: Fields, text: str, names: tuple[str, ...]) -> Graph | None:
+        path = (self._folder / text).resolve()
+        if path in self._files:
+            fields.wrong("dag_definition", f"{text!r} includes itself")
+            return None
+        document, problems = load_document(path, str(path))
+        if problems and not document.data:
+            fields.wrong("dag_definition", f"{text!r} {problems[0].text}; its path is relative to this file")
+            return None
+        self._problems += problems
+        if not isinstance(document.data, Mapping) or "dag" not in document.data:
+            fields.wrong("dag_definition", f"{text!r} has no 'dag'")
+            return None
+        return _Reader(document, path.parent, self._problems, (*self._files, path)).graph(("dag",), names)
+
+    # ---- parts of a task -------------------------------------------------------------------------------------
+
+    def _returns(self, fields: Fields) -> tuple[Return, ...] | None:
+        given = fields.any("returns")
+        if given is None:
+            return None
+        found: dict[str, Return] = {}
+        for item in given if isinstance(given, list) else [given]:
+            entry = {"name": item} if isinstance(item, str) else item
+            if (
+                not isinstance(entry, Mapping)
+                or not isinstance(entry.get("name"), str)
+                or set(entry) - {"name", "kind"}
+            ):
+                fields.wrong("returns", f"{item!r} must be a name, or a mapping of 'name' and 'kind'")
+                continue
+            name, kind = entry["name"], str(entry.get("kind", "json"))
+            if kind not in ("json", "metric"):
+                cure = "put a file into the catalog" if kind == "object" else closest(kind, ("json", "metric"))
+                fields.wrong("returns", f"kind {kind!r} of {name!r} is none; {cure}")
+            if name in found:
+                fields.wrong("returns", f"{name!r} is returned twice")
+            found[name] = Return(name, kind)
+        return tuple(found.values())
+
+    def _secrets(self, fields: Fields) -> dict[str, str]:
+        given = fields.any("secrets")
+        if given is None:
+            return {}
+        pairs = dict(given) if isinstance(given, Mapping) else {}
+        if isinstance(given, list):
+            pairs = {item: item for item in given if isinstance(item, str)}
+        if (not pairs and given) or not all(isinstance(text, str) for pair in pairs.items() for text in pair):
+            fields.wrong("secrets", "must be a list of names, or a mapping of variable to name")
+            return {}
+        for name in pairs:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                fields.wrong("secrets", f"{name!r} is no name of an environment variable; write a mapping")
+        return pairs
+
+    def _catalog(self, fields: Fields, path: KeyPath, shown: str) -> Catalog:
+        if not fields.mapping("catalog"):
+            return Catalog()
+        part = Fields(self._document, (*path, "catalog"), self._problems, shown)
+        catalog = Catalog(part.texts("get"), part.texts("put"))
+        part.any("store_copy")
+        if part.text("compute_data_folder") not in ("", "."):
+            part.wrong("compute_data_folder", "is the task's folder here; put the folder's name into the patterns")
+        part.refuse_others("a catalog")
+        for key, patterns in (("get", catalog.get), ("put", catalog.put)):
+            for pattern in patterns:
+                if reason := _outside(pattern):
+                    part.wrong(key, f"{pattern!r} {reason}; patterns stay inside the task's folder")
+        return catalog
+
+    def _inside(self, fields: Fields, key: str) -> str:
+        text = fields.text(key)
+        if text and (reason := _outside(text)):
+            fields.wrong(key, f"{text!r} {reason}; it is a path inside the task's folder")
+        return text
+
+
+def _outside(pattern: str) -> str:
+    path = PurePosixPath(pattern)
+    if path.is_absolute() or pattern.startswith("~"):
+        return "begins outside"
+    return "leads outside" if ".." in path.parts else ""
+
+
+def _with_terminals(steps: dict[str, Step]) -> dict[str, Step]:
+    """Return the steps with the terminals that the file leaves out, at their usual names."""
+    found = dict(steps)
+    named = {name for step in steps.values() for name in step.targets}
+    if "success" in named and "success" not in found and not any(isinstance(s, SuccessStep) for s in found.values()):
+        found["success"] = SuccessStep("success")
+    if "fail" in named and "fail" not in found and not any(isinstance(s, FailStep) for s in found.values()):
+        found["fail"] = FailStep("fail")
+    return found

@@ -1,0 +1,77 @@
+"""What is kept of each attempt of a task: where it ran, from which code, with what, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["KEY", "AttemptRecord", "appended", "summary"]
+
+KEY = "launch_attempts"
+"""Key in Airflow's task state store."""
+MAX_ATTEMPTS, MAX_BYTES = 50, 48 * 1024
+
+
+@dataclass
+class AttemptRecord:
+    """One attempt. Times are ISO 8601 in UTC; values that look like secrets are masked."""
+
+    try_number: int
+    executor: str
+    """Type of the executor."""
+    started: str
+    ended: str = ""
+    state: str = "RUNNING"
+    """`RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, or what the scheduler says of the app."""
+    handle: str = ""
+    exit_codes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
+    error: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What the task was given."""
+    returned: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What it returned as kind `metric`."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The settings, after all layers."""
+    code: Sequence[Mapping[str, Any]] = ()
+    """What ran: see `identities`."""
+    catalog: Sequence[Mapping[str, Any]] = ()
+    """The files that were copied, with their hashes."""
+    data_dir: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return asdict(self)
+
+
+def appended(stored: object, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the stored attempts with this one at their end; it replaces that of the same start.
+
+    At most 50 are kept, in at most 48 KB: the oldest go first, and of a large one its parameters.
+    """
+    known = [dict(one) for one in stored if isinstance(one, Mapping)] if isinstance(stored, list) else []
+    if known and known[-1].get("started") == record.get("started"):
+        known.pop()
+    known = [*known, dict(record)][-MAX_ATTEMPTS:]
+    for one in known:
+        if _size(known) <= MAX_BYTES:
+            break
+        one |= {"parameters": {}, "returned": {}, "catalog": []}
+    while len(known) > 1 and _size(known) > MAX_BYTES:
+        known.pop(0)
+    return known
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, default=str))
+
+
+def summary(record: AttemptRecord) -> str:
+    """Return an attempt in a line, for the task log."""
+    code = ", ".join(
+        f"{one['type']} {str(one['identifier'])[:19]}{'' if one['dependable'] else ' (changed)'}" for one in record.code
+    )
+    files = f"; {len(record.catalog)} files of the catalog" if record.catalog else ""
+    return f"attempt {record.try_number} on {record.executor} {record.state}; code: {code or 'unknown'}{files}"

@@ -1,0 +1,119 @@
+"""One step of a pipeline, launched without a DAG: for the desk of its author."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_launch.pipelines.apps import Inputs, build_app
+from airflow_provider_launch.pipelines.executors import Placement, placement
+from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
+from airflow_provider_launch.pipelines.parameters import from_environment, returned_values
+from airflow_provider_launch.pipelines.problems import PipelineError, Problem, closest
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.states import AppState
+
+__all__ = ["find_step", "run_step"]
+
+
+def find_step(model: PipelineModel, name: str) -> tuple[TaskStep, list[str]]:
+    """Return a task, and the names of the elements of the maps around it.
+
+    Args:
+        model: the pipeline.
+        name: of the task, with those around it if there are several of that name: `split/train`.
+
+    Raises:
+        PipelineError: there is no such task, or more than one.
+    """
+    found = {}
+    for step, around, _ in steps_of(model.graph):
+        if isinstance(step, TaskStep):
+            path = "/".join(part.strip() for part in (step.place.step or step.name).split(" / "))
+            found[path] = (step, [one.iterate_as for one in around if isinstance(one, MapStep)])
+    wanted = name.strip().replace(" / ", "/")
+    chosen = [path for path in found if path == wanted or path.endswith(f"/{wanted}")]
+    if len(chosen) == 1 or wanted in found:
+        return found[wanted if wanted in found else chosen[0]]
+    reason = f"means {', '.join(chosen)}; name one of them" if chosen else f"is no task; {closest(name, found)}"
+    raise PipelineError([Problem(f"{name!r} {reason}")])
+
+
+def run_step(
+    model: PipelineModel,
+    step: TaskStep,
+    parameters: Mapping[str, Any],
+    *,
+    elements: list[str],
+    data_dir: Path | None = None,
+    is_dry: bool = False,
+    show: Callable[[str], object] = print,
+) -> tuple[int, dict[str, Any] | None]:
+    """Launch a task, show its lines, and return an exit code and what it hands on.
+
+    Args:
+        model: the pipeline.
+        step: the task.
+        parameters: win over those of the file and of the environment; those of maps have to be among them.
+        elements: names of the elements of the maps around it.
+        data_dir: the folder in which a task with a catalog runs; nothing is copied.
+        is_dry: only the request is shown.
+        show: gets each line.
+
+    Raises:
+        InvalidAppError: a parameter is missing, or the step cannot be run from here.
+    """
+    values = {**model.parameters, **from_environment(), **parameters}
+    missing = [name for name in elements if name not in values]
+    if missing:
+        raise InvalidAppError(f"step {step.name!r} is inside of a map; give its element: --set {missing[0]}=...")
+    if step.secrets:
+        raise InvalidAppError(f"step {step.name!r} needs secrets, which Airflow keeps; use airflow tasks test")
+    place = placement(model, step)
+    if place.backend is None:
+        raise InvalidAppError(f"executor {place.type!r} is a plug-in, which runs in Airflow; use airflow tasks test")
+    folder = (data_dir or Path.cwd()).resolve() if step.catalog else None
+    inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder)
+    app, cfg = build_app(model, step, place, inputs)
+    with _runner(place) as (runner, defaults):
+        info = runner.dryrun(app, place.backend.name, {**defaults, **cfg})
+        if is_dry:
+            show(str(info))
+            return 0, None
+        handle = runner.schedule(info)
+        try:
+            for role in app.roles:
+                for line in runner.log_lines(handle, role.name, 0, should_tail=True):
+                    show(line.rstrip("\n"))
+            status = runner.wait(handle)
+        except KeyboardInterrupt:
+            runner.cancel(handle)
+            raise
+        if status is None or status.state != AppState.SUCCEEDED:
+            show(f"{handle} {status.state if status else 'is unknown'}: {status.msg if status else ''}")
+            return 1, None
+        result = runner.scheduler(place.backend.name).result(parse_app_handle(handle).app_id)
+    names = None if step.returns is None else [item.name for item in step.returns]
+    return 0, returned_values(result, names, given=values, step=step.name)
+
+
+@contextlib.contextmanager
+def _runner(place: Placement) -> Iterator[tuple[Runner, dict[str, Any]]]:
+    """Yield a runner, and the options of the connection."""
+    assert place.backend is not None
+    if place.backend.name == "local" and not place.settings.conn_id:
+        # Needs no connection, and so no Airflow.
+        with Runner("run_step") as runner:
+            yield runner, {}
+        return
+    from airflow_provider_launch.hooks.launch import LaunchHook
+
+    hook = LaunchHook.for_connection(place.conn_id)
+    try:
+        yield hook.runner, dict(hook.options.cfg)
+    finally:
+        hook.close()

@@ -1,0 +1,191 @@
+"""The task of a pipeline: gathers parameters, launches the app, and hands on what it gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseHook, Variable
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
+from airflow_provider_launch.pipelines.links import AttemptsLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_launch.pipelines.attempt import Attempt
+    from airflow_provider_launch.pipelines.executors import Placement
+    from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+
+__all__ = ["StepOperator"]
+
+
+def _built_later(**_: Any) -> None:
+    raise AssertionError("the app of a step is built when it runs")
+
+
+class StepOperator(LaunchAppOperator):
+    """Runs one task of a pipeline.
+
+    XCom `parameters` is `{returned, values, orders, index}`: what the task gave, and all that the ones after it see.
+    XCom `attempt` is the record of the attempt. The others are those of `LaunchAppOperator`.
+
+    Args:
+        model: the pipeline.
+        step: the task.
+        place: where it runs.
+        sources: the tasks from which it gets parameters.
+        scope: the map around it.
+        order: its place in the pipeline; of two tasks that give one parameter the later one wins.
+        kwargs: those of `LaunchAppOperator`.
+    """
+
+    # Without `app`: it is built from what the task learns when it runs.
+    template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id", "request")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"command": "bash", "env": "json", "cfg": "json"}
+    operator_extra_links = (SchedulerLink(), RequestLink(), AttemptsLink())  # type: ignore[assignment]  # one more
+
+    def __init__(
+        self,
+        *,
+        model: PipelineModel,
+        step: TaskStep,
+        place: Placement,
+        sources: Sequence[Source],
+        scope: Scope,
+        order: int,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(app=_built_later, launch_conn_id=place.conn_id, cfg=dict(place.options), **kwargs)
+        self.model = model
+        self.step = step
+        self.place = place
+        self.sources = tuple(sources)
+        self.scope = scope
+        self.order = order
+        self.command = step.command
+        self.step_args = dict(step.args)
+        self.env = dict(place.settings.env)
+        self._elements: dict[str, Any] = {}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Launch the app of the step; as `LaunchAppOperator.execute`.
+
+        Raises:
+            AirflowFailException: the step is wrong, or did not hand back what it declares.
+            CatalogError: a file is not where the step wants it.
+        """
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.pipelines.apps import Inputs, build_app
+        from airflow_provider_launch.pipelines.attempt import Attempt
+
+        known, elements = known_parameters(context, self.sources, self.scope)
+        step, place = self._rendered(context)
+        with final_errors():
+            self._check_connection()
+        attempt = Attempt.begin(self, context, place)
+        with attempt.failing_ends():
+            folder = attempt.prepare_files()
+            with final_errors():
+                inputs = Inputs(
+                    parameters=known.values,
+                    map_variables=elements,
+                    secrets=self._secrets(),
+                    run=self._run_variables(context),
+                    data_dir=folder,
+                )
+                self.app, self.cfg = build_app(self.model, step, place, inputs)
+            attempt.describe(self.app, self.cfg, known.values)
+            self._elements = elements
+        return self._finished(context, attempt, lambda: self._launched(context))
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Finish a deferred task; as `LaunchAppOperator.resume`."""
+        from airflow_provider_launch.pipelines.attempt import Attempt
+
+        if event is None:
+            return self.execute(context)
+        attempt = Attempt.resume(self, context, self.place)
+        return self._finished(context, attempt, lambda: super(StepOperator, self).resume(context, event))
+
+    def _launched(self, context: Context) -> dict[str, Any]:
+        return super().execute(context)
+
+    def dry_run(self) -> None:
+        """Say that the app is known only in a run."""
+        print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
+
+    # ---- before ----------------------------------------------------------------------------------------------
+
+    def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
+        app = self.step.app
+        if app is not None:
+            # A copy: the model belongs to all runs of this process.
+            app = self.render_template(dict(app), context)
+        step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
+        settings = dataclasses.replace(self.place.settings, env=self.env)
+        return step, dataclasses.replace(self.place, settings=settings, options=self.cfg or {})
+
+    def _check_connection(self) -> None:
+        """Refuse a connection of another type than the executor's: its options would mean something else."""
+        from airflow_provider_launch.hooks.launch import LaunchHook
+        from airflow_provider_launch.specs.errors import InvalidAppError
+
+        backend = self.place.backend
+        if backend is None or self.launch_conn_id == backend.conn_id:
+            return
+        found = LaunchHook.for_connection(self.launch_conn_id).options.backend
+        if found != backend.name:
+            raise InvalidAppError(
+                f"step {self.step.name!r} runs on executor {self.place.type!r}, but connection "
+                f"{self.launch_conn_id!r} is one of {found!r}; name another one as 'conn_id'"
+            )
+
+    def _secrets(self) -> dict[str, str]:
+        found = {}
+        for name, source in self.step.secrets.items():
+            kind, _, conn_id = source.partition(":")
+            value = BaseHook.get_connection(conn_id).get_uri() if kind == "conn" and conn_id else Variable.get(source)
+            found[name] = str(value)
+            mask_secret(found[name])
+        return found
+
+    def _run_variables(self, context: Context) -> dict[str, str]:
+        ti = context["ti"]
+        found = {"LAUNCH_DAG_ID": ti.dag_id, "LAUNCH_RUN_ID": ti.run_id, "LAUNCH_TASK_ID": ti.task_id}
+        if self.scope.group:
+            found["LAUNCH_MAP_INDEX"] = str(ti.map_index)
+        return found
+
+    # ---- after -----------------------------------------------------------------------------------------------
+
+    def _finished(self, context: Context, attempt: Attempt, launch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.pipelines.parameters import returned_values
+
+        try:
+            value = launch()
+        except TaskDeferred:
+            attempt.save()
+            raise
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        with attempt.failing_ends():
+            known, _ = known_parameters(context, self.sources, self.scope)
+            names = None if self.step.returns is None else [item.name for item in self.step.returns]
+            with final_errors():
+                returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
+            attempt.store_files()
+            if returned:
+                self.log.info("handed on %s", ", ".join(returned))
+            known.set(returned, self.order)
+            index = context["ti"].map_index if self.scope.group else None
+            context["ti"].xcom_push(PARAMETERS_KEY, known.to_json(returned, index))
+        attempt.succeed(value, returned)
+        return value

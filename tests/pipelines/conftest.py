@@ -1,0 +1,112 @@
+"""Pipelines in files of the test, run by `dag.test()` with a database."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_numbers = itertools.count()
+
+
+class RunResult:
+    """How a run of a pipeline ended."""
+
+    def __init__(self, run: Any, dag: Any) -> None:
+        self.run = run
+        self.dag = dag
+        self.state = str(run.state.value if hasattr(run.state, "value") else run.state)
+        self.states: dict[str, Any] = {}
+        for ti in run.get_task_instances():
+            name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
+            self.states[name] = None if ti.state is None else str(ti.state)
+
+    def where(self, state: str) -> set[str]:
+        """The tasks in a state, without the ones that the pipeline adds."""
+        ours = ("__ok", "__failed", "__join", "__case", "fan_out", "fan_in", ".join")
+        return {
+            name for name, found in self.states.items() if found == state and not name.partition("[")[0].endswith(ours)
+        }
+
+    def xcom(self, task_id: str, key: str = "parameters", map_index: int = -1) -> Any:
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            found = XComModel.get_many(
+                key=key, run_id=self.run.run_id, dag_ids=self.run.dag_id, task_ids=task_id, map_indexes=map_index
+            ).with_only_columns(XComModel.value)
+            value = session.execute(found).scalars().first()
+        import json
+
+        return json.loads(value) if isinstance(value, str) else value
+
+    def parameters(self, task_id: str, map_index: int = -1) -> dict[str, Any]:
+        """What the tasks after this one see."""
+        return (self.xcom(task_id, map_index=map_index) or {}).get("values", {})
+
+    def returned(self, task_id: str, map_index: int = -1) -> dict[str, Any]:
+        return (self.xcom(task_id, map_index=map_index) or {}).get("returned", {})
+
+
+@pytest.fixture(scope="session")
+def database():
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture(autouse=True)
+def launch_home(tmp_path_factory, monkeypatch):
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LAUNCH_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[..., Path]:
+    """Write a file into the folder of the test, and return its path."""
+
+    def write_file(text: str, name: str = "pipeline.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def test_dag(database) -> Callable[..., RunResult]:
+    """Run a DAG to its end."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    def run(dag: Any, **kwargs: Any) -> RunResult:
+        with create_session() as session:
+            session.merge(DagBundleModel(name="tests"))
+        bag = DagBag(dag_folder=os.devnull)
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, bundle_name="tests", bundle_version="1")
+        return RunResult(dag.test(**kwargs), dag)
+
+    return run
+
+
+@pytest.fixture
+def run_pipeline(write, test_dag) -> Callable[..., RunResult]:
+    """Run a pipeline, given as text or as a path, to its end."""
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    def run(pipeline: str | Path, conf: dict[str, Any] | None = None, **kwargs: Any) -> RunResult:
+        path = pipeline if isinstance(pipeline, Path) else write(pipeline)
+        dag = dag_from_file(path, f"pipeline_{next(_numbers)}", **kwargs)
+        return test_dag(dag, run_conf=conf)
+
+    return run

@@ -1,0 +1,135 @@
+"""Pipelines in Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.pipelines import (
+    Conditional,
+    Fail,
+    Map,
+    Parallel,
+    Pipeline,
+    PipelineError,
+    Stub,
+    Success,
+    Task,
+    load,
+)
+from airflow_provider_launch.specs import AppDef, Role
+
+
+def test_the_order_of_a_list_is_the_way():
+    pipeline = Pipeline("p", steps=[Stub("a"), Stub("b"), Stub("c")])
+
+    steps = pipeline.model().graph.steps
+
+    assert [step.next for step in steps.values()] == ["b", "c", "success", ""]
+
+
+def test_arrows_lead_elsewhere():
+    a, b, c = Stub("a"), Stub("b"), Stub("c")
+    a >> c >> b
+    b.terminate_with_success()
+
+    steps = Pipeline("p", steps=[a, b, c]).model().graph.steps
+
+    assert {name: step.next for name, step in steps.items()} == {"a": "c", "b": "success", "c": "b", "success": ""}
+
+
+def test_a_handler_is_a_way_of_its_own():
+    pipeline = Pipeline(
+        "p",
+        steps=[
+            Task("a", shell="false", on_failure=[Stub("clean"), Stub("report")]),
+            Task("b", shell="true", on_failure="a handler"),
+            Success("done"),
+        ],
+    )
+
+    assert "names 'a handler', which is no step" in str(pipeline.validate()[0])
+    steps = Pipeline("p", steps=pipeline.steps[:1]).model().graph.steps
+    assert (steps["a"].next, steps["a"].on_failure) == ("success", "clean")
+    assert (steps["clean"].next, steps["report"].next) == ("report", "fail")
+
+
+def test_python_and_a_file_give_the_same_model(write, tmp_path):
+    path = write("""
+        name: p
+        parameters: {xs: [1]}
+        executor: {type: local, config: {grace_s: 3}}
+        dag:
+          start_at: one
+          steps:
+            one: {type: task, command_type: python, command: os.path.join, max_attempts: 2, next: two}
+            two:
+              type: parallel
+              next: three
+              branches:
+                l: {start_at: x, steps: {x: {type: stub, next: success}}}
+                r: {start_at: y, steps: {y: {type: stub, next: fail}, z: {type: stub, next: success}}}
+            three:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: four
+              branch: {start_at: t, steps: {t: {type: task, command_type: app, app: {name: a, roles: [{name: r, image: ''}]}, next: success}}}
+            four:
+              type: conditional
+              parameter: c
+              next: success
+              branches: {h: {start_at: s, steps: {s: {type: stub, next: success}}}}
+        """)
+    y, z = Stub("y", next="fail"), Stub("z")
+    pipeline = Pipeline(
+        "p",
+        parameters={"xs": [1]},
+        executor={"type": "local", "config": {"grace_s": 3}},
+        steps=[
+            Task("one", function="os.path.join", max_attempts=2),
+            Parallel("two", branches={"l": [Stub("x")], "r": [y, z]}),
+            Map("three", iterate_on="xs", iterate_as="x", branch=[Task("t", app=AppDef("a", [Role("r", "")]))]),
+            Conditional("four", parameter="c", branches={"h": Pipeline("inner", steps=[Stub("s")])}),
+        ],
+    )
+
+    with pytest.raises(PipelineError) as of_file:
+        load(path)
+
+    # The same mistake is found in both: nobody comes to `z`.
+    assert [(p.step, p.text) for p in of_file.value.problems] == [(p.step, p.text) for p in pipeline.validate()]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(PipelineError, match="has python and shell; name one"):
+        Task("t", function="a.b", shell="true")
+    with pytest.raises(PipelineError, match="must be a function at the top of a module"):
+        Task("t", function=lambda: 1)
+    with pytest.raises(PipelineError, match="there are two steps 'a'"):
+        Pipeline("p", steps=[Stub("a"), Stub("a")]).document()
+    a = Stub("a")
+    a >> Stub("b")
+    with pytest.raises(PipelineError, match="use Parallel"):
+        a >> Stub("c")
+
+
+def test_a_pipeline_in_python_runs(test_dag):
+    pipeline = Pipeline(
+        "made_in_python",
+        steps=[
+            Task("make", shell="export xs='[1, 2]'", returns=["xs"]),
+            Map(
+                "each",
+                iterate_on="xs",
+                iterate_as="x",
+                branch=[Task("one", shell="export y=$((x + 1))", returns=["y"])],
+            ),
+            Task("bad", shell="exit 1", on_failure=[Task("mend", shell="true", next="success")]),
+        ],
+    )
+
+    ran = test_dag(pipeline.dag())
+
+    assert ran.state == "success", ran.states
+    assert ran.parameters("mend")["y"] == [2, 3]
+    assert isinstance(Fail("x"), Fail)

@@ -1,0 +1,104 @@
+"""What a large file costs: the time of a parse, and tasks that the file does not name."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import yaml
+
+LIMIT_S = 0.5
+TASK = {"type": "task", "command_type": "shell", "command": "true"}
+
+
+def chain(count: int) -> dict:
+    steps = {f"s{at}": {**TASK, "next": f"s{at + 1}" if at + 1 < count else "success"} for at in range(count)}
+    return {"dag": {"start_at": "s0", "steps": steps}}
+
+
+def by_hand(count: int):
+    from airflow.sdk import DAG
+
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef, Role
+
+    with DAG("by_hand", schedule=None) as dag:
+        before = None
+        for at in range(count):
+            app = AppDef("app", [Role("task", "", entrypoint="sh", args=["-c", "true"])])
+            task = LaunchAppOperator(task_id=f"s{at}", app=app)
+            if before is not None:
+                before >> task
+            before = task
+    return dag
+
+
+def seconds(make) -> float:
+    """The CPU time of the fastest of a few calls: others use the machine too."""
+    found = []
+    for _ in range(3):
+        began = time.process_time()
+        make()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+@pytest.fixture
+def large(write):
+    return write(yaml.safe_dump(chain(500), sort_keys=False))
+
+
+def test_500_steps_are_500_tasks_and_an_end(large):
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    dag = dag_from_file(large)
+
+    assert [task.task_id for task in dag.tasks] == [*(f"s{at}" for at in range(500)), "success"]
+    # Values come from the step before, and not from all of them.
+    assert [len(task.sources) for task in dag.tasks[:3]] == [0, 1, 1]
+    assert len(dag.get_task("s499").sources) == 1
+
+
+def test_a_file_of_500_steps_is_parsed_about_as_fast_as_python(large):
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    python = seconds(lambda: by_hand(500))
+
+    file = seconds(lambda: dag_from_file(large))
+
+    assert file - python <= LIMIT_S, f"{file:.2f} s from the file, {python:.2f} s in Python"
+
+
+def test_a_map_of_1000_elements_costs_no_more_than_one(write):
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    path = write(yaml.safe_dump({
+        "parameters": {"xs": list(range(1000))},
+        "dag": {"start_at": "m", "steps": {"m": {
+            "type": "map", "iterate_on": "xs", "iterate_as": "x", "next": "success",
+            "branch": {"start_at": "a", "steps": {"a": {**TASK, "next": "success"}}},
+        }}},
+    }))  # fmt: skip
+
+    dag = dag_from_file(path)
+
+    assert [task.task_id for task in dag.tasks] == ["m.fan_out", "m.each.a", "m.each.success", "m.fan_in", "success"]
+    assert seconds(lambda: dag_from_file(path)) <= LIMIT_S
+
+
+def test_gates_stand_only_where_ways_part_or_meet(write):
+    from airflow_provider_launch.pipelines import dag_from_file
+
+    dag = dag_from_file(
+        write("""
+        dag:
+          start_at: a
+          steps:
+            a: {type: stub, next: b}
+            b: {type: stub, next: c, on_failure: d}
+            c: {type: stub, next: d}
+            d: {type: stub, next: success}
+        """)
+    )
+
+    assert {task.task_id for task in dag.tasks} == {"a", "b", "b__ok", "b__failed", "c", "d__join", "d", "success"}

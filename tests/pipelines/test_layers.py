@@ -1,0 +1,112 @@
+"""Which setting wins: the pipeline's, the step's, or a placeholder's."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.pipelines import load, validate
+from airflow_provider_launch.pipelines.executors import placement, resolve
+
+
+def resolved(write, config: str, overrides: str, kind: str = "local"):
+    path = write(f"""
+        executor:
+          type: {kind}
+          config: {config}
+        dag:
+          start_at: a
+          steps:
+            a: {{type: stub, command: m.f, next: success}}
+        """)
+    model = load(path)
+    step = load(
+        write("dag: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}\n", "b.yaml")
+    ).graph.steps["a"]
+    import dataclasses
+
+    import yaml
+
+    problems: list = []
+    step = dataclasses.replace(step, overrides={kind: yaml.safe_load(overrides)})
+    return resolve(model, step, kind, problems), [str(problem) for problem in problems]
+
+
+PAGE = "{k1: v1, k3: v3, placeholders: {k2: v2}}"
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "expected"),
+    [
+        # The example of the published page.
+        (PAGE, "{k1: value_specific_to_node, k2: }", {"k1": "value_specific_to_node", "k2": "v2", "k3": "v3"}),
+        (PAGE, "{k2: , k1: value_specific_to_node}", {"k1": "value_specific_to_node", "k2": "v2", "k3": "v3"}),
+        # A placeholder that is a mapping stays beneath what the step says, in whatever order.
+        ("{k3: v3, placeholders: {p: {k1: other, k2: v2}}}", "{p: , k1: mine}", {"k1": "mine", "k2": "v2", "k3": "v3"}),
+        ("{k3: v3, placeholders: {p: {k1: other, k2: v2}}}", "{k1: mine, p: }", {"k1": "mine", "k2": "v2", "k3": "v3"}),
+        # Values that count as false are values.
+        (
+            "{a: 1, b: x, c: true, placeholders: {a: 5, b: 6, c: 7}}",
+            "{a: 0, b: '', c: false}",
+            {"a": 0, "b": "", "c": False},
+        ),
+        # A name instead of a mapping.
+        ("{k1: v1, placeholders: {big: {k1: v9}}}", "big", {"k1": "v9"}),
+        ("{k1: v1, overrides: {big: {k1: v9}}}", "big", {"k1": "v9"}),
+        # Variables are merged, lists are not.
+        ("{env: {A: '1', B: '2'}, l: [1]}", "{env: {B: '3'}, l: [2]}", {"env": {"A": "1", "B": "3"}, "l": [2]}),
+        ("{docker_image: one}", "{image: two}", {"image": "two"}),
+        # The pipeline itself may leave a key empty.
+        ("{k1: , placeholders: {k1: v1}}", "{}", {"k1": "v1"}),
+    ],
+)
+def test_the_nearest_setting_wins(write, config, overrides, expected):
+    assert resolved(write, config, overrides) == (expected, [])
+
+
+def test_an_empty_setting_needs_a_placeholder(write):
+    _, problems = resolved(write, "{placeholders: {gpu_big: {gpu: 8}}}", "{gpu_bgi: }")
+
+    assert any("there is no placeholder of that name; did you mean 'gpu_big'?" in problem for problem in problems)
+
+
+FILE = """
+    executor: {type: local-container, config: {image: repo/base:1, env: {key: value}}}
+    dag:
+      start_at: step 1
+      steps:
+        step 1: {type: task, command: m.f, next: step 2}
+        step 2:
+          type: task
+          command: m.f
+          overrides: {local-container: {docker_image: repo/other:1, environment: {key: not-value}}, slurm: {partition: p}}
+          next: step 3
+        step 3: {type: task, command: m.f, overrides: {local-container: {run_in_local: true}}, next: step 4}
+        step 4: {type: task, command: m.f, executor: {type: slurm, config: {partition: core}}, next: step 5}
+        step 5: {type: task, command: m.f, executor: {type: aws-batch, config: {image: i, conn_id: batch}}, next: success}
+    """
+
+
+def test_a_step_may_run_elsewhere_or_otherwise(write):
+    path = write(FILE)
+    assert validate(path) == []
+    model = load(path)
+
+    found = [placement(model, model.graph.steps[f"step {at}"]) for at in (1, 2, 3, 4, 5)]
+
+    assert [place.backend.name for place in found] == ["docker", "docker", "local", "slurm", "aws_batch"]
+    assert [place.settings.image for place in found] == ["repo/base:1", "repo/other:1", "", "", "i"]
+    assert [place.settings.env.get("key") for place in found[:3]] == ["value", "not-value", "value"]
+    assert [place.conn_id for place in found] == [
+        "launch_docker_default", "launch_docker_default", "launch_local_default", "launch_slurm_default", "batch",
+    ]  # fmt: skip
+    assert found[3].options == {"partition": "core"}
+
+
+def test_a_config_file_wins_over_the_pipeline(write):
+    path = write("executor: local\ndag: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}\n")
+    config = write("executor: {type: kubernetes, config: {image: i}}\nrun_log_store: {type: buffered}\n", "config.yaml")
+
+    model = load(path, config)
+
+    assert placement(model, model.graph.steps["a"]).backend.name == "kubernetes"
+    assert validate(path, write("executor: kubernets\n", "wrong.yaml"))[0].place.file.endswith("wrong.yaml")

@@ -1,0 +1,157 @@
+"""The same pipeline on several executors: local processes, containers, pods, and none at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+MAPPED = """
+    executor:
+      type: mocked
+      config: {patches: PATCHES}
+    dag:
+      start_at: chunk files
+      steps:
+        chunk files: {type: task, command: gone.generate, returns: [chunks], next: iterate and execute, executor: kubernetes}
+        iterate and execute:
+          type: map
+          iterate_on: chunks
+          iterate_as: chunk
+          next: success
+          branch: {start_at: execute, steps: {execute: {type: task, command: gone.execute, next: success}}}
+    """
+
+
+def test_mocked_tasks_do_nothing(run_pipeline):
+    ran = run_pipeline("""
+        executor: mocked
+        dag:
+          start_at: step 1
+          steps:
+            step 1: {type: task, command_type: shell, command: exit 1, next: step 2}
+            step 2: {type: task, command_type: shell, command: exit 7, next: step 3}
+            step 3: {type: stub, next: success}
+        """)
+
+    assert ran.state == "success"
+    assert ran.where("success") == {"step_1", "step_2", "step_3", "success"}
+    assert ran.xcom("step_1", "attempt") is None
+
+
+def test_a_patched_task_runs_its_patch(run_pipeline):
+    patches = "{chunk files: {command_type: shell, command: \"export chunks='[1, 2, 3, 4, 5]'\"}}"
+
+    ran = run_pipeline(MAPPED.replace("PATCHES", patches).replace(", executor: kubernetes", ""))
+
+    assert ran.state == "success", ran.states
+    assert {name for name in ran.states if ".execute[" in name} == {
+        f"iterate_and_execute.each.execute[{index}]" for index in range(5)
+    }
+
+
+def test_a_deferrable_pipeline_hands_on_as_well(run_pipeline):
+    ran = run_pipeline(
+        """
+        parameters: {xs: [1, 2]}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: read
+              branch: {start_at: make, steps: {make: {type: task, command_type: shell, command: 'sleep 1; echo $x > f.txt; export y=$x', returns: [y], catalog: {put: f.txt}, next: success}}}
+            read: {type: task, command_type: shell, command: 'test "$(cat m/0/f.txt)$y" = "1[1, 2]"', catalog: {get: "m/**"}, next: success}
+        """,
+        default_args={"deferrable": True},
+    )
+
+    assert ran.state == "success", ran.states
+    record = ran.xcom("m.each.make", "attempt", map_index=1)
+    assert (record["state"], record["returned"], [item["name"] for item in record["catalog"]]) == (
+        "SUCCEEDED", {"y": 2}, ["f.txt"],
+    )  # fmt: skip
+
+
+FILE = """
+    parameters: {a: "it's", xs: [1, 2]}
+    executor: {type: TYPE, config: {image: IMAGE, conn_id: place, DATA}}
+    dag:
+      start_at: one
+      steps:
+        one: {type: task, command_type: shell, command: 'export b="$a $LAUNCH_STEP"', returns: [b], next: two}
+        two:
+          type: map
+          iterate_on: xs
+          iterate_as: x
+          next: three
+          branch: {start_at: sum, steps: {sum: {type: task, command_type: shell, command: 'export y=$((x + 1))', returns: [y], next: success, on_failure: fail}}}
+        three: {type: task, command_type: shell, command: 'test "$b$y" = "it''s one[2, 3]"', next: bad}
+        bad: {type: task, command_type: shell, command: exit 3, next: success, on_failure: here}
+        here: {type: task, executor: local, command_type: shell, command: 'test "$b" = "it''s one"', next: success}
+    """
+
+
+@pytest.mark.engine("docker")
+def test_containers(docker_engine, run_pipeline, monkeypatch, tmp_path):
+    extra = {"host": docker_engine.host, "pull": "never"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+    ran = run_pipeline(
+        FILE.replace("TYPE", "local-container").replace("IMAGE", docker_engine.image).replace(", DATA", "")
+    )
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("two.fan_in") == {"y": [2, 3]}
+    assert "exited with code 3" in ran.xcom("bad", "attempt")["error"]
+
+
+@pytest.mark.engine("docker")
+def test_functions_and_files_in_containers(docker_engine, run_pipeline, monkeypatch):
+    """No package of ours is in the image."""
+    extra = {"host": docker_engine.host, "pull": "never"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+    ran = run_pipeline(
+        """
+        parameters: {path: [a, b.txt]}
+        executor: {type: local-container, config: {image: IMAGE, conn_id: place}}
+        dag:
+          start_at: make
+          steps:
+            make: {type: task, command_type: shell, command: echo 5 > file.txt, catalog: {put: file.txt}, next: join}
+            join: {type: task, command: json.dumps, returns: [text], catalog: {get: file.txt}, next: check, on_failure: check}
+            check: {type: task, command_type: shell, command: 'test "$(cat file.txt)" = 5', catalog: {get: file.txt}, next: success}
+        """.replace("IMAGE", docker_engine.python_image())
+    )
+
+    assert ran.state == "success", ran.states
+    assert "the function needs obj, which no parameter gives" in ran.xcom("join", "attempt")["error"]
+
+
+@pytest.mark.engine("kubernetes")
+def test_pods(kubernetes_namespace, kubernetes_engine, run_pipeline, monkeypatch):
+    extra = {"kubeconfig_path": str(kubernetes_engine.kubeconfig), "namespace": kubernetes_namespace, "pull": "never"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_kubernetes", "extra": extra}))
+
+    ran = run_pipeline(
+        FILE.replace("TYPE", "kubernetes")
+        .replace("IMAGE", kubernetes_engine.image)
+        .replace("DATA", "run_as_user: 1000")
+    )
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("two.fan_in") == {"y": [2, 3]}
+
+
+def test_a_connection_of_another_type_is_refused(run_pipeline, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_local", "extra": {}}))
+
+    ran = run_pipeline("""
+        executor: {type: kubernetes, config: {image: i, conn_id: place}}
+        dag: {start_at: a, steps: {a: {type: task, command_type: shell, command: "true", next: success}}}
+        """)
+
+    assert ran.states["a"] == "failed"

@@ -1,0 +1,76 @@
+"""One step at the desk of its author, without Airflow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FILE = """
+    parameters: {xs: [1, 2], secret_free: yes}
+    dag:
+      start_at: m
+      steps:
+        m:
+          type: map
+          iterate_on: xs
+          iterate_as: x
+          next: bad
+          branch: {start_at: one, steps: {one: {type: task, command_type: shell, command: 'echo "x is $x"; export y=$((x + 1))', returns: [y], next: success}}}
+        bad: {type: task, command_type: shell, command: exit 3, next: files}
+        files: {type: task, command_type: shell, command: cat in.txt > out.txt, catalog: {get: in.txt, put: out.txt}, next: success}
+    """
+
+
+def run(path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_provider_launch.pipelines", *arguments[:1], str(path), *arguments[1:]]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_step_shows_its_lines_and_what_it_hands_on(write):
+    ran = run(write(FILE), "run-step", "one", "--set", "x=4")
+
+    lines = ran.stdout.splitlines()
+    assert (ran.returncode, lines[0], json.loads(lines[-1])) == (0, "x is 4", {"y": 5}), ran.stderr
+
+
+def test_a_step_that_fails(write):
+    ran = run(write(FILE), "run-step", "bad")
+
+    assert ran.returncode == 1
+    assert "FAILED" in ran.stdout
+
+
+def test_a_step_finds_its_files_in_a_folder(write, tmp_path):
+    write("hello\n", "data/in.txt")
+
+    ran = run(write(FILE), "run-step", "files", "--data", str(tmp_path / "data"))
+
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "data" / "out.txt").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["run-step", "onne"], 2, "'onne' is no task; did you mean"),
+        (["run-step", "one"], 1, "is inside of a map; give its element: --set x=..."),
+        (["run-step", "one", "--set", "x"], 1, "--set 'x' must be NAME=VALUE"),
+        (["validate"], 0, ""),
+        (["run-step", "one", "--set", "x=1", "--dry-run"], 0, ""),
+    ],
+)
+def test_what_is_wrong_is_shown(write, arguments, code, expected):
+    ran = run(write(FILE), *arguments)
+
+    assert ran.returncode == code
+    assert expected in ran.stderr
+
+
+def test_problems_of_a_file_are_shown(write):
+    ran = run(write("dag: {start_at: a, steps: {a: {type: stub, next: b}}}\n"), "validate")
+
+    assert ran.returncode == 2
+    assert "pipeline.yaml:1: step 'a': 'next' names 'b', which is no step" in ran.stderr

@@ -1,0 +1,87 @@
+"""Shell commands hand back what they export, whatever they look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.pipelines.parameters import returned_values
+from airflow_provider_launch.pipelines.shell import given_lines, shell_script
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+DIFFICULT = 'it\'s "quoted" \\ back\tslash $HOME\nnew line äöü 中 {{ x }}'
+
+
+def run(command: str, returns=None, shell: str = "sh", **given):
+    env = {"PATH": os.environ["PATH"], "LAUNCH_GIVEN": given_lines(given)}
+    for name, value in given.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        env |= {name: text, f"MAGNUS_PRM_{name}": text, f"LAUNCH_PARAM_{name}": text}
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result")
+        env["LAUNCH_RESULT_PATH"] = str(result)
+        script = shell_script(command, returns)
+        ran = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
+        document = json.loads(result.read_text()) if result.exists() and result.stat().st_size else None
+    return ran, None if ran.returncode else returned_values(document, returns, given=given, step="s")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+@pytest.mark.parametrize(
+    ("command", "returns", "expected"),
+    [
+        ("export MAGNUS_PRM_x=1", None, {"x": 1}),
+        ("export x=1 y='two words'", ["x", "y"], {"x": 1, "y": "two words"}),
+        (
+            'export MAGNUS_PRM_spam=World && export MAGNUS_PRM_eggs=\'{"ham": "No"}\'',
+            None,
+            {"spam": "World", "eggs": {"ham": "No"}},
+        ),
+        ("export x=1 # a comment", ["x"], {"x": 1}),
+        ("export x=1\ncat <<EOF\nEOF\n", ["x"], {"x": 1}),
+        ("false\nexport x=1", ["x"], {"x": 1}),
+        ("export x=1; exit 0", ["x"], {"x": 1}),
+        ("export LAUNCH_PARAM_mixedCase=1", None, {"mixedCase": 1}),
+        ("echo nothing", None, {}),
+        ('echo \'{"x": [1]}\' > "$LAUNCH_RESULT_PATH"', ["x"], {"x": [1]}),
+    ],
+)
+def test_what_is_exported_is_handed_back(shell, command, returns, expected):
+    ran, values = run(command, returns, shell)
+
+    assert (ran.returncode, values) == (0, expected), ran.stderr
+
+
+def test_every_sign_survives():
+    ran, values = run('export y="$x"', ["y"], x=DIFFICULT)
+
+    assert values == {"y": DIFFICULT}, ran.stderr
+
+
+def test_what_a_task_was_given_is_not_handed_back_again():
+    _, values = run("export MAGNUS_PRM_b=2", None, a=1, b=1, c=DIFFICULT, d=[1, 2])
+
+    assert values == {"b": 2}
+
+
+def test_a_declared_value_that_was_left_alone_stays():
+    _, values = run("true", ["a"], a=[1])
+
+    assert values == {"a": [1]}
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("false", 1), ("export x=1; kill -9 $$", -9)])
+def test_the_exit_code_is_that_of_the_command(command, code):
+    ran, _ = run(command, ["x"])
+
+    assert ran.returncode == code
+
+
+def test_a_declared_value_that_is_missing_is_an_error():
+    with pytest.raises(InvalidAppError, match="did not hand back y, which it declares in 'returns'; it gave x"):
+        run("export x=1", ["x", "y"])

@@ -1,0 +1,240 @@
+"""A wrong file: every problem at once, each with its line, its step and a cure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_launch.pipelines import PipelineError, load, validate
+
+CASES = {
+    "unknown next": (
+        "a: {type: stub, next: sucess}",
+        {4: "'next' names 'sucess', which is no step; did you mean 'success'?"},
+    ),
+    "unknown on_failure": (
+        "a: {type: stub, next: success, on_failure: handel}\n    handle: {type: stub, next: success}",
+        {4: "'on_failure' names 'handel', which is no step; did you mean 'handle'?", 5: "no step leads here"},
+    ),
+    "unreachable": (
+        "a: {type: stub, next: success}\n    b: {type: stub, next: success}",
+        {5: "no step leads here"},
+    ),
+    "ring": (
+        "a: {type: stub, next: b}\n    b: {type: stub, next: a, on_failure: success}",
+        {4: "steps form a ring: a -> b -> a"},
+    ),
+    "itself": ("a: {type: stub, next: a, on_failure: success}", {4: "'next' names the step itself"}),
+    "no way to a success": ("a: {type: stub, next: fail}", {1: "has no way to a success"}),
+    "no next": ("a: {type: task, command: m.f}", {4: "has no 'next'"}),
+    "no type": ("a: {next: success}", {4: "has no 'type'"}),
+    "unknown type": ("a: {type: tsk, next: success}", {4: "'tsk' is no type of step; did you mean 'task'?"}),
+    "loop": ("a: {type: loop, next: success}", {4: "unroll it"}),
+    "no mapping": ("a: 5", {4: "must be a mapping"}),
+    "unknown field": (
+        "a: {type: task, comand: m.f, command: m.f, next: success}",
+        {4: "'comand' is no field of a task; did you mean 'command'?"},
+    ),
+    "no command": ("a: {type: task, next: success}", {4: "has no 'command'"}),
+    "command type": (
+        "a: {type: task, command: m.f, command_type: bash, next: success}",
+        {4: "'bash' is no type of command"},
+    ),
+    "shell as python": ("a: {type: task, command: echo hi, next: success}", {4: "add 'command_type: shell'"}),
+    "attempts": ("a: {type: task, command: m.f, max_attempts: 0, next: success}", {4: "whole number from 1 on, not 0"}),
+    "both spellings": (
+        "a: {type: task, command: m.f, max_attempts: 2, retry: 2, next: success}",
+        {4: "means the same as 'max_attempts'"},
+    ),
+    "one task id": (
+        "'step 1': {type: stub, next: step_1}\n    step_1: {type: stub, next: success}",
+        {5: "becomes the task id 'step_1', like step 'step 1'; rename one"},
+    ),
+    "id of a gate": (
+        "a: {type: stub, next: a__ok, on_failure: success}\n    a__ok: {type: stub, next: success}",
+        {5: "becomes the task id 'a__ok'"},
+    ),
+    "object": (
+        "a: {type: task, command: m.f, returns: [{name: df, kind: object}], next: success}",
+        {4: "kind 'object' of 'df' is none; put a file into the catalog"},
+    ),
+    "catalog leads outside": (
+        "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",
+        {4: "leads outside"},
+    ),
+    "executor of a step": (
+        "a: {type: task, command: m.f, executor: argo, next: success}",
+        {4: "'argo' is no executor; use 'kubernetes'"},
+    ),
+    "no image": (
+        "a: {type: task, command: m.f, executor: kubernetes, next: success}",
+        {4: "executor 'kubernetes' needs an 'image'"},
+    ),
+    "option of a scheduler": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {grace: 3}}, next: success}",
+        {4: "'grace' is no setting of executor 'local'; did you mean 'grace_s'?"},
+    ),
+    "kind of a setting": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {cpu: many}}, next: success}",
+        {4: "setting 'cpu' must be a whole number from 1 on, not 'many'"},
+    ),
+    "placeholder": (
+        "a: {type: task, command: m.f, overrides: {local: {env: }}, next: success}",
+        {4: "leaves 'env' empty, and there is no placeholder of that name"},
+    ),
+    "profile": (
+        "a: {type: task, command: m.f, overrides: {local: big}, next: success}",
+        {4: "'overrides' names 'big', for which executor 'local' has no placeholder"},
+    ),
+    "catalog out of sight": (
+        "a: {type: task, command: m.f, executor: {type: kubernetes, config: {image: i}}, catalog: {put: x}, next: success}",
+        {4: "name a folder that both see as 'data_dir'"},
+    ),
+    "map in map": (
+        """outer:
+      type: map
+      iterate_on: xs
+      iterate_as: x
+      next: success
+      branch:
+        start_at: inner
+        steps:
+          inner:
+            type: map
+            iterate_on: ys
+            iterate_as: y
+            next: success
+            branch: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}""",
+        {4: "'iterate_on' names 'xs'", 12: "is a map inside of map 'outer'"},
+    ),
+    "list that nobody gives": (
+        """a: {type: task, command: m.f, returns: [chunks], next: m}
+    m:
+      type: map
+      iterate_on: chunk
+      iterate_as: x
+      next: success
+      branch: {start_at: a, steps: {a: {type: stub, next: success}}}""",
+        {5: "'iterate_on' names 'chunk', which no step before returns and no parameter is; did you mean 'chunks'?"},
+    ),
+    "reducer": (
+        """a: {type: map, iterate_on: [1], iterate_as: x, reducer: 'lambda x: max(x)', next: success,
+        branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
+        {4: "is no reducer; use list, min, max, sum, last, or module.function (no lambda)"},
+    ),
+    "no branches": ("a: {type: parallel, next: success, branches: {}}", {4: "has no branches"}),
+    "included file": ("a: {type: dag, dag_definition: gone.yaml, next: success}", {4: "'gone.yaml' cannot be read"}),
+    "included itself": ("a: {type: dag, dag_definition: pipeline.yaml, next: success}", {4: "includes itself"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_problem_has_its_line_and_its_cure(write, name):
+    steps, expected = CASES[name]
+    path = write(f"dag:\n  start_at: {next(iter(steps.split(':'))).strip()}\n  steps:\n    {steps}\n")
+
+    found = validate(path)
+
+    assert {problem.line for problem in found} == set(expected)
+    for line, text in expected.items():
+        assert any(text in problem.text for problem in found if problem.line == line), [*map(str, found)]
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file(write):
+    path = write("""
+        executer: {type: local}
+        parameters: [1]
+        dag:
+          start_at: fist
+          steps:
+            first: {type: stub, next: second}
+            second: {type: task, command: m.f, retries: 2, next: thrid}
+            third: {type: task, command: m.f, command_type: shel, next: success}
+        """)
+
+    found = validate(path)
+
+    assert [problem.line for problem in found] == sorted(problem.line for problem in found)
+    assert {1, 2, 3, 7, 8} <= {problem.line for problem in found}
+    assert str(found[0]) == f"{path}:1: 'executer' is no field of a pipeline; did you mean 'executor'?"
+    with pytest.raises(PipelineError) as caught:
+        load(path)
+    assert len(caught.value.problems) == len(found)
+    assert all(str(problem) in str(caught.value) for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dag: [", "is no YAML"),
+        (
+            "dag: {start_at: a, steps: {a: {type: stub, next: success}, a: {type: stub, next: success}}}",
+            "stands here twice",
+        ),
+        ("steps: {}", "has no 'dag'"),
+        ("", "has no 'dag'"),
+        ("- a", "a pipeline is a mapping"),
+        ("dag: &d {start_at: a, steps: {a: {type: dag, x: *d}}}", "inside of what it names"),
+        ("dag: {start_at: a, steps: {}}", "has no 'steps'"),
+    ],
+)
+def test_a_file_that_is_no_pipeline(write, text, expected):
+    assert any(expected in problem.text for problem in validate(write(text + "\n")))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    (problem,) = validate(tmp_path / "gone.yaml")
+
+    assert "cannot be read: No such file" in str(problem)
+
+
+def test_an_anchor_outside_of_the_dag_is_no_unknown_field(write):
+    path = write("""
+        branch: &branch
+          start_at: a
+          steps:
+            a: {type: stub, next: success}
+        dag:
+          start_at: p
+          steps:
+            p: {type: parallel, next: success, branches: {x: *branch, y: *branch}}
+        """)
+
+    assert validate(path) == []
+    assert load(path).graph.steps["p"].branches["y"].steps["a"].place.line == 4
+
+
+def test_old_spellings_mean_the_same(write):
+    path = write("""
+        mode: {type: local-container, config: {docker_image: i, environment: {A: 1}, placeholders: {big: {cpu: 4}}}}
+        run_log_store: {type: file-system}
+        dag:
+          start_at: a
+          steps:
+            a: {type: as-is, command_type: whatever, render_string: x, next: b}
+            b: {type: task, command: m.f, retry: 3, mode_config: {local-container: big}, next: success}
+            success: {type: success}
+            fail: {type: fail}
+        """)
+
+    model = load(path)
+
+    assert validate(path) == []
+    assert model.graph.steps["b"].max_attempts == 3
+    assert model.graph.steps["b"].overrides == {"local-container": "big"}
+
+
+def test_reading_a_file_does_not_import_airflow(write):
+    path = write("dag: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}\n")
+    code = f"""
+import sys
+from airflow_provider_launch.pipelines import validate
+assert validate({str(path)!r}) == []
+assert not [name for name in sys.modules if name.partition('.')[0] in ('airflow', 'docker', 'kubernetes', 'boto3')]
+"""
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stderr

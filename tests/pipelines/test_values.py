@@ -1,0 +1,394 @@
+"""Parameters, files and records of tasks, as they go from step to step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+FUNCTIONS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from pydantic import BaseModel
+
+
+class Inner(BaseModel):
+    x: int
+    y: str
+
+
+class Both(BaseModel):
+    simple: int
+    inner: Inner
+
+
+def modify(simple: int, inner: Inner) -> Both:
+    assert isinstance(inner, Inner)
+    return Both(simple=simple + 1, inner=Inner(x=inner.x * 3, y=inner.y + "!!"))
+
+
+def check(simple: int, inner: Inner, **rest):
+    assert (simple, inner.x, inner.y) == (2, 30, "world!!"), (simple, inner)
+    assert rest["other"] == 5
+
+
+def generate():
+    return list(range(0, 50, 10)), 10
+
+
+def execute(chunk: int, stride: int):
+    return {"total": chunk * stride}
+
+
+async def add_up(total: list[int]):
+    return sum(total)
+
+
+def largest(values):
+    return max(values)
+
+
+def wrong():
+    return object()
+"""
+
+
+def test_functions_get_and_give_typed_values(write, run_pipeline):
+    write(FUNCTIONS, "functions.py")
+
+    ran = run_pipeline("""
+        parameters: {simple: 1, inner: {x: 10, y: world}, other: 5}
+        dag:
+          start_at: modify
+          steps:
+            modify: {type: task, command: functions.modify, next: check}
+            check: {type: task, command: functions.check, next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("modify") == {"simple": 2, "inner": {"x": 30, "y": "world!!"}}
+    assert ran.returned("check") == {}
+
+
+def test_a_map_over_what_a_function_returns(write, run_pipeline):
+    write(FUNCTIONS, "functions.py")
+
+    ran = run_pipeline("""
+        dag:
+          start_at: chunk files
+          steps:
+            chunk files: {type: task, command: functions.generate, returns: [chunks, stride], next: iterate and execute}
+            iterate and execute:
+              type: map
+              iterate_on: chunks
+              iterate_as: chunk
+              next: add up
+              branch: {start_at: execute, steps: {execute: {type: task, command: functions.execute, next: success}}}
+            add up: {type: task, command: functions.add_up, returns: [{name: all, kind: metric}], next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert len([name for name in ran.states if name.startswith("iterate_and_execute.each.execute[")]) == 5
+    assert ran.returned("iterate_and_execute.fan_in") == {"total": [0, 100, 200, 300, 400]}
+    assert ran.returned("add_up") == {"all": 1000}
+    assert ran.xcom("add_up", "attempt")["metrics"] == {"all": 1000}
+
+
+@pytest.mark.parametrize(
+    ("reducer", "expected"),
+    [
+        ("max", {"a": 30, "b": 3}),
+        ("{a: sum, b: last}", {"a": 60, "b": 3}),
+        ("{a: functions.largest}", {"a": 30, "b": [1, 2, 3]}),
+    ],
+)
+def test_reducers(write, run_pipeline, monkeypatch, tmp_path, reducer, expected):
+    write(FUNCTIONS, "functions.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    ran = run_pipeline(f"""
+        parameters: {{xs: [1, 2, 3]}}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              reducer: {reducer}
+              next: success
+              branch:
+                start_at: one
+                steps:
+                  one: {{type: task, command_type: shell, command: export a=$((x * 10)) b=$x, returns: [a, b], next: success}}
+        """)
+
+    assert ran.returned("m.fan_in") == expected
+
+
+def test_values_of_branches_are_merged_in_the_order_of_the_file(run_pipeline):
+    ran = run_pipeline("""
+        parameters: {stale: 0}
+        dag:
+          start_at: first
+          steps:
+            first: {type: task, command_type: shell, command: export stale=1 own=first, returns: [stale, own], next: p}
+            p:
+              type: parallel
+              next: last
+              branches:
+                a: {start_at: a, steps: {a: {type: task, command_type: shell, command: export shared=a stale=2, returns: [shared, stale], next: success}}}
+                b: {start_at: b, steps: {b: {type: task, command_type: shell, command: export shared=b mine=b, returns: [shared, mine], next: success}}}
+            last: {type: task, command_type: shell, command: 'test "$shared$stale$mine$own" = b2bfirst', next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.parameters("last") == {"stale": 2, "own": "first", "shared": "b", "mine": "b"}
+    # A branch does not see the other one.
+    assert "shared" not in (ran.parameters("p.b.b") or {}) or ran.parameters("p.b.b")["shared"] == "b"
+    assert ran.parameters("p.b.b")["stale"] == 1
+
+
+def test_file_environment_form(run_pipeline, monkeypatch):
+    monkeypatch.setenv("LAUNCH_PARAM_b", "20")
+    monkeypatch.setenv("MAGNUS_PRM_c", "[30]")
+
+    ran = run_pipeline(
+        """
+        parameters: {a: 1, b: 2, c: 3, d: 4}
+        dag: {start_at: s, steps: {s: {type: task, command_type: shell, command: export e=1, returns: [e], next: success}}}
+        """,
+        conf={"d": 40},
+    )
+
+    assert ran.parameters("s") == {"a": 1, "b": 20, "c": [30], "d": 40, "e": 1}
+
+
+def test_a_failed_task_hands_on_nothing_but_what_was_known(run_pipeline):
+    ran = run_pipeline("""
+        dag:
+          start_at: first
+          steps:
+            first: {type: task, command_type: shell, command: export x=1, returns: [x], next: bad}
+            bad: {type: task, command_type: shell, command: export x=2 y=2; exit 1, returns: [x], next: success, on_failure: mend}
+            mend: {type: task, command_type: shell, command: 'test "$x" = 1 && test -z "$y"', next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.parameters("mend") == {"x": 1}
+
+
+CATALOG = """
+    catalog: {catalog}
+    dag:
+      start_at: create
+      steps:
+        create:
+          type: task
+          command_type: shell
+          command: |
+            mkdir another; echo hello > hello.txt; echo world > another/world.txt; echo no > kept.log
+          catalog: {{put: ["**/*.txt"]}}
+          next: read
+        read:
+          type: task
+          command_type: shell
+          command: |
+            test "$(cat hello.txt another/world.txt | tr '\\n' ' ')" = "hello world " && test ! -e kept.log
+          catalog: {{get: "**/*"}}
+          next: success
+    """
+
+
+def test_files_go_by_the_catalog(run_pipeline, tmp_path):
+    ran = run_pipeline(CATALOG.format(catalog=tmp_path / "catalog"))
+
+    assert ran.state == "success", ran.states
+    (run_folder,) = (tmp_path / "catalog" / ran.dag.dag_id).iterdir()
+    found = sorted(path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*") if path.is_file())
+    assert found == ["another/world.txt", "hello.txt"]
+    put = ran.xcom("create", "attempt")["catalog"]
+    assert [(item["name"], item["stage"], item["size"]) for item in put] == [
+        ("another/world.txt", "put", 6),
+        ("hello.txt", "put", 6),
+    ]
+    assert put[1]["sha256"] == "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
+    # The folders of the tasks are gone.
+    assert not Path(ran.xcom("create", "attempt")["data_dir"]).exists()
+
+
+def test_a_file_that_is_not_there_is_a_failure_that_can_be_handled(run_pipeline):
+    ran = run_pipeline("""
+        dag:
+          start_at: read
+          steps:
+            read: {type: task, command_type: shell, command: "true", catalog: {get: gone.csv}, next: success, on_failure: mend}
+            mend: {type: task, command_type: shell, command: "true", next: success}
+        """)
+
+    assert ran.state == "success"
+    assert ran.states["read"] == "failed"
+    record = ran.xcom("read", "attempt")
+    assert "no file of the catalog matches 'gone.csv'; there are nothing" in record["error"]
+    assert record["state"] == "FAILED"
+
+
+def test_files_of_a_failed_task_are_kept_and_its_error_counts(run_pipeline):
+    ran = run_pipeline("""
+        dag:
+          start_at: bad
+          steps:
+            bad:
+              type: task
+              command_type: shell
+              command: echo 1 > df.csv; exit 3
+              catalog: {put: [df.csv, gone.csv]}
+              next: success
+              on_failure: mend
+            mend: {type: task, command_type: shell, command: cat df.csv, catalog: {get: df.csv}, next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    record = ran.xcom("bad", "attempt")
+    assert "exited with code 3" in record["error"]
+    assert [item["name"] for item in record["catalog"]] == ["df.csv"]
+
+
+def test_elements_of_a_map_have_files_of_their_own(run_pipeline):
+    ran = run_pipeline("""
+        parameters: {xs: [a, b]}
+        dag:
+          start_at: common
+          steps:
+            common: {type: task, command_type: shell, command: echo 1 > common.txt; echo 1 > out.txt, catalog: {put: "*"}, next: m}
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: collect
+              branch:
+                start_at: make
+                steps:
+                  make: {type: task, command_type: shell, command: echo $x > out.txt, catalog: {get: common.txt, put: out.txt}, next: use}
+                  use: {type: task, command_type: shell, command: 'test "$(cat out.txt)" = $x && test ! -e m', catalog: {get: "**/*"}, next: success}
+            collect: {type: task, command_type: shell, command: 'test "$(cat m/0/out.txt m/1/out.txt)" = "$(echo a; echo b)"', catalog: {get: "m/*/out.txt"}, next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+
+
+def test_a_link_that_leads_outside_is_refused(run_pipeline):
+    ran = run_pipeline("""
+        dag:
+          start_at: bad
+          steps:
+            bad: {type: task, command_type: shell, command: ln -s /etc/passwd out.txt, catalog: {put: "*"}, next: success}
+        """)
+
+    assert ran.state == "failed"
+    assert "'out.txt' is a link that leads out of the task's folder" in ran.xcom("bad", "attempt")["error"]
+
+
+def test_records_tell_code_settings_and_values(run_pipeline, tmp_path, monkeypatch):
+    import subprocess
+
+    monkeypatch.setenv("AIRFLOW_VAR_API_TOKEN", "very-secret")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for arguments in (
+        ["init", "-q"],
+        ["commit", "-q", "--allow-empty", "-m", "x"],
+        ["remote", "add", "origin", "https://u:pw@example.org/r.git"],
+    ):
+        subprocess.run([*git, *arguments], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+    ran = run_pipeline("""
+        parameters: {x: 1, db_password: hunter2}
+        executor: {type: local, config: {env: {A: one, MY_TOKEN: two}, grace_s: 3}}
+        dag:
+          start_at: s
+          steps:
+            s: {type: task, command_type: shell, command: 'test "$TOKEN" = very-secret; export y=2', secrets: {TOKEN: api_token}, returns: [y], next: success}
+        """)
+
+    record = ran.xcom("s", "attempt")
+    code = {one["type"]: one for one in record["code"]}
+    assert code["git"]["identifier"] == commit
+    # pipeline.yaml itself is a new file.
+    assert (code["git"]["dependable"], code["git"]["message"]) == (False, "changed: pipeline.yaml")
+    assert code["git"]["url"] == "https://example.org/r.git"
+    assert set(code) >= {"git", "app", "provider"}
+    assert record["config"]["env"] == {"A": "one", "MY_TOKEN": "***"}
+    assert record["config"]["grace_s"] == 3
+    assert record["parameters"] == {"x": 1, "db_password": "***"}
+    assert (record["returned"], record["state"], record["exit_codes"]) == ({"y": 2}, "SUCCEEDED", {"task": [0]})
+    assert "very-secret" not in json.dumps(record)
+
+
+def test_an_app_and_a_component_are_launched_too(write, run_pipeline):
+    write(
+        '''
+        from airflow_provider_launch.specs import AppDef, Role
+
+
+        def twice(text: str, copies: int = 1) -> AppDef:
+            """Write a text.
+
+            Args:
+                text: what
+                copies: how often
+            """
+            script = 'echo "$0 $LAUNCH_STEP"; [ "$LAUNCH_REPLICA_ID" != 0 ] || echo "{\\\\"said\\\\": \\\\"$0\\\\"}" > $LAUNCH_RESULT_PATH'
+            return AppDef("twice", [Role("r", "", entrypoint="sh", args=["-c", script, text], num_replicas=copies)])
+        ''',
+        "parts_of_mine.py",
+    )
+
+    ran = run_pipeline("""
+        parameters: {who: world}
+        dag:
+          start_at: app
+          steps:
+            app:
+              type: task
+              command_type: app
+              app: {name: a, roles: [{name: r, image: "", entrypoint: sh, args: ["-c", "echo '{\\"who\\": \\"{{ params.who }}\\"}' > $LAUNCH_RESULT_PATH"]}]}
+              returns: [who]
+              next: component
+            component:
+              type: task
+              command_type: app
+              component: parts_of_mine.twice
+              args: {text: $who, copies: 2}
+              returns: [said]
+              next: success
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("component") == {"said": "world"}
+    assert ran.xcom("component", "return_value")["roles"] == {"r": [0, 0]}
+
+
+def test_a_notebook_gets_and_gives_values(write, run_pipeline):
+    nbformat = pytest.importorskip("nbformat")
+    cells = [
+        nbformat.v4.new_code_cell("x = 0", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("y = x + 1\nprint('y is', y)"),
+        nbformat.v4.new_code_cell("{'z': y * 10}", metadata={"tags": ["out"]}),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    write(nbformat.writes(notebook), "book.ipynb")
+
+    ran = run_pipeline("""
+        parameters: {x: 4}
+        dag:
+          start_at: names
+          steps:
+            names: {type: task, command_type: notebook, command: book.ipynb, returns: [y], next: tag}
+            tag: {type: task, command_type: notebook, command: book.ipynb, output_cell_tag: out, notebook_output_path: done.ipynb, catalog: {put: done.ipynb}, next: success}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert (ran.returned("names"), ran.returned("tag")) == ({"y": 5}, {"z": 50})
+    assert [item["name"] for item in ran.xcom("tag", "attempt")["catalog"]] == ["done.ipynb"]
