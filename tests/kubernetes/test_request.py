@@ -111,6 +111,7 @@ def test_roles_that_would_share_a_job_are_refused(one, other):
 def test_job_of_a_plain_role():
     found = job(role(args=["--id", macros.replica_id], num_replicas=3))
     template = found["spec"].pop("template")
+    found["metadata"]["annotations"].pop("launch.io/request")
 
     assert found == {
         "apiVersion": "batch/v1",
@@ -400,6 +401,29 @@ def test_an_app_that_no_annotation_holds_is_refused():
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400_000))
     with pytest.raises(InvalidAppError, match="240000"):
         request(role(args=[noise]))
+
+
+def test_the_service_keeps_no_value_that_may_be_a_secret():
+    """Who may not read Jobs or pods may often read Services, as GitOps tools and exporters do; it looks encrypted."""
+    overlay = {
+        "container": {"env": [{"name": "OVERLAID", "value": "hush-overlay"}]},
+        "pod": {"initContainers": [{"name": "i", "args": ["hush-init"], "env": [{"name": "A", "value": "hush-init"}]}]},
+    }
+    made = request(
+        role(env={"DB_PASSWORD": "hush-env"}, args=["--token", "hush-arg"]),
+        environ={"HF_TOKEN": "hush-copied"},
+        copy_env=["HF_*"],
+        overlay=overlay,
+    )
+    kept = anchor_body(made)["metadata"]["annotations"]
+    texts = [*kept.values(), str(unpacked(kept["launch.io/request"]).to_json())]
+
+    assert "hush" not in str(texts)
+    assert not unpacked(kept["launch.io/request"]).is_whole
+    job_kept = job_body(made, made.roles[0], 0)["metadata"]["annotations"]["launch.io/request"]
+    assert unpacked(job_kept) == made
+    assert "hush-env" not in format_request(made)
+    assert job_kept not in format_request(made)
 
 
 def test_a_packed_request_is_the_same_again():

@@ -98,7 +98,28 @@ class Catalog:
         """List the Jobs of these apps."""
         items, now = self._cluster.list("jobs", selector(ids))
         self._tidy()
-        return apps_in(items), now
+        apps = apps_in(items)
+        for app in apps.values():
+            self.complete(app)
+        return apps, now
+
+    def whole_request(self, app_id: str) -> KubernetesRequest | None:
+        """Return the request with its values, as long as the cluster has the Jobs that keep them; else without."""
+        known = self.of(app_id)
+        if known.request is not None and not known.request.is_whole:
+            self.jobs([app_id])
+        return known.request
+
+    def complete(self, app: App) -> None:
+        """Take the values of a request, which the anchor lacks, from the Jobs."""
+        known = self._known.get(app.app_id)
+        if known is None or known.request is None or known.request.is_whole:
+            return
+        for job in app.jobs.values():
+            if text := job.notes.get(Annotation.REQUEST):
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, zlib.error):
+                    known.request = unpacked(text)
+                return
 
     def anchor(self, app_id: str) -> AppRecord | None:
         """Read the anchor of an app; None: there is no such app.

@@ -18,6 +18,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     KubernetesRequest,
     KubernetesRole,
     packed,
+    without_values,
 )
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.specs.macros import macros
@@ -54,7 +55,7 @@ def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
                 **({Annotation.OWNER: owner} if owner else {}),
                 Annotation.SPEC_HASH: request.spec_hash,
                 Annotation.ATTEMPT: "0",
-                Annotation.REQUEST: packed(request),
+                Annotation.REQUEST: packed(without_values(request)),
             },
         },
         "spec": merged(spec, request.service),
@@ -107,6 +108,8 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 Annotation.APP_NAME: request.name,
                 Annotation.SPEC_HASH: request.spec_hash,
                 Annotation.PLAN: plan_text(request),
+                # Of the values that its pods have anyway; another attempt is made from them.
+                **({Annotation.REQUEST: packed(request)} if role is request.roles[0] else {}),
             },
         },
         "spec": spec,
@@ -136,12 +139,14 @@ def format_request(request: KubernetesRequest) -> str:
     """Return the request for people, with secrets masked."""
     lines = [format_app(request.app_id, request.name, "", request.time_limit_s)]
     anchor = anchor_body(request)
-    anchor["metadata"]["annotations"][Annotation.REQUEST] = "(this request, packed)"
+    anchor["metadata"]["annotations"][Annotation.REQUEST] = "(this request without values, packed)"
     lines.append(f"POST services\n{_shown(anchor)}")
     for role in request.roles:
         image = role.container["image"]
         lines += format_role(role.name, role.num_replicas, image, policy=role.policy, max_retries=role.max_retries)
         job = job_body(request, role, 0)
+        if Annotation.REQUEST in job["metadata"]["annotations"]:
+            job["metadata"]["annotations"][Annotation.REQUEST] = "(this request, packed)"
         pod = job["spec"]["template"]["spec"]
         for container in [*pod["containers"], *(pod.get("initContainers") or [])]:
             given = container.get("env") or []

@@ -208,7 +208,7 @@ class Observer:
         elif verdict.settle_failure:
             self._note_result(app, plan, Verdict(AppState.FAILED, verdict.msg, verdict.phases))
         elif verdict.create:
-            self._create(app, request or self._catalog.of(app.app_id).request)
+            self._create(app, request or self._catalog.whole_request(app.app_id))
         elif verdict.release is not None:
             for job in verdict.release:
                 change = {"metadata": {"resourceVersion": job.version}, "spec": {"suspend": False}}
@@ -268,6 +268,11 @@ class Observer:
         """Create the Jobs of the present attempt, suspended, and commit to them."""
         assert request is not None
         assert app.anchor is not None
+        if not request.is_whole:
+            raise AppUnavailableError(
+                f"the Jobs of app {app.app_id!r} are gone, and with them the values that another attempt needs; "
+                f"delete the app"
+            )
         anchor = app.anchor
         uids: dict[str, str] = {}
         owners = [*anchor.owners]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 import zlib
@@ -36,6 +37,7 @@ __all__ = [
     "build_request",
     "packed",
     "unpacked",
+    "without_values",
 ]
 
 MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
@@ -45,6 +47,7 @@ OVERLAY_KINDS = ("V1Pod", "V1Job")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _GPU = "nvidia.com/gpu"
+_CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass
@@ -74,6 +77,8 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
+    is_whole: bool = True
+    """Whether it has arguments and the values of variables; a Service, which more people may read, keeps neither."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Image with a workspace to the (repository, tag) under which it is pushed when the app is submitted."""
 
@@ -93,6 +98,39 @@ def packed(request: KubernetesRequest) -> str:
     """Return the request as the annotation of the anchor."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+
+
+def without_values(request: KubernetesRequest) -> KubernetesRequest:
+    """Return the request without arguments and values of variables, which may be secrets."""
+    roles = [
+        dataclasses.replace(
+            role,
+            args=[],
+            env=dict.fromkeys(role.env, ""),
+            copied_env=dict.fromkeys(role.copied_env, ""),
+            container=_without_values(role.container),
+            pod={name: _each_without_values(item) if name in _CONTAINERS else item for name, item in role.pod.items()},
+        )
+        for role in request.roles
+    ]
+    app = {
+        **request.app,
+        "roles": [
+            {**role, "args": [], "env": dict.fromkeys(role.get("env") or {}, "")} for role in request.app["roles"]
+        ],
+    }
+    job = {name: item for name, item in request.job.items() if name != "template"}
+    return dataclasses.replace(request, roles=roles, app=app, job=job, is_whole=False)
+
+
+def _each_without_values(containers: object) -> object:
+    return [_without_values(each) for each in containers] if isinstance(containers, list) else containers
+
+
+def _without_values(container: dict[str, Any]) -> dict[str, Any]:
+    given = container.get("env")
+    env = [{**item, "value": ""} if "value" in item else item for item in given] if isinstance(given, list) else given
+    return {**{name: item for name, item in container.items() if name != "args"}, **({"env": env} if given else {})}
 
 
 def unpacked(text: str) -> KubernetesRequest:

@@ -241,6 +241,7 @@ class KubernetesScheduler(
                 self._catalog.forget(app.app_id)
                 return None
             plan = plan or self._catalog.plan(app.app_id)
+            self._catalog.complete(app)
             verdict = judge(app, plan, now)
         assert plan is not None
         if app.anchor is not None and app.anchor.deleting:
@@ -304,7 +305,8 @@ class KubernetesScheduler(
     def describe_native(self, app_id: str) -> AppDryRunInfo[KubernetesRequest] | None:
         if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
             return None
-        request = self._catalog.of(app_id).request or unpacked(anchor.annotations[Annotation.REQUEST])
+        with self._catalog.mutex:
+            request = self._catalog.whole_request(app_id) or unpacked(anchor.annotations[Annotation.REQUEST])
         return AppDryRunInfo(request, format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one namespace
