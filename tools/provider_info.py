@@ -203,6 +203,15 @@ _CONFIG: dict[str, Any] = {
                 "example": "/etc/launch/launchconfig",
                 "default": "",
             },
+            "allow_kubeconfig_exec": {
+                "description": "Whether a kubeconfig that stands in a connection may start programs (`exec`, "
+                "`auth-provider`). Who may edit connections then runs them on workers, triggerers and, by the "
+                "connection test, where Airflow tests connections.",
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": None,
+                "default": "False",
+            },
             "trigger_logs_last": {
                 "description": "Whether the log that a triggerer wrote can still be read when its task has ended. "
                 "False makes the worker write the whole log at the end.",

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from airflow_provider_launch._task.log_limit import check_max_log_bytes
 from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.handles import parse_app_handle
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["FollowOptions", "check_exit_codes", "check_log_roles", "check_seconds", "check_streams"]
+__all__ = [
+    "FollowOptions",
+    "allowed_conn_id",
+    "check_exit_codes",
+    "check_log_roles",
+    "check_seconds",
+    "check_streams",
+    "conn_ids",
+]
 
 _STREAMS = ("stdout", "stderr", "combined")
 
@@ -24,8 +33,8 @@ _STREAMS = ("stdout", "stderr", "combined")
 class FollowOptions:
     """How a task follows its app. Operator, sensor and trigger document each of them."""
 
-    launch_conn_id: str | None = None
-    """None: the connection that the handle names."""
+    launch_conn_id: str | Sequence[str] | None = None
+    """None: the connection that the handle names; a list: one of those."""
     poll_interval_s: float | None = None
     """Seconds between status polls. None: the scheduler's default."""
     unavailable_for_s: float = 600.0
@@ -134,6 +143,31 @@ def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
             f"streams={str(streams)!r}: scheduler {scheduler.backend!r} does not keep stdout and stderr apart; "
             f"leave it out, or use 'combined'"
         )
+
+
+def conn_ids(given: str | Sequence[str] | None) -> list[str]:
+    """Return the connections that an argument names; empty: it leaves them to the handle."""
+    return [given] if isinstance(given, str) and given else list(given or ())
+
+
+def allowed_conn_id(given: str | Sequence[str] | None, handle: str) -> str:
+    """Return the connection of an app.
+
+    Args:
+        given: the connection, or those that the handle may name. None: any.
+        handle: of the app.
+
+    Raises:
+        InvalidAppError: the handle names another connection than those of the list.
+    """
+    if isinstance(given, str) and given:
+        return given
+    session = parse_app_handle(handle).session_name
+    if given and session not in given:
+        raise InvalidAppError(
+            f"{handle!r} is an app of connection {session!r}, and launch_conn_id allows {', '.join(map(repr, given))}"
+        )
+    return session
 
 
 def _is_list(value: object) -> TypeGuard[Collection[object]]:

@@ -35,4 +35,5 @@ class BuiltinLaunchHook(LaunchHook):
         info = BACKENDS[self.backend]
         params, cfg = split_extras(extras, info.connection_options(), info.launch_options())
         identity = " ".join(f"{name}={params[name]}" for name in info.identity_fields if params[name] is not None)
-        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip())
+        locked = tuple(params.get("locked") or ())
+        return LaunchOptions(info.name, params, cfg, f"{info.name} {identity}".strip(), locked)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.specs.runopts import runopts
 
-__all__ = ["LaunchOptions", "refuse_standard_fields", "split_extras"]
+__all__ = ["LaunchOptions", "refuse_locked", "refuse_standard_fields", "split_extras"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class LaunchOptions:
     """Options of each launch, as far as the connection sets them; the operator's `cfg` wins."""
     identity: str
     """One line that differs between connections which do not see each other's apps; holds no secret."""
+    locked: tuple[str, ...] = ()
+    """Names of options in `cfg` that tasks cannot change."""
 
 
 def split_extras(
@@ -49,6 +52,36 @@ def split_extras(
     how = resolve_options(opts, given[1])
     set_names = [name for name, value in of_opts.registered(given[1]).items() if value is not None]
     return {item.name: getattr(where, item.name) for item in fields(where)}, {name: how[name] for name in set_names}  # type: ignore[arg-type]  # options are dataclasses
+
+
+def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: Iterable[str]) -> None:
+    """Refuse options of a task that the connection keeps for itself.
+
+    Args:
+        conn_id: the connection.
+        options: what it says.
+        schema: the options of its scheduler.
+        given: names of the options that the task sets, in any spelling.
+
+    Raises:
+        InvalidAppError: the connection locks what is no option.
+        InvalidRunConfigException: the task sets an option that is locked.
+    """
+    if not options.locked:
+        return
+    for name in options.locked:
+        if schema.registered_name(name) is None:
+            raise InvalidAppError(f"connection {conn_id!r} locks {name!r}, which is no option of {options.backend!r}")
+    locked = {schema.registered_name(name) for name in (*options.locked, "overlay")}
+    for name in given:
+        if (known := schema.registered_name(name)) is not None and known in locked:
+            reason = "which tasks cannot change" if name != "overlay" else "since an overlay reaches past what it locks"
+            raise InvalidRunConfigException(
+                f"option {name!r} is locked by connection {conn_id!r}, {reason}; leave it out, or ask who manages "
+                f"the connection",
+                name,
+                dict.fromkeys(given),
+            )
 
 
 def refuse_standard_fields(conn_id: str, used: Mapping[str, object]) -> None:

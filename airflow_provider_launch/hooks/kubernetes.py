@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider_launch.hooks.builtin import BuiltinLaunchHook
+from airflow_provider_launch.hooks.extras import LaunchOptions
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
@@ -20,6 +22,15 @@ class KubernetesLaunchHook(BuiltinLaunchHook):
     """
 
     backend: ClassVar[str] = "kubernetes"
+
+    def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        from airflow.sdk import conf
+
+        if extras.get("kubeconfig_secret") and not conf.getboolean("launch", "allow_kubeconfig_exec", fallback=False):
+            from airflow_provider_launch.schedulers.kubernetes.access import refuse_programs
+
+            refuse_programs(str(extras["kubeconfig_secret"]))
+        return super()._options(extras)
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the extras, and ask the cluster whether we may do all that we have to do; nothing is created."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseHook, conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_standard_fields
+from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
 from airflow_provider_launch.schedulers.backends import BACKENDS
@@ -105,7 +105,7 @@ class LaunchHook(BaseHook):
             raise InvalidAppError(f"connection {self.launch_conn_id!r}: {error}") from error
 
     def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
-        known = {"scheduler": str, "params": Mapping, "cfg": Mapping}
+        known = {"scheduler": str, "params": Mapping, "cfg": Mapping, "locked": list}
         given = {key: value for key, value in extras.items() if value is not None}
         for key, value in given.items():
             if key not in known:
@@ -113,13 +113,15 @@ class LaunchHook(BaseHook):
                     f"unknown extra {key!r}; there are {', '.join(known)}, and options of the scheduler go into 'cfg'"
                 )
             if not isinstance(value, known[key]):
-                kind = "text" if key == "scheduler" else "an object"
+                kind = {"scheduler": "text", "locked": "a list of names"}.get(key, "an object")
                 raise InvalidAppError(f"extra {key!r} must be {kind}, not {type(value).__name__}")
         if not given.get("scheduler"):
             raise InvalidAppError("the extra 'scheduler' is missing; name a scheduler that a plug-in registers")
         params = dict(given.get("params", {}))
         digest = hashlib.sha256(json.dumps(params, sort_keys=True, default=repr).encode()).hexdigest()[:12]
-        return LaunchOptions(given["scheduler"], params, dict(given.get("cfg", {})), f"{given['scheduler']} {digest}")
+        locked = tuple(map(str, given.get("locked", ())))
+        identity = f"{given['scheduler']} {digest}"
+        return LaunchOptions(given["scheduler"], params, dict(given.get("cfg", {})), identity, locked)
 
     @cached_property
     def runner(self) -> Runner:
@@ -205,6 +207,7 @@ class LaunchHook(BaseHook):
             )
         schema = self.scheduler.run_opts()
         own = dict(cfg or {})
+        refuse_locked(self.launch_conn_id, self.options, schema, own)
         if len(schema) == 0:
             return {**self.options.cfg, **own}
         defaults = self._file_options(schema)

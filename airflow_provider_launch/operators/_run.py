@@ -25,6 +25,7 @@ from airflow_provider_launch._task.secrets import (
     places_of,
     register,
 )
+from airflow_provider_launch.hooks.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_empty_link, drop_request_link
 from airflow_provider_launch.operators._acquire import AppAcquirer
@@ -309,6 +310,7 @@ class OperatorRun:
                 f"time_limit_s={limit} is set, but scheduler {self._backend!r} has no such option; "
                 f"leave it out, or use execution_timeout, which needs a living worker"
             )
+        refuse_locked(self._op.launch_conn_id, self._hook.options, self._scheduler.run_opts(), [name])
         given = cfg.get(name) if "time_limit_s" in (self._op.cfg or {}) else None
         if given is not None and given != limit:
             raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")

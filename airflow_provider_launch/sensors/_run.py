@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import (
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.follow_app import AppFollow
-from airflow_provider_launch._task.options import check_streams
+from airflow_provider_launch._task.options import allowed_conn_id, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, failure, handle_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
@@ -83,7 +83,7 @@ class SensorRun:
     def _hook_of(self, session: str) -> LaunchHook:
         given = self._sensor.launch_conn_id
         try:
-            return LaunchHook.for_connection(given or session)
+            return LaunchHook.for_connection(allowed_conn_id(given, self._handle))
         except AirflowNotFoundException as error:
             if given:
                 raise

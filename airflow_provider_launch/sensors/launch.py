@@ -36,7 +36,8 @@ class AppStatusSensor(BaseSensorOperator):
 
     Args:
         handle: `backend://connection/app_id`, or the XCom of a `LaunchAppOperator`. Template.
-        launch_conn_id: the connection. None: the one that the handle names. Template.
+        launch_conn_id: the connection, or a list of those that the handle may name. None: any that the handle names;
+            name them where others choose the handle, for a sensor shows the lines of the app. Template.
         poke_interval: seconds between two looks. None: what suits the scheduler; in mode "reschedule" 60, at least 5.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
@@ -57,7 +58,7 @@ class AppStatusSensor(BaseSensorOperator):
         self,
         *,
         handle: str | Mapping[str, Any] | XComArg,
-        launch_conn_id: str | None = None,
+        launch_conn_id: str | Sequence[str] | None = None,
         poke_interval: timedelta | float | None = None,
         streams: str | None = None,
         log_roles: Sequence[str] | None = None,
@@ -70,7 +71,7 @@ class AppStatusSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(poke_interval=60 if poke_interval is None else poke_interval, **kwargs)
         self.handle = handle
-        self.launch_conn_id = launch_conn_id
+        self.launch_conn_id = list(launch_conn_id) if isinstance(launch_conn_id, (list, tuple)) else launch_conn_id
         self.streams = streams
         self.log_roles = log_roles
         self.logs_from = logs_from
@@ -83,7 +84,11 @@ class AppStatusSensor(BaseSensorOperator):
         self._killed = False
         self._killer: CancelThread | None = None
         self._check_arguments()
-        starts_there = self.deferrable and self.execution_timeout is None and _is_plain(launch_conn_id or "")
+        from airflow_provider_launch._task.options import conn_ids
+
+        starts_there = (
+            self.deferrable and self.execution_timeout is None and all(map(_is_plain, conn_ids(launch_conn_id)))
+        )
         place = _place_of(handle) if starts_there else None
         if place is not None:
             from airflow.triggers.base import StartTriggerArgs

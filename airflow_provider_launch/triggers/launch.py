@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_launch._task.options import FollowOptions, check_streams
+from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
@@ -148,7 +148,11 @@ class AppStatusTrigger(BaseTrigger):
             from airflow_provider_launch.triggers.hub import hub
 
             self._ending = hub().kills.end(
-                self._resolved, self.options.launch_conn_id, self.task_instance, self.log, shared=self._shared
+                self._resolved,
+                allowed_conn_id(self.options.launch_conn_id, self._resolved),
+                self.task_instance,
+                self.log,
+                shared=self._shared,
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LEAVE_S
@@ -167,7 +171,7 @@ class AppStatusTrigger(BaseTrigger):
 
         self._resolved = await self._handle()
         parsed = parse_app_handle(self._resolved)
-        conn_id = self.options.launch_conn_id or parsed.session_name
+        conn_id = allowed_conn_id(self.options.launch_conn_id, self._resolved)
         # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
         shared = await asyncio.to_thread(hub().join, conn_id)
         try:

@@ -55,6 +55,10 @@ class DockerConnection(StructuredOpts):
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
 
+    locked: Optional[list[str]] = None
+    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
+    task gives an `overlay`, which reaches past them."""
+
     def __post_init__(self) -> None:
         """Refuse GPUs that cannot be distinguished; which an app has is kept as one text with commas."""
         gpus = self.gpus or []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 
-__all__ = ["Access", "stamps"]
+__all__ = ["Access", "refuse_programs", "stamps"]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _ONE_LINE = (
@@ -82,6 +82,30 @@ class Access:
             for found in settings
             if found["in"] == "header" and found["value"]
         }
+
+
+def refuse_programs(secret: str | None) -> None:
+    """Refuse an inline kubeconfig that starts programs: who may edit a connection would run them on every worker.
+
+    Raises:
+        InvalidAppError: a user of it has `exec` or `auth-provider`.
+    """
+    import yaml
+
+    try:
+        document = yaml.safe_load(_plain(secret or ""))
+    except yaml.YAMLError:
+        return  # refused with its reason when it is used
+    users = document.get("users") if isinstance(document, dict) else None
+    for item in users if isinstance(users, list) else []:
+        user = item.get("user") if isinstance(item, dict) else None
+        for key in ("exec", "auth-provider"):
+            if isinstance(user, dict) and user.get(key):
+                raise InvalidAppError(
+                    f"kubeconfig_secret: user {item.get('name')!r} starts a program ({key}) on each host that uses the "
+                    f"connection; name a file by kubeconfig_path, give a token or certificate, or set "
+                    f"[launch] allow_kubeconfig_exec in airflow.cfg"
+                )
 
 
 def stamps(connection: KubernetesConnection) -> tuple[object, ...]:

@@ -42,6 +42,10 @@ class KubernetesConnection(StructuredOpts):
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
 
+    locked: Optional[list[str]] = None
+    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
+    task gives an `overlay`, which reaches past them."""
+
 
 @dataclass(frozen=True)
 class _RunOpts(StructuredOpts):

@@ -32,6 +32,10 @@ class LocalConnection(StructuredOpts):
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
 
+    locked: Optional[list[str]] = None
+    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
+    task gives an `overlay`, which reaches past them."""
+
     def __post_init__(self) -> None:
         """Refuse a root that would be another place in each process with another current directory."""
         if self.root and not self.root.startswith(("/", "~")):

@@ -1,0 +1,135 @@
+"""What a connection keeps for itself, whatever a DAG or a handle asks for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import launch, run_task, run_triggers, sh
+from tests.airflow.test_sensor import launched, sensor  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def define(monkeypatch):
+    def define(conn_type: str, **extra) -> LaunchHook:
+        monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": conn_type, "extra": extra}))
+        return LaunchHook.for_connection("c")
+
+    return define
+
+
+# ---- locked options --------------------------------------------------------------------------------------------------
+
+
+def test_a_locked_option_is_not_overruled(define) -> None:
+    """Otherwise a DAG, or whoever may trigger it with a conf, runs as root on the host of the engine."""
+    hook = define("launch_docker", user="1000", locked=["user", "privileged"])
+
+    assert hook.merged_cfg({"pull": "never"}) == {"user": "1000", "pull": "never"}
+    for cfg in ({"user": "0"}, {"privileged": True}, {"privileged": False}):
+        with pytest.raises(InvalidRunConfigException, match=r"option '(user|privileged)' is locked by connection 'c'"):
+            hook.merged_cfg(cfg)
+
+
+def test_an_overlay_does_not_reach_past_what_is_locked(define) -> None:
+    overlay = {"pod": {"hostNetwork": True}}
+    hook = define("launch_kubernetes", security="restricted", locked=["security"], overlay={"pod": {"nodeName": "n"}})
+
+    assert hook.merged_cfg({})["overlay"] == {"pod": {"nodeName": "n"}}
+    with pytest.raises(InvalidRunConfigException, match=r"'overlay' is locked by connection 'c'.*reaches past"):
+        hook.merged_cfg({"overlay": overlay})
+    assert define("launch_kubernetes").merged_cfg({"overlay": overlay})["overlay"] == overlay
+
+
+def test_what_is_no_option_cannot_be_locked(define) -> None:
+    """A misspelt name would lock nothing, and nobody would see it."""
+    with pytest.raises(InvalidAppError, match="connection 'c' locks 'privilegd', which is no option of 'docker'"):
+        define("launch_docker", locked=["privilegd"]).merged_cfg({})
+
+
+def test_a_locked_time_limit_holds_against_the_operator(monkeypatch, api, tmp_path) -> None:
+    extra = {"root": str(tmp_path), "time_limit_s": 60, "locked": ["time_limit_s"]}
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_local", "extra": extra}))
+    ran = run_task(launch(sh("true"), launch_conn_id="c", time_limit_s=1e6), api)
+
+    assert ran.state == "failed"
+    assert "option 'time_limit_s' is locked by connection 'c'" in str(ran.error)
+    assert run_task(launch(sh("true"), launch_conn_id="c"), api).state == "success"
+
+
+def test_a_plug_in_connection_locks_too(define) -> None:
+    hook = define("launch", scheduler="docker", params={}, cfg={"user": "1"}, locked=["user"])
+
+    assert hook.options.locked == ("user",)
+    with pytest.raises(InvalidRunConfigException, match="locked by connection"):
+        hook.merged_cfg({"user": "0"})
+    with pytest.raises(InvalidAppError, match="extra 'locked' must be a list of names"):
+        _ = define("launch", scheduler="docker", locked="user").options
+
+
+# ---- programs in a kubeconfig ----------------------------------------------------------------------------------------
+
+
+def kubeconfig(user: dict[str, object]) -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("key", ["exec", "auth-provider"])
+def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp_path, key) -> None:
+    """Who may edit connections would run it on workers, triggerers, and by the test of the connection."""
+    ran = tmp_path / "ran"
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": [str(ran)]}
+    secret = kubeconfig({key: {**program, "interactiveMode": "Never", "name": "oidc"}})
+    is_fine, text = define("launch_kubernetes", kubeconfig_secret=secret).test_connection()
+
+    assert not is_fine
+    assert f"user 'u' starts a program ({key})" in text
+    assert "[launch] allow_kubeconfig_exec" in text
+    assert not ran.exists()
+    if key == "exec":
+        monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOW_KUBECONFIG_EXEC", "True")
+        define("launch_kubernetes", kubeconfig_secret=secret).test_connection()
+        assert ran.exists()
+
+
+def test_a_kubeconfig_with_a_token_is_fine(define) -> None:
+    assert define("launch_kubernetes", kubeconfig_secret=kubeconfig({"token": "t"})).options.backend == "kubernetes"
+
+
+# ---- whose apps a sensor shows ---------------------------------------------------------------------------------------
+
+
+def test_a_sensor_shows_apps_of_the_allowed_connections_only(engine, api, launched) -> None:  # noqa: F811 - the fixture
+    """A handle from a conf or an XCom could name any connection, whose lines and cancel the sensor then gives."""
+    app_id, xcom = launched
+    engine.write(app_id, "worker", 0, "their secret line\n")
+    ran = run_task(sensor(xcom["handle"], launch_conn_id=["mine", "ours"], on_kill="cancel"), api)
+
+    assert ran.state == "failed"
+    assert "is an app of connection 'cluster', and launch_conn_id allows 'mine', 'ours'" in str(ran.error)
+    assert not ran.told("their secret line")
+
+    from airflow_provider_launch.specs.states import AppState
+
+    engine.state(app_id, AppState.SUCCEEDED)
+    assert run_task(sensor(xcom["handle"], launch_conn_id=["mine", "cluster"]), api).state == "success"
+
+
+def test_a_trigger_shows_apps_of_the_allowed_connections_only(engine, launched) -> None:  # noqa: F811 - the fixture
+    _, xcom = launched
+    ((event,),) = run_triggers(AppStatusTrigger(xcom["handle"], launch_conn_id=["mine"]), during=lambda _cancel: None)
+
+    assert event.payload["why"] == "error"
+    assert "launch_conn_id allows 'mine'" in event.payload["text"]
