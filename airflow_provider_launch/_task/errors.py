@@ -17,12 +17,16 @@ class FinalAppError(AirflowFailException, InvalidAppError):
 
 
 @contextlib.contextmanager
-def final_errors() -> Iterator[None]:
-    """Let an `InvalidAppError`, which only a change of DAG or connection can mend, end the task without retries."""
+def final_errors(task_id: str = "") -> Iterator[None]:
+    """Let an `InvalidAppError`, which only a change of DAG or connection can mend, end the task without retries.
+
+    Args:
+        task_id: named in the text, while the DAG is parsed: of an import error Airflow shows only lines of ours.
+    """
     try:
         yield
     except FinalAppError:
         raise
     except InvalidAppError as error:
         # The text says what, which and how to mend it; where we noticed it is of no use to whoever wrote the DAG.
-        raise FinalAppError(str(error)) from None
+        raise FinalAppError(f"task {task_id!r}: {error}" if task_id else str(error)) from None

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_CONN_ID", "HOOKS", "LaunchHook"]
 
 DEFAULT_CONN_ID = "launch_local_default"
-"""The one connection that need not be defined: local processes with default options."""
+"""The connection of a task that names none: local processes with default options."""
+_NEED_NO_DEFINITION = {DEFAULT_CONN_ID: "launch_local", "launch_docker_default": "launch_docker"}
+"""Default options reach what is on this host: processes, and the engine at the default socket."""
 
 HOOKS: Mapping[str, str] = {
     "launch": "airflow_provider_launch.hooks.launch:LaunchHook",
@@ -64,11 +66,12 @@ class LaunchHook(BaseHook):
         """Return the hook of the connection's type.
 
         Raises:
-            AirflowNotFoundException: no such connection. Only `launch_local_default` need not be defined.
+            AirflowNotFoundException: no such connection. `launch_local_default` and `launch_docker_default`
+                need not be defined.
             InvalidAppError: the connection is of a type that launches nothing.
         """
         connection = _connection(conn_id)
-        conn_type = connection.conn_type if connection is not None else "launch_local"
+        conn_type = connection.conn_type if connection is not None else _NEED_NO_DEFINITION[conn_id]
         # A URI swaps `_` and `-`; both spell one type.
         path = HOOKS.get(str(conn_type).replace("-", "_"))
         if path is None:
@@ -255,8 +258,13 @@ def _connection(conn_id: str) -> Connection | None:
     except AirflowNotFoundException:
         # Only for this id: Airflow says "not found" also when its API server fails, and an app of another
         # connection must not land on this host because of that.
-        if conn_id == DEFAULT_CONN_ID:
+        if conn_id in _NEED_NO_DEFINITION:
             return None
+        if conn_id in (cures := {backend.default_conn_id: backend.connection_type for backend in BACKENDS.values()}):
+            raise AirflowNotFoundException(
+                f"connection {conn_id!r} is not defined; make it under Admin, Connections, or by "
+                f"airflow connections add {conn_id} --conn-type {cures[conn_id]}"
+            ) from None
         raise
 
 

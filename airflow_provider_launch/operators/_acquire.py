@@ -17,6 +17,7 @@ from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.macros import near_misses
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
@@ -189,6 +190,12 @@ class AppAcquirer:
             lambda: runner.dryrun(self._app, self._backend, cfg, parent_run_id=_run_id(self._ti), app_id=record.app_id)
         )
         self._show(info)
+        for role in self._app.roles:
+            for given, meant in near_misses(role):
+                self._log.warning(
+                    "role %r: ${%s} is no macro and stays as it is, for the shell; did you mean ${%s}?",
+                    role.name, given, meant,
+                )  # fmt: skip
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")

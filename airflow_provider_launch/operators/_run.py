@@ -283,6 +283,10 @@ class OperatorRun:
             self._held.succeeded = True
             result = results[0] if results else self._held.retry_while_unavailable(lambda: self._result(app_id))
             return as_xcom(handle, response, result, roles=self._app.roles)
+        if op.do_xcom_push:
+            # As after a success, for tasks that run whatever happened before them.
+            with contextlib.suppress(Exception):
+                self._ti.xcom_push("return_value", as_xcom(handle, response, roles=self._app.roles))
         replica = first_failed(response)
         error = failure(handle, response, follow.tails)
         if replica is not None and response.state == AppState.FAILED and op.is_skipped_by(replica.exit_code):

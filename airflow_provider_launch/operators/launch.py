@@ -127,7 +127,7 @@ class LaunchAppOperator(BaseOperator):
         self.ui_url: str | None = None
         self._killed = False
         self._killer: CancelThread | None = None
-        with _final_errors():
+        with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
 
@@ -296,9 +296,9 @@ def _has_xcom(value: object) -> bool:
 
 
 @contextlib.contextmanager
-def _final_errors() -> Iterator[None]:
+def _final_errors(task_id: str = "") -> Iterator[None]:
     """Let what only a change of the DAG can mend end the task without retries."""
     from airflow_provider_launch._task.errors import final_errors
 
-    with final_errors():
+    with final_errors(task_id):
         yield

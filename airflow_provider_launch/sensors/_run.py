@@ -67,6 +67,7 @@ class SensorRun:
 
     def __init__(self, sensor: AppStatusSensor, *, handle: str = "") -> None:
         self._sensor = sensor
+        self._ti: Any = None
         self._handle = handle or handle_of(sensor.handle)
         if not self._handle:
             raise InvalidAppError(f"handle={sensor.handle!r} is neither a handle nor the XCom of a LaunchAppOperator")
@@ -97,6 +98,7 @@ class SensorRun:
 
     def run(self, context: Context) -> PokeReturnValue:
         """Return done with the XCom, or not done yet; raise when the app did not succeed."""
+        self._ti = context["ti"]
 
         def follow() -> PokeReturnValue:
             response, tails = self._follow(context)
@@ -149,6 +151,8 @@ class SensorRun:
         log_lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
         # Where the log of the trigger is lost, all of it is shown.
         progress = progress if log_lasts else FollowProgress()
+
+        self._ti = context["ti"]
 
         def follow() -> dict[str, Any]:
             with self._app_follow(context, progress, skips_old=log_lasts and not progress.cursors) as app:
@@ -271,6 +275,10 @@ class SensorRun:
     def _outcome(self, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if response.state == AppState.SUCCEEDED:
             return as_xcom(self._handle, response, self._result())
+        if self._sensor.do_xcom_push:
+            # As after a success, for tasks that run whatever happened before them.
+            with contextlib.suppress(Exception):
+                self._ti.xcom_push("return_value", as_xcom(self._handle, response))
         error = failure(self._handle, response, tails)
         # Another try would find the same end; for `soft_fail` this is the error that Airflow turns into a skip.
         raise AirflowFailException(str(error)) from error

@@ -83,7 +83,10 @@ class AppStatusSensor(BaseSensorOperator):
         self.ui_url: str | None = None
         self._killed = False
         self._killer: CancelThread | None = None
-        self._check_arguments()
+        from airflow_provider_launch._task.errors import final_errors
+
+        with final_errors(self.task_id):
+            self._check_arguments()
         from airflow_provider_launch._task.options import conn_ids
 
         starts_there = (

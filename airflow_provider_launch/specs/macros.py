@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import re
 import warnings
 from dataclasses import dataclass
 from string import Template
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import Role
 
-__all__ = ["macros"]
+__all__ = ["macros", "near_misses"]
 
 _RoleT = TypeVar("_RoleT", bound="Role")
 
@@ -101,6 +103,27 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
         return [values.substitute(arg) for arg in args]
 
 
+def near_misses(role: Role) -> list[tuple[str, str]]:
+    """Return (what stands there, what may be meant) of texts that look like misspelt placeholders."""
+    known = {_letters(name): name for name in macros.Values("", "", "", "").to_dict()}
+    texts = (*role.args, *role.env.values())
+    found = dict.fromkeys(name for text in texts for name in _IN_BRACES.findall(text))
+    misses = []
+    for name in found:
+        # A variable of the role is the shell's, however it is spelt.
+        if name in known.values() or name in role.env or name == "base_img_root":
+            continue
+        close = difflib.get_close_matches(_letters(name), known, n=1, cutoff=_ALIKE)
+        misses += [(name, known[close[0]])] if close else []
+    return misses
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+_IN_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
+_ALIKE = 0.85
 _SUBSTITUTED = frozenset({"args", "env", "metadata"})
 
 

@@ -108,7 +108,10 @@ def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
     if kind == "string_type" and isinstance(value, (int, float)):
         cure = "; use str()" if "env" in path[2:3] else f'; write "{value}"'
     elif kind == "int_type" and isinstance(value, str):
-        cure = "; a number takes no text and no template"
+        cure = (
+            "; a number takes no text and no template: have a function make the app, or @task.launch, which gets the "
+            "params"
+        )
     elif kind == "int_type" and isinstance(value, bool):
         cure = f"; write {int(value)}"
     elif kind == "list_type" and isinstance(value, (tuple, str)):

@@ -1,0 +1,112 @@
+"""What a user reads first: where an error is, what is the cure, and what a task that failed hands on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_launch.hooks.docker import DockerLaunchHook
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.sensors.launch import AppStatusSensor
+from airflow_provider_launch.specs import AppDef, Role, macros
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.macros import near_misses
+from airflow_provider_launch.specs.states import AppState
+from tests.airflow.support import a_dag, launch, run_task, sh
+from tests.airflow.test_sensor import launched, sensor  # noqa: F401 - a fixture
+
+# ---- errors of a DAG -------------------------------------------------------------------------------------------------
+
+
+def test_an_import_error_names_the_task() -> None:
+    """Airflow shows the last two frames, and both are ours."""
+    with (
+        a_dag(),
+        pytest.raises(InvalidAppError, match=r"^task 'train': app 'x' is not valid:\n  roles\.0\."),
+    ):
+        LaunchAppOperator(task_id="train", app=AppDef("x", [Role("w", "", entrypoint="x", num_replicas=0)]))
+    with a_dag(), pytest.raises(InvalidAppError, match=r"^task 'wait': streams='out'"):
+        AppStatusSensor(task_id="wait", handle="x", streams="out")
+
+
+def test_a_template_in_the_place_of_a_number_is_told_the_cure() -> None:
+    role = Role("w", "", entrypoint="x", num_replicas="{{ params.n }}")  # type: ignore[arg-type] # the mistake
+    with a_dag(), pytest.raises(InvalidAppError, match=r"have a function make the app, or @task\.launch"):
+        LaunchAppOperator(task_id="t", app=AppDef("x", [role]))
+
+
+# ---- connections that nobody has made --------------------------------------------------------------------------------
+
+
+def test_the_docker_engine_of_this_host_needs_no_connection() -> None:
+    hook = LaunchHook.for_connection("launch_docker_default")
+
+    assert isinstance(hook, DockerLaunchHook)
+    assert hook.options.params["host"] is None
+
+
+def test_a_missing_default_connection_is_told_the_cure() -> None:
+    with pytest.raises(
+        AirflowNotFoundException,
+        match="airflow connections add launch_kubernetes_default --conn-type launch_kubernetes",
+    ):
+        LaunchHook.for_connection("launch_kubernetes_default")
+
+
+# ---- macros ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "misses"),
+    [
+        ("--rank=${replicaid}", [("replicaid", "replica_id")]),
+        ("${REPLICA_ID} ${app_ids}", [("REPLICA_ID", "replica_id"), ("app_ids", "app_id")]),
+        ("${rank_0_env}", [("rank_0_env", "rank0_env")]),
+        ("${HOME} ${LAUNCH_REPLICA_ID} ${x} $replicaid", []),
+        ("$${replicaid}", []),
+        (macros.replica_id + macros.rank0_env + macros.img_root + macros.app_id, []),
+    ],
+)
+def test_misspelt_macros_are_found(text, misses) -> None:
+    assert near_misses(Role("w", "", args=[text])) == misses
+    assert near_misses(Role("w", "", env={"X": text})) == misses
+
+
+def test_a_variable_of_the_role_is_no_misspelt_macro() -> None:
+    assert near_misses(Role("w", "", args=["${REPLICA_ID}"], env={"REPLICA_ID": "3"})) == []
+
+
+def test_a_misspelt_macro_is_warned_of(api, tmp_path, monkeypatch) -> None:
+    """A shell makes nothing of it, and the task succeeds."""
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_local", "extra": {"root": str(tmp_path)}}))
+    ran = run_task(launch(sh("echo ${replicaid}"), launch_conn_id="c"), api)
+
+    assert ran.state == "success"
+    assert ran.told("${replicaid} is no macro and stays as it is, for the shell; did you mean ${replica_id}?")
+
+
+# ---- what a failed task hands on -------------------------------------------------------------------------------------
+
+
+def test_a_failed_task_hands_on_how_it_ended(api, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_local", "extra": {"root": str(tmp_path)}}))
+    ran = run_task(launch(sh("exit 3"), launch_conn_id="c"), api)
+
+    assert ran.state in {"failed", "up_for_retry"}
+    found = api.xcoms["t", "return_value"]
+    assert (found["state"], found["attempts"], found["result"]) == ("FAILED", 1, None)
+    assert list(found["roles"].values()) == [[3]]
+    assert found["handle"] == api.xcoms["t", "handle"]
+
+
+def test_a_failed_sensor_hands_on_how_it_ended(engine, api, launched) -> None:  # noqa: F811 - the fixture
+    app_id, xcom = launched
+    engine.state(app_id, AppState.FAILED)
+    ran = run_task(sensor(xcom), api)
+
+    assert ran.state == "failed"
+    assert api.xcoms["s", "return_value"]["state"] == "FAILED"
+    assert api.xcoms["s", "return_value"]["handle"] == xcom["handle"]
