@@ -82,6 +82,15 @@ def get_provider_info() -> dict[str, Any]:
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
+                    "locked": {
+                        "label": "Locked",
+                        "description": "Names of launch options that tasks cannot "
+                        "change: the value here holds, or the "
+                        "default. Where some are locked, no\n"
+                        "task gives an overlay, which reaches past "
+                        "them. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
                     "copy_env": {
                         "label": "Copy environment",
                         "description": "Patterns (HF_*) of variables that "
@@ -212,6 +221,15 @@ def get_provider_info() -> dict[str, Any]:
                         "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "locked": {
+                        "label": "Locked",
+                        "description": "Names of launch options that tasks cannot "
+                        "change: the value here holds, or the "
+                        "default. Where some are locked, no\n"
+                        "task gives an overlay, which reaches past "
+                        "them. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "pull": {
                         "label": "Pull",
@@ -421,6 +439,15 @@ def get_provider_info() -> dict[str, Any]:
                         "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "locked": {
+                        "label": "Locked",
+                        "description": "Names of launch options that tasks cannot "
+                        "change: the value here holds, or the "
+                        "default. Where some are locked, no\n"
+                        "task gives an overlay, which reaches past "
+                        "them. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "pull": {
                         "label": "Pull",
@@ -996,6 +1023,20 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "/etc/launch/launchconfig",
                         "default": "",
+                    },
+                    "allow_kubeconfig_exec": {
+                        "description": "Whether a kubeconfig that "
+                        "stands in a connection may "
+                        "start programs (`exec`, "
+                        "`auth-provider`). Who may edit "
+                        "connections then runs them on "
+                        "workers, triggerers and, by the "
+                        "connection test, where Airflow "
+                        "tests connections.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "False",
                     },
                     "trigger_logs_last": {
                         "description": "Whether the log that a triggerer "

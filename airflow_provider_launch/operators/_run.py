@@ -136,6 +136,7 @@ class OperatorRun:
         self._held.check()
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
+        self._refuse_overlays()
         self._ti = context["ti"]
         self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
         handle, response = AppAcquirer(self._op, self._app, self._hook, self._held).obtain(context, cfg)
@@ -231,6 +232,17 @@ class OperatorRun:
         # result; a clear is told by its number.
         self._held.check()
         return value
+
+    def _refuse_overlays(self) -> None:
+        """Refuse an overlay in a role, which reaches past the options that the connection locks."""
+        if not self._hook.options.locked:
+            return
+        for role in self._app.roles:
+            if role.metadata.get(self._backend):
+                raise InvalidAppError(
+                    f"role {role.name!r} has an overlay for {self._backend!r} in its metadata, and connection "
+                    f"{self._op.launch_conn_id!r} locks options past which it reaches; leave it out"
+                )
 
     def _mask_secrets(self, handle: str, cfg: Mapping[str, Any]) -> list[Place]:
         """Have the values masked that lines of the app may show, and return their places."""

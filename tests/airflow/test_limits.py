@@ -7,9 +7,11 @@ import json
 import pytest
 
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
-from tests.airflow.support import launch, run_task, run_triggers, sh
+from tests.airflow.support import a_dag, launch, run_task, run_triggers, sh
 from tests.airflow.test_sensor import launched, sensor  # noqa: F401 - a fixture
 
 
@@ -59,6 +61,18 @@ def test_a_locked_time_limit_holds_against_the_operator(monkeypatch, api, tmp_pa
     assert ran.state == "failed"
     assert "option 'time_limit_s' is locked by connection 'c'" in str(ran.error)
     assert run_task(launch(sh("true"), launch_conn_id="c"), api).state == "success"
+
+
+def test_an_overlay_in_a_role_does_not_reach_past_what_is_locked(monkeypatch, api) -> None:
+    extra = {"user": "1000", "locked": ["user"], "host": "unix:///no/such.sock"}
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+    app = AppDef("a", [Role("w", "image", entrypoint="true", metadata={"docker": {"privileged": True}})])
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", app=app, launch_conn_id="c")
+    ran = run_task(task, api)
+
+    assert ran.state == "failed"
+    assert "role 'w' has an overlay for 'docker'" in str(ran.error)
 
 
 def test_a_plug_in_connection_locks_too(define) -> None:

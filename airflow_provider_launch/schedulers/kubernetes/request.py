@@ -109,6 +109,7 @@ def without_values(request: KubernetesRequest) -> KubernetesRequest:
             env=dict.fromkeys(role.env, ""),
             copied_env=dict.fromkeys(role.copied_env, ""),
             container=_without_values(role.container),
+            overlays={},
             pod={name: _each_without_values(item) if name in _CONTAINERS else item for name, item in role.pod.items()},
         )
         for role in request.roles
@@ -116,7 +117,8 @@ def without_values(request: KubernetesRequest) -> KubernetesRequest:
     app = {
         **request.app,
         "roles": [
-            {**role, "args": [], "env": dict.fromkeys(role.get("env") or {}, "")} for role in request.app["roles"]
+            {**role, "args": [], "env": dict.fromkeys(role.get("env") or {}, ""), "metadata": {}}
+            for role in request.app["roles"]
         ],
     }
     job = {name: item for name, item in request.job.items() if name != "template"}
