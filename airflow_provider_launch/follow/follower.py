@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.end_waiter import EndWaiter, tells_ends
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
-from airflow_provider_launch.follow.log_reader import LogItem, LogReader, place_after
+from airflow_provider_launch.follow.log_reader import LogItem, LogReader, has_streams, place_after
 from airflow_provider_launch.follow.poller import Answer, Poller
+from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
 from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class Follower:
         self._changed = threading.Condition()
         self._answers: deque[Answer] = deque()
         # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
-        self._hears_ends = poller is None and tells_ends(scheduler)
+        # Who follows the logs by streams hears of the end there.
+        self._hears_ends = poller is None and tells_ends(scheduler) and not (logs and has_streams(scheduler))
         self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._hears_ends)
         self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
         self._reader = LogReader(
@@ -99,6 +101,7 @@ class Follower:
             streams=streams,
             from_now=logs_from == "now",
         )
+        self._reader.on_program_end = lambda: self._poller.hear_end(app_id)
         self._closed = False
         self._item: LogItem | None = None
         self._left: set[str] = set()
@@ -171,7 +174,7 @@ class Follower:
             self._poller.subscribe(self._app_id, self._hear)
             if self._hears_ends:
                 self._end_waiter.start()
-            self._want(self._roles or (), existing=not self._scheduled)
+            self._want(waiting(self._roles or (), self._log_roles), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:
                 # The status path comes first: a flood of lines never hides the end.
@@ -201,12 +204,13 @@ class Follower:
         first = self._watch.response is None
         learned = self._watch.learn(answer)
         if (response := self._watch.response) is not None:
-            self._want_of(response, existing=first and not self._scheduled)
+            self._want(standings_of(response, self._log_roles), existing=first and not self._scheduled)
             # Who knows the app has compared, or been told.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):
                 self._reader.hurry()
+            self._poller.ease(self._app_id, self._reader.is_streaming())
         if self._watch.has_ended():
             # Before the yield: the rest of the log is read while the consumer tells the end.
             self._end_waiter.stop()
@@ -225,19 +229,9 @@ class Follower:
 
     # ---- logs ------------------------------------------------------------------------------------------------
 
-    def _want_of(self, answer: DescribeAppResponse, *, existing: bool) -> None:
-        self._want(answer.roles, existing=existing)
+    def _want(self, replicas: Mapping[tuple[str, int], Standing], *, existing: bool) -> None:
         if self._logs:
-            seen = [(status.role, replica.id) for status in answer.roles_statuses for replica in status.replicas]
-            self._reader.want([item for item in seen if self._is_read(item[0])], existing=existing)
-
-    def _want(self, roles: Sequence[Role], *, existing: bool) -> None:
-        if self._logs:
-            replicas = [(role.name, k) for role in roles if self._is_read(role.name) for k in range(role.num_replicas)]
             self._reader.want(replicas, existing=existing)
-
-    def _is_read(self, role: str) -> bool:
-        return self._log_roles is None or role in self._log_roles
 
     def _tell_log(self) -> Iterator[Event]:
         item = self._reader.pop()

@@ -1,30 +1,55 @@
-"""Reading the logs of all replicas of one app beside the status path."""
+"""Reading the logs of all replicas of one app beside the status path.
+
+A replica that runs is read by a stream, if the scheduler has one and the process has room for it: while it goes on, it
+costs no requests. Otherwise its log is read in turns. Each end of a stream is followed by a plain read from the place
+after the last line, which is exact whatever has happened; so a stream may end at any time without losing a line.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import LogGap, LogLines
+from airflow_provider_launch.follow.replicas import Phase, Standing
+from airflow_provider_launch.follow.stream_engine import stream_engine
+from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Scheduler, Stream
+    from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Stream
 
-__all__ = ["LogItem", "LogReader", "pieces_in", "place_after", "replica_key", "with_pieces"]
+log = logging.getLogger(__name__)
+
+__all__ = ["LogItem", "LogReader", "has_streams", "pieces_in", "place_after", "replica_key", "with_pieces"]
 
 # Less than one read of a busy log: whoever reads waits until whoever writes has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
 _QUEUE_LINES = 256
 _QUEUE_CHARS = 64 * 1024
+_STREAM_LINES = 4096
+_STREAM_CHARS = 256 * 1024
+"""So much is read ahead by streams: a stream that waits may lose what its engine rotates away meanwhile."""
 _BUSY_S = 0.1
-_IDLE_S = 1.0
+_IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
+_NEAR_S = 0.5
+"""A scheduler whose states may be asked for so often is near: its logs may be, too."""
+_BEHIND_LINES = 200
+"""A read that brings so many lines is not at the end, and a stream would have to begin far before it."""
+_AFTER_END_S = 2.0
+"""How long the state of a replica is waited for whose stream has ended; and a stream, when its app has."""
+_CUT_S, _CUT_MAX_S, _STEADY_S = 0.1, 30.0, 60.0
+_NO_STREAM_S, _NO_STREAM_MAX_S, _REFUSED_S = 1.0, 30.0, 600.0
+_NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
@@ -76,9 +101,20 @@ class LogItem:
     key: str | None = None
     cursor: JsonValue = None
     size: int = 0
+    is_streamed: bool = False
     start: JsonValue = None
     """Cursor from which the lines were read; the first `start_skip` after it are not among them."""
     start_skip: int = 0
+
+
+def has_streams(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler has a `stream_log` of its own."""
+    return getattr(type(scheduler), "stream_log", Scheduler.stream_log) is not Scheduler.stream_log
+
+
+def _close(streams: Iterable[LogStream]) -> None:
+    for stream in streams:
+        stream_engine().close(stream)
 
 
 @dataclass(slots=True)
@@ -87,6 +123,8 @@ class _Replica:
     k: int
     cursor: JsonValue
     skipping: bool
+    phase: Phase
+    attempt: int
     drop: int = 0
     """Lines after the cursor that were told before."""
     due: float = 0.0
@@ -95,6 +133,19 @@ class _Replica:
     complete: bool = False
     told: tuple[str, ...] = ()
     last_error: str = ""
+    stream: LogStream | None = None
+    streamed_at: float = 0.0
+    no_stream_until: float = 0.0
+    cuts: int = 0
+    """Streams in a row that did not last, or could not be opened."""
+    is_behind: bool = False
+    distrusts: str = ""
+    """Host of a stream that was silent for long: if there are lines now, it was dead."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its log is to be read some time."""
+        return not self.complete and self.phase is not Phase.WAITING
 
 
 class LogReader:
@@ -107,6 +158,7 @@ class LogReader:
     __slots__ = (
         "_app_id",
         "_busy_s",
+        "_can_stream",
         "_changed",
         "_chars",
         "_cursors",
@@ -117,13 +169,17 @@ class LogReader:
         "_lines",
         "_outage_told",
         "_own_thread",
+        "_paused",
         "_replicas",
         "_scheduler",
         "_started",
         "_started_at",
         "_stopped",
+        "_streamed",
         "_streams",
         "_thread",
+        "on_items",
+        "on_program_end",
         "progress",
     )
 
@@ -145,11 +201,18 @@ class LogReader:
         self._streams = streams
         self._from_now = from_now
         self._own_thread = own_thread
+        self._can_stream = has_streams(scheduler)
+        self.on_items: Callable[[], object] = lambda: None
+        """Called when a stream has brought something or has ended, on another thread."""
+        self.on_program_end: Callable[[], object] = lambda: None
+        """Called when a stream says that a program has ended, on another thread."""
         # An engine that is looked at every 10 s is not asked for logs every 0.1 s.
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
-        self._idle_s = max(_IDLE_S, self._busy_s * 5)
+        self._idle_s = _IDLE_S if scheduler.poll_interval_s < _NEAR_S else _SILENT_IDLE_S
         self._replicas: dict[str, _Replica] = {}
-        self._items: list[LogItem] = []
+        self._streamed: dict[LogStream, _Replica] = {}
+        self._paused: list[LogStream] = []
+        self._items: deque[LogItem] = deque()
         self._lines = 0
         self._chars = 0
         self._outage_told = False
@@ -161,29 +224,49 @@ class LogReader:
 
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
-    def want(self, replicas: Iterable[tuple[str, int]], *, existing: bool) -> bool:
-        """Read these replicas too, and tell whether one is new.
+    def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
+        """Read these replicas too, and tell whether something is to be read now that was not before.
 
-        `existing`: they may have written before the follower came.
+        Args:
+            replicas: role and number, and where each stands; if that is not told, they run.
+            existing: they may have written before the follower came.
         """
+        if not isinstance(replicas, Mapping):
+            replicas = dict.fromkeys(replicas, Standing(Phase.RUNNING))
         with self._changed:
             if self._stopped:
                 return False
-            known = len(self._replicas)
-            for role, k in replicas:
-                key = replica_key(role, k)
-                if key not in self._replicas:
-                    cursor, told = _cursor_in(self._cursors.get(key))
-                    skipping = self._from_now and existing and cursor is None and not told
-                    self._replicas[key] = _Replica(role, k, cursor, skipping, told)
+            changed = [self._place(role, k, at, existing=existing) for (role, k), at in replicas.items()]
             if self._replicas and self._thread is None and self._own_thread:
                 name = f"launch-logs-{self._scheduler.backend}-{self._app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
-            if len(self._replicas) == known:
+            if not any(changed):
                 return False
             self._changed.notify_all()
             return True
+
+    def _place(self, role: str, k: int, standing: Standing, *, existing: bool) -> bool:
+        key = replica_key(role, k)
+        replica = self._replicas.get(key)
+        if replica is None:
+            cursor, told = _cursor_in(self._cursors.get(key))
+            skipping = self._from_now and existing and cursor is None and not told
+            self._replicas[key] = _Replica(role, k, cursor, skipping, *standing, told)
+            return standing.phase is not Phase.WAITING
+        if (replica.phase, replica.attempt) == standing or self._finishing:
+            return False
+        if replica.phase is Phase.WAITING and not existing:
+            replica.skipping = False  # it has begun before our eyes
+        replica.phase, replica.attempt = standing
+        replica.no_stream_until = 0.0
+        now = time.monotonic()
+        if replica.stream is not None:
+            # It ends soon after the program, and what it brings until then need not be asked for.
+            replica.due = now + _AFTER_END_S if replica.phase is Phase.ENDED else _NEVER
+        elif not replica.failures:
+            replica.quiet_since = replica.due = now
+        return True
 
     def hurry(self) -> None:
         """Look at all replicas soon: something happened to the app."""
@@ -191,7 +274,7 @@ class LogReader:
             now = time.monotonic()
             for replica in self._replicas.values():
                 replica.quiet_since = now
-                if not replica.failures:
+                if not replica.failures and replica.stream is None:
                     replica.due = now
             self._changed.notify_all()
 
@@ -201,26 +284,42 @@ class LogReader:
             self._finishing = True
             self.progress = time.monotonic()
             for replica in self._replicas.values():
-                replica.due = 0.0
+                replica.phase = Phase.ENDED
+                # A stream ends soon after its program, and what it brings until then need not be asked for.
+                replica.due = 0.0 if replica.stream is None else self.progress + _AFTER_END_S
             self._changed.notify_all()
+
+    def is_streaming(self) -> bool:
+        """Whether each replica that runs is read by a stream, so that its end is heard of at once."""
+        with self._changed:
+            running = [replica for replica in self._replicas.values() if replica.phase is Phase.RUNNING]
+            return bool(running) and all(replica.stream is not None for replica in running)
 
     def pop(self) -> LogItem | None:
         """Return the next step, None if there is none now."""
         with self._changed:
             if not self._items:
                 return None
-            item = self._items.pop(0)
+            item = self._items.popleft()
             self.progress = time.monotonic()
             return item
 
     def told(self, item: LogItem) -> None:
         """Say that an item is told, which makes room for the next."""
+        resumed: list[LogStream] = []
         with self._changed:
             full = self._full()
             self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
             self._chars -= item.size
             if full:
                 self._changed.notify_all()
+            if self._paused and self._lines < _STREAM_LINES / 2 and self._chars < _STREAM_CHARS / 2:
+                resumed, self._paused = self._paused, []
+            streamed, item.is_streamed = item.is_streamed, False
+        if streamed:
+            stream_engine().hold(-item.size)
+        for stream in resumed:
+            stream_engine().resume(stream)
 
     def held_chars(self) -> int:
         """Return how much text is read and not told."""
@@ -247,15 +346,36 @@ class LogReader:
     def leave(self, key: str) -> None:
         """Read this replica no more."""
         with self._changed:
-            if (replica := self._replicas.get(key)) is not None:
-                replica.complete = True
-                self._changed.notify_all()
+            replica = self._replicas.get(key)
+            if replica is None:
+                return
+            replica.complete = True
+            dropped = self._detach([replica])
+            self._changed.notify_all()
+        _close(dropped)
 
     def stop(self) -> None:
         """Let the thread end as soon as the read under way returns; what is queued can still be popped."""
         with self._changed:
             self._stopped = True
+            dropped = self._detach(self._replicas.values())
+            held = sum(item.size for item in self._items if item.is_streamed)
+            for item in self._items:
+                item.is_streamed = False
             self._changed.notify_all()
+        if held:
+            stream_engine().hold(-held)
+        _close(dropped)
+
+    def _detach(self, replicas: Iterable[_Replica]) -> list[LogStream]:
+        """Take nothing more from the streams of these replicas, and return them to be closed without the lock."""
+        streams = []
+        for replica in replicas:
+            if replica.stream is not None:
+                self._streamed.pop(replica.stream, None)
+                streams.append(replica.stream)
+                replica.stream = None
+        return streams
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread, which may hang in a read."""
@@ -272,6 +392,12 @@ class LogReader:
             self._read(*picked)
 
     def _read(self, replica: _Replica, finishing: bool) -> None:
+        if replica.stream is not None:
+            with self._changed:
+                dropped = self._detach([replica])
+            _close(dropped)
+        if not finishing and self._may_stream(replica) and self._open_stream(replica):
+            return
         try:
             chunk = self._scheduler.read_logs(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
@@ -280,39 +406,128 @@ class LogReader:
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
             self._failed(replica, error, finishing=finishing)
 
+    def _waiting(self) -> list[_Replica]:
+        return [replica for replica in self._replicas.values() if replica.is_waiting]
+
     def due_in(self) -> float | None:
         """Return the seconds until a replica is to be read; None: not before something changes."""
         with self._changed:
-            waiting = [replica.due for replica in self._replicas.values() if not replica.complete]
-            if self._stopped or self._full() or not waiting:
+            waiting = [replica.due for replica in self._waiting()]
+            if self._stopped or self._full() or not waiting or (due := min(waiting)) == _NEVER:
                 return None
-            return min(waiting) - time.monotonic()
+            return due - time.monotonic()
 
     def step(self) -> None:
         """Read the replica that is due first. Not to be called by two threads at once."""
         with self._changed:
-            waiting = [replica for replica in self._replicas.values() if not replica.complete]
+            waiting = self._waiting()
             if self._stopped or not waiting:
                 return
-            picked = min(waiting, key=lambda item: item.due), self._finishing
+            replica = min(waiting, key=lambda item: item.due)
+            if replica.due == _NEVER:
+                return
+            picked = replica, self._finishing
         self._read(*picked)
 
     def _next(self) -> tuple[_Replica, bool] | None:
         """Wait for room and for a replica that is due; None: stop."""
         with self._changed:
             while not self._stopped:
-                waiting = [replica for replica in self._replicas.values() if not replica.complete]
-                if self._full() or not waiting:
+                waiting = self._waiting()
+                replica = min(waiting, key=lambda item: item.due, default=None)
+                if self._full() or replica is None or replica.due == _NEVER:
                     if not waiting and self._finishing:
                         return None
                     self._changed.wait()
                     continue
-                replica = min(waiting, key=lambda item: item.due)
                 left = replica.due - time.monotonic()
                 if left <= 0:
                     return replica, self._finishing
                 self._changed.wait(left)
             return None
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    def _may_stream(self, replica: _Replica) -> bool:
+        is_behind, replica.is_behind = replica.is_behind, False
+        wanted = self._can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
+        return wanted and time.monotonic() >= replica.no_stream_until and stream_engine().reserve()
+
+    def _open_stream(self, replica: _Replica) -> bool:
+        engine = stream_engine()
+        try:
+            stream = self._scheduler.stream_log(
+                self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
+            )
+        except Exception:  # noqa: BLE001 - the read that follows says what is the matter
+            stream = None
+        now = time.monotonic()
+        with self._changed:
+            is_wanted = not (self._stopped or replica.complete)
+            if stream is not None and is_wanted:
+                replica.stream, replica.streamed_at, replica.due = stream, now, _NEVER
+                replica.failures, replica.last_error = 0, ""
+                if self._finishing:
+                    replica.due = now + _AFTER_END_S
+                self._streamed[stream] = replica
+            elif stream is None:
+                pause_s = min(_NO_STREAM_S * 2**replica.cuts, _NO_STREAM_MAX_S)
+                replica.no_stream_until = now + pause_s
+                replica.cuts = min(replica.cuts + 1, 10)
+        if stream is None or not is_wanted:
+            engine.release()
+            if stream is not None:
+                stream.close()
+            return False
+        engine.add(stream, self)
+        return True
+
+    def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
+        """Take lines of a stream, on the engine's thread; False: no more for now."""
+        with self._changed:
+            replica = self._streamed.get(stream)
+            if replica is None:
+                return True  # it is being closed
+            start, replica.cursor = replica.cursor, stream.cursor
+            replica.cuts = 0
+            self.progress = replica.quiet_since = time.monotonic()
+            shown = lines[replica.drop :] if replica.drop else lines
+            replica.drop = max(0, replica.drop - len(lines))
+            size = self._push(replica, shown, start, len(lines) - len(shown), is_streamed=True)
+            is_full = self._lines >= _STREAM_LINES or self._chars >= _STREAM_CHARS
+            if is_full:
+                self._paused.append(stream)
+        stream_engine().hold(size)
+        self.on_items()
+        return not is_full
+
+    def on_end(self, stream: LogStream, *, silent: bool) -> None:
+        """Go on with a plain read, on the engine's thread."""
+        with self._changed:
+            replica = self._streamed.pop(stream, None)
+            if replica is None:
+                return
+            now = time.monotonic()
+            replica.stream = None
+            replica.due = now
+            replica.cuts = 0 if now - replica.streamed_at > _STEADY_S else min(replica.cuts + 1, 10)
+            if silent:
+                replica.distrusts = stream.host
+            elif stream.end is StreamEnd.ENDED:
+                # The state comes a little later than the end, and says whether there is an attempt more to read.
+                replica.due = now if self._finishing else now + _AFTER_END_S
+            elif stream.end is StreamEnd.REFUSED:
+                replica.no_stream_until = now + _REFUSED_S
+            elif not self._finishing:
+                pause_s = min(_CUT_S * 2**replica.cuts, _CUT_MAX_S)
+                replica.no_stream_until = now + pause_s
+                replica.due = now if stream.end is StreamEnd.LOST else now + pause_s
+            self._changed.notify_all()
+        if stream.end is StreamEnd.REFUSED:
+            log.warning("logs of %s are read in turns for a while: %s", stream.host, stream.refusal)
+        if stream.end is StreamEnd.ENDED:
+            self.on_program_end()
+        self.on_items()
 
     def _took(self, replica: _Replica, chunk: LogChunk, *, finishing: bool) -> None:
         now = time.monotonic()
@@ -329,15 +544,21 @@ class LogReader:
             replica.drop = max(0, replica.drop - len(chunk.lines))
             if chunk.lines:
                 replica.quiet_since = replica.due = now
+                replica.is_behind = len(chunk.lines) >= _BEHIND_LINES
                 self.progress = now
+                if replica.distrusts:
+                    stream_engine().distrust(replica.distrusts)
             elif finishing:
                 replica.complete = True
                 self.progress = now
             elif self._finishing:
                 replica.due = now  # the end came in the middle of this read, which tells nothing about it
+            elif replica.phase is Phase.ENDED:
+                replica.due = _NEVER  # until another attempt of it begins, or all has ended
             else:
                 quiet = now - replica.quiet_since
                 replica.due = now + min(max(self._busy_s, quiet / 10), self._idle_s)
+            replica.distrusts = ""
             if lines or moved or replica.complete:
                 self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
@@ -352,14 +573,18 @@ class LogReader:
                 return lines[number:]
         return []
 
-    def _push(self, replica: _Replica, lines: list[LogLine], start: JsonValue, start_skip: int) -> None:
+    def _push(
+        self, replica: _Replica, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
+    ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         size = sum(len(line.text) for line in lines)
         place = place_after(replica.cursor, replica.drop)
-        self._items.append(LogItem(event, replica_key(replica.role, replica.k), place, size, start, start_skip))
+        key = replica_key(replica.role, replica.k)
+        self._items.append(LogItem(event, key, place, size, is_streamed, start, start_skip))
         self._lines += len(lines)
         self._chars += size
         self._changed.notify_all()
+        return size
 
     def _failed(self, replica: _Replica, error: Exception, *, finishing: bool) -> None:
         with self._changed:

@@ -25,6 +25,11 @@ __all__ = ["Answer", "Poller", "poll_many"]
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
 _STEPS_PER_INTERVAL = 40
+_AFTER_END_S = (0.0, 0.15, 0.5, 1.2)
+"""When the state is asked for after an end that was heard of elsewhere: it is late by milliseconds, or by a second."""
+_HURRY_S = 0.25
+"""The ends of many replicas of one app come together, and need not be asked for one by one."""
+_EASED_FACTOR, _EASED_MAX_S = 10, 5.0
 _AGE_PER_STEP = 8
 """A young app is asked for again after an eighth of its age: one that ends at once is not waited for. Its age begins
 anew with each change of its state, for one change rarely comes alone."""
@@ -87,6 +92,10 @@ class Poller:
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
         self._young: dict[str, float] = {}
+        self._heard: dict[str, float] = {}
+        self._eased: set[str] = set()
+        self._later: set[tuple[float, str]] = set()
+        """When an app is asked for beside the rounds."""
         self._seen: dict[str, tuple[AppState, bool]] = {}
         self._sees_changes = interval_s is None
         self._is_hurried = is_hurried
@@ -127,6 +136,26 @@ class Poller:
                 self._fresh.add(app_id)
                 self._changed.notify_all()
 
+    def hear_end(self, app_id: str) -> None:
+        """Ask for this app soon, and some times more: something of it has ended, which the state may say late."""
+        with self._changed:
+            if app_id in self._inboxes:
+                now = time.monotonic()
+                first = max(now, self._heard.get(app_id, float("-inf")) + _HURRY_S)
+                self._heard[app_id] = first
+                self._later = {item for item in self._later if item[1] != app_id or item[0] <= first}
+                self._later |= {(first + after_s, app_id) for after_s in _AFTER_END_S}
+                self._changed.notify_all()
+
+    def ease(self, app_id: str, is_eased: bool) -> None:
+        """Ask less often, as far as all apps are eased: the ends of this one are heard of elsewhere."""
+        with self._changed:
+            if is_eased and app_id in self._inboxes:
+                self._eased.add(app_id)
+                self._young.pop(app_id, None)
+            else:
+                self._eased.discard(app_id)
+
     def unsubscribe(self, app_id: str, inbox: Callable[[Answer], None]) -> None:
         """Stop giving answers to `inbox`; no-op if it gets none. The last one to leave ends the thread."""
         with self._changed:
@@ -137,8 +166,10 @@ class Poller:
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
-                self._young.pop(app_id, None)
-                self._seen.pop(app_id, None)
+                for known in (self._young, self._seen, self._heard):
+                    known.pop(app_id, None)
+                self._later = {item for item in self._later if item[1] != app_id}
+                self._eased.discard(app_id)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -150,7 +181,9 @@ class Poller:
     def _interval(self) -> float:
         with self._changed:
             wanted = [self._wishes.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
-        return min(wanted, default=self.interval_s)
+            is_eased = self._sees_changes and not self._wishes and len(self._eased) == len(self._inboxes)
+        interval_s = min(wanted, default=self.interval_s)
+        return max(interval_s, min(interval_s * _EASED_FACTOR, _EASED_MAX_S)) if is_eased else interval_s
 
     def _first_step(self) -> float:
         """Return seconds until an app that has just come, or changed, is asked for alone."""
@@ -163,6 +196,16 @@ class Poller:
         steps = {app_id: max(first, (now - since) / _AGE_PER_STEP) for app_id, since in self._young.items()}
         self._young = {app_id: self._young[app_id] for app_id, step in steps.items() if step < self.interval_s}
         return min((steps[app_id] for app_id in self._young), default=self.interval_s)
+
+    def _due_in(self) -> float:
+        """Return seconds until an app is asked for of which something has ended."""
+        return max(0.0, min(self._later)[0] - time.monotonic()) if self._later else self.interval_s
+
+    def _due(self) -> set[str]:
+        now = time.monotonic()
+        due = {item for item in self._later if item[0] <= now}
+        self._later -= due
+        return {app_id for _, app_id in due}
 
     def _compare(self, answers: dict[str, Answer]) -> None:
         """Take apps for young ones whose state has changed, or whose last replica has ended."""
@@ -178,7 +221,9 @@ class Poller:
             states = [replica.state for role in answer.roles_statuses for replica in role.replicas]
             seen = answer.state, bool(states) and all(map(is_terminal, states))
             if self._seen.setdefault(app_id, seen) != seen:
-                self._seen[app_id], self._young[app_id] = seen, time.monotonic()
+                self._seen[app_id] = seen
+                if app_id not in self._eased:
+                    self._young[app_id] = time.monotonic()
 
     def _run(self) -> None:
         pause = self._interval()
@@ -186,8 +231,8 @@ class Poller:
         while True:
             with self._changed:
                 while self._inboxes and not self._fresh and (left := next_round - time.monotonic()) > 0:
-                    self._changed.wait(min(left, self._step()))
-                    self._fresh |= self._young.keys()
+                    self._changed.wait(min(left, self._step(), self._due_in()))
+                    self._fresh |= self._due() or self._young.keys()
                 if not self._inboxes:
                     self._thread = None
                     return

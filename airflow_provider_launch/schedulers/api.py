@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.capability import Capability
+from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.logs import (
     JsonValue,
     LogChunk,
@@ -318,6 +319,25 @@ class Scheduler(abc.ABC, Generic[T]):
             if len(lines) >= _PLUGIN_CHUNK_LINES:
                 break
         return LogChunk(lines, seen + len(lines))
+
+    def stream_log(
+        self,
+        app_id: str,  # noqa: ARG002 - a hook
+        role_name: str,  # noqa: ARG002 - the same
+        k: int,  # noqa: ARG002 - the same
+        cursor: JsonValue = None,  # noqa: ARG002 - the same
+        *,
+        streams: Stream | None = None,  # noqa: ARG002 - the same
+    ) -> LogStream | None:
+        """Return an open answer that goes on with the log of a running replica, from a cursor of `read_logs`.
+
+        Optional. Whoever follows an app then asks for no log while the replica runs, and hears of its end by the end of
+        the stream. None: there is no stream for this replica now, and `read_logs` says what there is.
+
+        Raises:
+            Exception: the same as `read_logs`.
+        """
+        return None
 
     def log_iter(
         self,

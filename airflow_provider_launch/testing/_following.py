@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.follow import Ended, Event, Follower, LogGap, LogLines, StateChanged
+from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
 
@@ -21,6 +22,9 @@ __all__ = ["FollowTests", "lines_of"]
 _POLL_S = 0.2
 _SELDOM_S = 60.0
 _DRAIN_S = 2.0
+_CUTS, _CUT_EACH_S, _CUT_REPLICAS = 200, 0.1, 5
+_LONG_WRITER = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
+_SETTLE_S, _QUIET_S = 5.0, 10.0
 _WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
 _WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
 
@@ -118,6 +122,54 @@ class FollowTests(ContractBase):
 
         assert cuts > 1
         assert seen == _WRITTEN
+
+    def test_a_stream_that_is_cut_again_and_again_loses_no_line(self, apps: Apps) -> None:
+        """Balancers, restarts of servers and networks end connections; the log of the task has no gap and no echo."""
+        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.cut_streams() is None:
+            pytest.skip("no streams of the engine can be cut")
+        app_id = apps.start(apps.sh(_LONG_WRITER, num_replicas=_CUT_REPLICAS))
+        events, cuts = list[Event](), 0
+        with _follower(apps, app_id) as follower:
+            cut_at = time.monotonic()
+            for event in _to_the_end(apps, follower):
+                events.append(event)
+                if time.monotonic() - cut_at > _CUT_EACH_S and cuts < _CUTS:
+                    cuts += apps.engine.cut_streams() or 0
+                    cut_at = time.monotonic()
+                    if cuts >= _CUTS:
+                        # Its end is awaited by the writers.
+                        break
+            apps.scheduler.cancel(app_id)
+            events += _to_the_end(apps, follower)
+
+        assert cuts >= _CUTS
+        found = lines_of(events)
+        for k in range(_CUT_REPLICAS):
+            assert found[f"main/{k}"] == apps.lines(app_id, "main", k)
+            numbers = [int(line) for line in found[f"main/{k}"] if line.endswith("\n")]
+            assert numbers == [*range(1, len(numbers) + 1)]
+        assert not [event for event in events if isinstance(event, LogGap)]
+
+    def test_silent_replicas_cost_almost_nothing(self, apps: Apps) -> None:
+        """Hundreds of replicas that compute and say nothing must not keep an engine busy."""
+        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.requests() is None:
+            pytest.skip("the requests for the logs cannot be counted")
+        app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=3))
+        with _follower(apps, app_id) as follower:
+            up, quiet_at, before = set[int](), float("inf"), 0
+            for event in _to_the_end(apps, follower):
+                up |= {event.replica} if isinstance(event, LogLines) else set()
+                now = time.monotonic()
+                if len(up) == 3 and quiet_at == float("inf"):
+                    quiet_at = now + _SETTLE_S
+                if before == 0 and now >= quiet_at:
+                    before = apps.engine.requests() or 0
+                if now >= quiet_at + _QUIET_S:
+                    break
+            asked = (apps.engine.requests() or 0) - before
+
+        # The states are asked for in this time, with one request for all, or one for Jobs and one for pods.
+        assert asked <= 2 * (_QUIET_S / _POLL_S + 2), f"{asked} requests in {_QUIET_S:g} s"
 
     def test_a_stopped_log_source_does_not_delay_the_end(self, apps: Apps) -> None:
         """A log that hangs is late; the outcome of the app is not, and the log can be read later."""

@@ -49,6 +49,10 @@ class Engine:
         """
         return None
 
+    def cut_streams(self) -> int | None:
+        """End the connections by which logs are followed now, and return how many there were."""
+        return None
+
     def stall_logs(self) -> AbstractContextManager[None] | None:
         """Let reads of logs hang, and nothing else, while the context lasts."""
         return None

@@ -17,6 +17,7 @@ from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.secrets import aregister, copied_variables, hidden_values
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
+from airflow_provider_launch.follow.replicas import standings_of
 from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
@@ -120,6 +121,7 @@ class TriggerRun:
         is_new_deadline = trigger.timeout_s is not None and progress.deadline is None
         self._saved = None if is_new_deadline else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
+        self._feed.reader.on_program_end = lambda: self._shared.poller.hear_end(self._app_id)
 
     def begin(self) -> None:
         """Follow the app until `stop`."""
@@ -288,6 +290,7 @@ class TriggerRun:
             if learned.events:
                 self._feed.reader.hurry()
             self._take(learned)
+        self._shared.poller.ease(self._app_id, self._feed.reader.is_streaming())
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 
@@ -328,10 +331,8 @@ class TriggerRun:
                 time.sleep(_MASK_PAUSE_S)
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
-        shown = self._trigger.options.log_roles
-        replicas = [(role.name, k) for role in response.roles for k in range(role.num_replicas)]
-        replicas += [(status.role, replica.id) for status in response.roles_statuses for replica in status.replicas]
-        if self._feed.reader.want([item for item in replicas if shown is None or item[0] in shown], existing=existing):
+        reader = self._feed.reader
+        if reader.want(standings_of(response, self._trigger.options.log_roles), existing=existing):
             self._hub.pump.wake(self._feed)
 
     def _show_url(self, url: str) -> None:

@@ -150,7 +150,11 @@ class Feed:
             while self._events and not self._closed:
                 self._write(self._events.pop(0))
             self._closed = True
-            return self._places_now()
+            # Again and again the same, also without the lines in hand.
+            self._places = self._places_now()
+            if self._item is not None:
+                self._drop(self._item)
+            return dict(self._places)
 
     def _places_now(self) -> dict[str, JsonValue]:
         places = dict(self._places)

@@ -79,6 +79,7 @@ class LogPump:
 
     def add(self, feed: Feed) -> None:
         """Begin to serve a feed."""
+        feed.reader.on_items = lambda: self.wake(feed)
         with self._lock:
             self._feeds[feed] = _Served()
             if not self._threads:

@@ -59,6 +59,9 @@ class ProxiedEngine(Engine):
     def cut_off(self) -> AbstractContextManager[None]:
         return self._proxy.refused()
 
+    def cut_streams(self) -> int:
+        return self._proxy.cut("follow")
+
     @contextlib.contextmanager
     def clock(self, offset_s: float) -> Iterator[Callable[[float], None]]:
         with self._proxy.clock(offset_s) as clock:

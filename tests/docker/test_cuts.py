@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_provider_launch.follow import Follower, LogGap
-from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Stream
+from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Scheduler, Stream
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.specs import AppState, SchedulerUnavailableError
 from tests.docker.conftest import DockerApps
@@ -142,6 +142,13 @@ def cut_near_the_end(dice: random.Random, cuts: list[int]) -> Action:
     return act
 
 
+@pytest.fixture
+def no_streams(monkeypatch) -> None:
+    """Logs are read in turns, as they are where a stream cannot be had."""
+    monkeypatch.setattr(DockerScheduler, "stream_log", Scheduler.stream_log)
+
+
+@pytest.mark.usefixtures("no_streams")
 def test_a_follower_of_answers_that_are_cut_tells_each_line_once(docker_apps, docker_proxy) -> None:
     """The new lines of a running app are those that a cut hits."""
     script = """
@@ -204,6 +211,7 @@ def test_silence_ends_with_the_time_limit_of_the_connection(docker_apps, docker_
     assert failed == 0
 
 
+@pytest.mark.usefixtures("no_streams")
 def test_a_follower_bears_silence(docker_apps: DockerApps, docker_proxy) -> None:
     """It says that it waits, and goes on where it was: neither the app nor a later line pays for it."""
     app_id = docker_apps.start(docker_apps.sh("for i in $(seq 20); do echo $i; echo e$i >&2; sleep 0.3; done"))

@@ -181,6 +181,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._sockets: set[socket.socket] = set()
+        self._following: dict[socket.socket, str] = {}
         self._faults: list[Fault] = []
         self._added: list[Fault] = []
         self._gates: list[tuple[re.Pattern[str], threading.Event]] = []
@@ -240,6 +241,15 @@ class FaultProxy:
     def count(self, method: str | None = None, path: str = "") -> int:
         """Return how many requests came so far, also those that were refused or lost here."""
         return len(self.matching(method, path))
+
+    def cut(self, query: str) -> int:
+        """End the connections whose answers are under way and whose query holds this; return how many there were."""
+        with self._lock:
+            cut = [client for client, asked in self._following.items() if query in asked]
+            for client in cut:
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+        return len(cut)
 
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
@@ -349,13 +359,18 @@ class FaultProxy:
     def _answer(self, exchange: Exchange) -> None:
         with self._lock:
             self.requests.append(exchange.request)
+            self._following[exchange._client] = str(exchange.request.query)
             fault = next(iter([fault for fault in self._faults if fault.due(exchange.request)]), None)
-        self._wait_for_gates(exchange)
-        if fault:
-            fault.hit()
-            fault.action(exchange)
-        else:
-            exchange.relay(exchange.forward())
+        try:
+            self._wait_for_gates(exchange)
+            if fault:
+                fault.hit()
+                fault.action(exchange)
+            else:
+                exchange.relay(exchange.forward())
+        finally:
+            with self._lock:
+                self._following.pop(exchange._client, None)
 
     def _wait_for_gates(self, exchange: Exchange) -> None:
         for pattern, opened in list(self._gates):

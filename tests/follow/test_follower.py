@@ -202,6 +202,7 @@ def test_a_refusal_is_raised_at_once(engine, follow):
 
 
 def test_an_app_that_vanishes_has_an_unknown_outcome(engine, follow, app_id):
+    engine.state(app_id, AppState.RUNNING)
     engine.write(app_id, "worker", 0, "last words\n")
     follower = follow()
     events = until(follower, lambda event: isinstance(event, LogLines))
@@ -268,6 +269,7 @@ def test_lines_of_all_replicas_come_in_their_order(engine, follow, app_id):
 
 
 def test_the_first_line_comes_soon(engine, follow, app_id):
+    engine.state(app_id, AppState.RUNNING)
     follower = follow()
     until(follower, is_tick)
     engine.write(app_id, "worker", 0, "hello\n")
@@ -275,6 +277,19 @@ def test_the_first_line_comes_soon(engine, follow, app_id):
     until(follower, lambda event: isinstance(event, LogLines))
 
     assert time.monotonic() - began < 0.5
+
+
+def test_nothing_is_asked_about_the_log_of_a_replica_that_waits(engine, follow, app_id):
+    """Hundreds of tasks may wait in a queue for days."""
+    follower = follow(poll_interval_s=0.05)
+    until(follower, is_tick)
+    until(follower, is_tick)
+    asked = engine.log_calls
+    engine.state(app_id, AppState.RUNNING)
+    engine.write(app_id, "worker", 1, "up\n")
+
+    assert asked == 0
+    until(follower, lambda event: isinstance(event, LogLines))
 
 
 def test_lines_written_while_the_app_ends_are_told(engine, follow, app_id):
@@ -292,6 +307,7 @@ def test_lines_written_while_the_app_ends_are_told(engine, follow, app_id):
 
 def test_the_end_is_told_before_queued_lines(engine, follow, app_id):
     """An operator behind a flood of lines must still learn at once that the app failed."""
+    engine.state(app_id, AppState.RUNNING)
     engine.write(app_id, "worker", 0, "x\n" * 50_000)
     follower = follow()
     until(follower, lambda event: isinstance(event, LogLines))
@@ -342,6 +358,7 @@ def test_a_log_source_that_fails_is_told_once_per_replica(engine, follow, app_id
     def fail(app_id, role, k):
         raise OSError("disk on fire")
 
+    engine.state(app_id, AppState.RUNNING)
     engine.on_read = fail
     follower = follow(log_drain_s=0.2)
     events = []
@@ -411,6 +428,7 @@ def test_no_log_is_read_when_none_is_wanted(engine, follow, app_id):
 
 
 def test_from_now_leaves_the_past_out(engine, follow, app_id):
+    engine.state(app_id, AppState.RUNNING)
     engine.write(app_id, "worker", 0, "".join(f"old {n}\n" for n in range(1000)))
     follower = follow(logs_from="now")
     until(follower, is_tick)

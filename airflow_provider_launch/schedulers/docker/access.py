@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import socket
+import ssl
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers._kit.http_answer import HttpTarget
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
 if TYPE_CHECKING:
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["connect", "has_no_session", "is_dead", "no_address", "transport_errors"]
+__all__ = ["connect", "has_no_session", "http_target", "is_dead", "no_address", "transport_errors"]
 
 _KEEPALIVE_S = 30
+_KEPT_CONNECTIONS = 16
+_PORT, _TLS_PORT = 2375, 2376
 
 
 def connect(url: str, connection: DockerConnection) -> APIClient:
@@ -65,9 +70,32 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
         client = _client(url, config, math.ceil(connection.timeout_s))
     except TLSParameterError as error:
         raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
-    if url.startswith("ssh://"):
-        _share_sessions(client)
+    if url.startswith(("ssh://", "unix://")):
+        _share_connections(client)
     return client
+
+
+def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
+    """Return where the engine listens; None: not at a socket that can be waited for.
+
+    Raises:
+        OSError: a file of the connection cannot be read.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return HttpTarget("localhost", unix_path=parts.path)
+    if parts.scheme not in {"tcp", "http", "https"} or not parts.hostname:
+        return None
+    has_tls = bool(connection.tls_ca or connection.tls_cert)
+    if not has_tls and parts.scheme != "https":
+        return HttpTarget(parts.hostname, parts.port or _PORT)
+    context = ssl.create_default_context(cafile=connection.tls_ca)
+    if not connection.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if connection.tls_cert:
+        context.load_cert_chain(connection.tls_cert, connection.tls_key)
+    return HttpTarget(parts.hostname, parts.port or _TLS_PORT, context=context)
 
 
 def no_address(url: str, error: Exception) -> InvalidAppError:
@@ -102,8 +130,8 @@ def has_no_session(error: Exception) -> bool:
     return paramiko is not None and isinstance(error, paramiko.ChannelException)
 
 
-def _share_sessions(client: APIClient) -> None:
-    """Let all requests have the same sessions: docker-py keeps one for each URL, and sshd allows ten by default."""
+def _share_connections(client: APIClient) -> None:
+    """Let all requests have the same connections: docker-py keeps some for each URL, and sshd allows ten by default."""
     adapter = getattr(client, "_custom_adapter", None)
     if adapter is not None:
         get = adapter.get_connection
@@ -138,7 +166,14 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                 raise DockerException(str(error)) from error
             return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
 
-    return Client(base_url=url, version="auto", tls=tls, timeout=timeout_s, use_ssh_client=url.startswith("ssh://"))
+    return Client(
+        base_url=url,
+        version="auto",
+        tls=tls,
+        timeout=timeout_s,
+        use_ssh_client=url.startswith("ssh://"),
+        max_pool_size=_KEPT_CONNECTIONS,
+    )
 
 
 def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:

@@ -9,7 +9,9 @@ from typing import Any
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan
 from airflow_provider_launch.schedulers.docker.engine import Engine
-from airflow_provider_launch.schedulers.docker.log_reader import Chunk, LogReader
+from airflow_provider_launch.schedulers.docker.log_reader import CURSOR_KEYS, Chunk, LogReader
+from airflow_provider_launch.schedulers.docker.log_stream import LogStreams
+from airflow_provider_launch.schedulers.log_streams import LogStream
 
 __all__ = ["AttemptsLog"]
 
@@ -18,7 +20,9 @@ class AttemptsLog:
     """Reads logs of the apps of one engine. The cursor is that of one container, with `"at"`: which attempt it is."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._reader = LogReader(engine)
+        self._streams = LogStreams(engine)
 
     def close(self) -> None:
         """Close the answers that are kept open."""
@@ -51,6 +55,40 @@ class AttemptsLog:
             if lines or container.live:
                 break
         return LogChunk(lines, state or None), certain
+
+    def stream(
+        self, app: App, role_name: str, k: int, state: Mapping[str, Any], only: Stream | None
+    ) -> LogStream | None:
+        """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
+        for number, container in enumerate(app.attempts.get((role_name, k), [])):
+            at = [container.app_attempt, container.attempt]
+            if state.get("at") and at < list(state["at"]):
+                continue
+            if state.get("at") == at and state.get("done"):
+                continue
+            # What is left of an earlier attempt is read first.
+            return self._stream_of(container, at, number, state, only) if container.live else None
+        return None
+
+    def _stream_of(
+        self, container: Container, at: list[int], number: int, state: Mapping[str, Any], only: Stream | None
+    ) -> LogStream | None:
+        cursor = {name: state[name] for name in CURSOR_KEYS if name in state} if state.get("at") == at else {}
+        opened = self._streams.open(container.id, cursor)
+        if opened is None:
+            return None
+        answer, parser = opened
+        wire = self._engine.wire
+        return LogStream(
+            answer,
+            parser,
+            host=wire.url,
+            cursor_of=lambda after: {"at": at, **after} if after else _start_of(*at),
+            attempt=number,
+            only=None if only is Stream.COMBINED else only,
+            is_remote=not wire.url.startswith("unix:"),
+            on_lost=lambda: self._streams.widen(container.id, parser),
+        )
 
     def _read_some(self, container: Container, state: Mapping[str, Any], streams: Stream | None) -> Chunk:
         """Return lines of the wanted stream; none only where there are none."""

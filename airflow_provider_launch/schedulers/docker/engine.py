@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.images import Images
@@ -27,6 +28,7 @@ from airflow_provider_launch.util.json_rows import json_rows
 if TYPE_CHECKING:
     from requests import Response
 
+    from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
 __all__ = ["Engine"]
@@ -182,10 +184,16 @@ class Engine:
 
     def logs(self, container: str, since: str | None, tail: int | None) -> Response:
         """Return the open answer with the frames of both streams, each line with its time."""
-        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "tail": "all" if tail is None else str(tail)}
-        if since:
-            query["since"] = since
-        return self.wire.open("GET", f"/containers/{container}/logs", query)
+        return self.wire.open("GET", f"/containers/{container}/logs", _log_query(since, tail))
+
+    def follow_logs(self, container: str, since: str | None, tail: int | None) -> HttpAnswer | None:
+        """Return the same as an answer that goes on until the container ends; None: not by this kind of connection.
+
+        Raises:
+            OSError: there is no such answer.
+        """
+        query = {**_log_query(since, tail), "follow": "1"}
+        return self.wire.open_socket(f"/containers/{container}/logs?{urlencode(query)}")
 
     def read_file(self, container: str, path: str, limit: int) -> tuple[bytes, int] | None:
         """Return the beginning of a file in a container, and its size; None: it is not there, or being removed.
@@ -227,6 +235,11 @@ class Engine:
         finally:
             if made is not None:
                 self.images.remove(made)
+
+
+def _log_query(since: str | None, tail: int | None) -> dict[str, str]:
+    query = {"stdout": "1", "stderr": "1", "timestamps": "1", "tail": "all" if tail is None else str(tail)}
+    return {**query, "since": since} if since else query
 
 
 class _Stream(io.RawIOBase):

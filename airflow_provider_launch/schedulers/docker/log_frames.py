@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
-__all__ = ["MARGIN_NS", "Frame", "LineReader", "Position", "frames_in"]
+__all__ = ["MARGIN_NS", "Frame", "FrameParser", "LineReader", "Position", "frames_in"]
 
 MARGIN_NS = 5_000_000_000
 """How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
@@ -34,16 +34,23 @@ Frame = tuple[str, int, bytes]
 a line feed. A plain tuple, because a named one takes as long to make as all else that is done to a frame."""
 
 
-def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Return the frames of an answer; an unfinished one at its end is left out.
+class FrameParser:
+    """Frames of an answer as its pieces come."""
 
-    Raises:
-        OSError: the engine says that it cannot read on.
-    """
-    seconds: dict[bytes, int] = {}
-    rest = b""
-    for chunk in chunks:
-        data = rest + chunk if rest else chunk
+    __slots__ = ("_rest", "_seconds")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._seconds: dict[bytes, int] = {}
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Yield the frames that these bytes complete; all must be taken.
+
+        Raises:
+            OSError: the engine says that it cannot read on.
+        """
+        seconds = self._seconds
+        data = self._rest + chunk if self._rest else chunk
         at, size = 0, len(data)
         while size - at >= _HEADER:
             end = at + _HEADER + int.from_bytes(data[at + 4 : at + 8], "big")
@@ -63,7 +70,18 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
             time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
             yield "stderr" if data[at] == 2 else "stdout", time, text  # noqa: PLR2004 - the engine's number
             at = end
-        rest = data[at:]
+        self._rest = data[at:]
+
+
+def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Return the frames of an answer; an unfinished one at its end is left out.
+
+    Raises:
+        OSError: the engine says that it cannot read on.
+    """
+    parser = FrameParser()
+    for chunk in chunks:
+        yield from parser.feed(chunk)
 
 
 class _StreamReader:
@@ -163,6 +181,10 @@ class LineReader:
     def found(self) -> bool:
         """Tell whether the place was found from which to go on."""
         return all(reader.found for reader in self._streams.values())
+
+    def gave_up(self) -> bool:
+        """Tell whether frames were delivered although the place was not found: it was rotated away."""
+        return any(not (reader.found or reader.skipping) for reader in self._streams.values())
 
     @property
     def pending_since(self) -> int | None:

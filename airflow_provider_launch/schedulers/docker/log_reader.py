@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.engine import Engine
 
-__all__ = ["Chunk", "LogReader"]
+__all__ = ["CURSOR_KEYS", "Chunk", "LogReader", "cursor_after", "is_before", "places_in", "reader_from", "since_of"]
 
 CHUNK_BYTES = 64 * 1024
 """Not more: the lines of a larger chunk outlive a round of the garbage collector, which then looks through all of
@@ -47,7 +47,7 @@ MAX_KEPT_CHARS = 1024 * 1024
 """How much text a search for the place may hold, which is delivered as one chunk when the place is found."""
 _SKEW_NS = 1_000_000_000
 """More than a stream is ever late in the file, compared with the other."""
-_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
+CURSOR_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
 _NS = 1_000_000_000
 
@@ -108,7 +108,7 @@ class LogReader:
         Raises:
             NotFoundError: there is no such container.
         """
-        cursor = {name: cursor[name] for name in _KEYS if name in cursor}
+        cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
         with self._mutex:
             answer = self._open.pop((container, json.dumps(cursor)), None)
         if answer is None:
@@ -127,7 +127,7 @@ class LogReader:
                 raise SchedulerUnavailableError(
                     f"the log of container {container[:12]} was cut off: {error}"
                 ) from error
-        after = self._cursor(cursor, answer.reader)
+        after = cursor_after(cursor, answer.reader)
         answer.brought += len(lines)
         partial = answer.reader.pending_since is not None
         if at_end:
@@ -172,12 +172,12 @@ class LogReader:
             short: a tail of so many frames begins after it.
             tail: so many are in the answer.
         """
-        places = _places(cursor)
+        places = places_in(cursor)
         while places and tail - short > NARROW_FRAMES:
             middle = (short + tail) // 2
             narrower = self._answer(container, cursor, middle, complete=answer.complete)
             _look_ahead(narrower, 1)
-            if narrower.first and _is_before({narrower.first[0]: narrower.first[1]}, places):
+            if narrower.first and is_before({narrower.first[0]: narrower.first[1]}, places):
                 answer.response.close()
                 answer, tail = narrower, middle
             else:
@@ -186,16 +186,13 @@ class LogReader:
         return answer
 
     def _answer(self, container: str, cursor: Mapping[str, Any], tail: int | None, *, complete: bool) -> _Answer:
-        newest = cursor.get("newest")
-        since = 0 if newest is None else max(0, newest - MARGIN_NS)
-        # Not a float: it would lose the nanoseconds.
-        text = None if newest is None else f"{since // _NS}.{since % _NS:09d}"
+        since, text = since_of(cursor)
         response = self._engine.logs(container, text, tail)
-        return _Answer(response, frames_in(_chunks(response)), _reader(cursor, since), complete)
+        return _Answer(response, frames_in(_chunks(response)), reader_from(cursor, since), complete)
 
     def _reaches(self, answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
         """Read up to the place from which to go on; False: the tail is too short."""
-        places = _places(cursor)
+        places = places_in(cursor)
         begins: dict[str, int] = {}
         read = kept = chars = 0
         while (wanted := min(STEP_FRAMES, tail - read)) > 0:
@@ -206,27 +203,11 @@ class LogReader:
             answer.reader.take(step, answer.lines, wanted * LONGEST_LINE)
             chars += sum(len(line.text) for line in answer.lines[kept:])
             kept = len(answer.lines)
-            if len(step) < wanted or (places and _is_before(begins, places) and answer.reader.found()):
+            if len(step) < wanted or (places and is_before(begins, places) and answer.reader.found()):
                 return True
             if chars > MAX_KEPT_CHARS:
                 return False
         return False
-
-    def _cursor(self, before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
-        after: dict[str, Any] = {}
-        for name in ("stdout", "stderr"):
-            if (position := reader.position(name)) is not None:
-                after[name] = list(position)
-        # Only what was delivered counts: text without its line feed is read again.
-        delivered = [after[name][0] for name in after]
-        if delivered:
-            newest = max([before.get("newest") or 0, *delivered])
-            pending = reader.pending_since
-            # A piece of a line has the time of its first piece: the next read must begin before it.
-            after["newest"] = newest if pending is None else min(newest, pending)
-            if pending is not None:
-                after["pending"] = True
-        return after
 
     def _keep(self, container: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
         key = (container, json.dumps(cursor))
@@ -240,6 +221,24 @@ class LogReader:
             old.response.close()
 
 
+def cursor_after(before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:
+    """Return the place after what a reader has delivered that went on from `before`."""
+    after: dict[str, Any] = {}
+    for name in ("stdout", "stderr"):
+        if (position := reader.position(name)) is not None:
+            after[name] = list(position)
+    # Only what was delivered counts: text without its line feed is read again.
+    delivered = [after[name][0] for name in after]
+    if delivered:
+        newest = max([before.get("newest") or 0, *delivered])
+        pending = reader.pending_since
+        # A piece of a line has the time of its first piece: the next read must begin before it.
+        after["newest"] = newest if pending is None else min(newest, pending)
+        if pending is not None:
+            after["pending"] = True
+    return after
+
+
 def _next_frames(answer: _Answer, number: int) -> list[Frame]:
     """Return so many frames, or those that are left."""
     try:
@@ -249,7 +248,7 @@ def _next_frames(answer: _Answer, number: int) -> list[Frame]:
         raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
 
 
-def _places(cursor: Mapping[str, Any]) -> dict[str, int]:
+def places_in(cursor: Mapping[str, Any]) -> dict[str, int]:
     """Return the time of the last frame delivered of each stream, where an answer can have it."""
     since = max(0, cursor["newest"] - MARGIN_NS)
     known = {name: cursor[name][0] for name in ("stdout", "stderr") if cursor.get(name)}
@@ -261,7 +260,7 @@ def _begins_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
     # A short one may be all that there is.
     wanted = tail if tail <= TAILS[0] else 1
     is_whole = _look_ahead(answer, wanted) < wanted
-    places = _places(cursor)
+    places = places_in(cursor)
     return not is_whole and bool(places) and answer.first is not None and answer.first[1] > min(places.values())
 
 
@@ -273,7 +272,7 @@ def _look_ahead(answer: _Answer, number: int) -> int:
     return len(step)
 
 
-def _is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
+def is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
     """Tell whether an answer begins before the places, and not among frames of their times.
 
     Frames of one time are told apart by their number, which is counted anew in each answer.
@@ -282,7 +281,16 @@ def _is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
     return all(begins.get(name, place) < place or early < place for name, place in places.items())
 
 
-def _reader(cursor: Mapping[str, Any], since: int) -> LineReader:
+def since_of(cursor: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return where an answer must begin that goes on from a place: in nanoseconds, and as the engine takes it."""
+    newest = cursor.get("newest")
+    since = 0 if newest is None else max(0, newest - MARGIN_NS)
+    # Not a float: it would lose the nanoseconds.
+    return since, None if newest is None else f"{since // _NS}.{since % _NS:09d}"
+
+
+def reader_from(cursor: Mapping[str, Any], since: int) -> LineReader:
+    """Return what reads an answer that begins at `since`, from a place on."""
     at = {name: (cursor[name][0], cursor[name][1]) if cursor.get(name) else None for name in ("stdout", "stderr")}
     return LineReader(at["stdout"], at["stderr"], since)
 

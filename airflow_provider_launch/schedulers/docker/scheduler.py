@@ -54,6 +54,7 @@ from airflow_provider_launch.schedulers.docker.request import (
 )
 from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
+from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -383,10 +384,23 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             except (NotFoundError, TakenError):  # 409: it is being removed
                 chunk, certain = LogChunk([], state or None), False
             # Nothing new is only nothing new if the list of attempts is not older than the question.
-            if chunk.lines or certain or seen_at >= began:
+            if chunk.lines or certain or seen_at >= began or self._is_over(app):
                 return chunk
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
             app, seen_at = self._catalog.look_once(app_id)
+
+    def _is_over(self, app: App) -> bool:
+        """Tell whether an app was seen to have ended, in this list: no attempt follows."""
+        said = self._said.get(app.app_id)
+        has_ended = said is not None and said[0] is app and is_terminal(said[2].state)
+        return has_ended and not any(container.live for container in app.all)
+
+    def stream_log(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogStream | None:
+        app, _ = self._catalog.known(app_id)
+        _check(app, role_name, k)
+        return self._logs.stream(app, role_name, k, cursor if isinstance(cursor, dict) else {}, streams)
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:

@@ -11,9 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
+from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.schedulers.docker.access import (
     connect,
     has_no_session,
+    http_target,
     is_dead,
     no_address,
     transport_errors,
@@ -69,6 +71,7 @@ class Wire:
         except ValueError as error:
             raise no_address(self.url, error) from error
         self._client = client
+        self._target: HttpTarget | None = None
         self._mutex = threading.Lock()
 
     def close(self) -> None:
@@ -151,6 +154,21 @@ class Wire:
             if _is_outdated(response):
                 self._drop(client)
             raise refusal
+
+    def open_socket(self, path: str) -> HttpAnswer | None:
+        """Send a GET request and return its answer on a socket of its own; None: this kind of connection has none.
+
+        Raises:
+            OSError: there is no such answer.
+        """
+        target = self._target
+        if target is None:
+            target = self._target = http_target(self.url, self._connection)
+        if target is None:
+            return None
+        client = self._connected()
+        headers = {"User-Agent": str(client.headers["User-Agent"])}
+        return open_answer(target, f"/v{client.api_version}{path}", headers, self._connection.timeout_s)
 
     def _sent(self, method: str, path: str, **how: Any) -> tuple[APIClient, Response]:
         """Send a request; return its answer, and the client that it came by."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from airflow_provider_launch.schedulers._kit.http_answer import HttpTarget
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Access", "refuse_programs", "stamps"]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_HTTP_PORT, _HTTPS_PORT = 80, 443
 _ONE_LINE = (
     "the form has one line, in which YAML loses its line breaks: give JSON, as `kubectl config view --raw --minify "
     "--flatten -o json` prints it, or the file as base64"
@@ -62,6 +66,34 @@ class Access:
         except (HTTPError, *self._unreadable) as error:
             text = " ".join(str(error).split())[:300]
             raise InvalidAppError(f"the kubeconfig of the connection cannot be used: {text}; {_CURE}") from error
+
+    def target(self) -> HttpTarget | None:
+        """Return where the API server listens; None: it is reached by a kind of proxy that is not for plain sockets.
+
+        Raises:
+            OSError: a certificate cannot be read.
+        """
+        parts = urlsplit(self.url)
+        found = self._configuration
+        proxy: Any = getattr(self.pool, "proxy", None)
+        if proxy is not None and proxy.scheme != "http":
+            return None
+        context = None
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=found.ssl_ca_cert, cadata=found.ca_cert_data)
+            if not found.verify_ssl or found.assert_hostname is False:
+                context.check_hostname = False
+            if not found.verify_ssl:
+                context.verify_mode = ssl.CERT_NONE
+            if found.cert_file:
+                context.load_cert_chain(found.cert_file, found.key_file)
+        port = parts.port or (_HTTPS_PORT if context else _HTTP_PORT)
+        name = str(found.tls_server_name or found.assert_hostname or "")
+        through = (str(proxy.host), proxy.port or _HTTP_PORT) if proxy else None
+        headers = tuple((getattr(self.pool, "proxy_headers", None) or {}).items())
+        return HttpTarget(
+            str(parts.hostname), port, context=context, server_name=name, proxy=through, proxy_headers=headers
+        )
 
     def headers(self) -> dict[str, str]:
         """Return the credentials, renewed if it is time.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import LogChunk
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-from airflow_provider_launch.schedulers.kubernetes.log_reader import LogReader
+from airflow_provider_launch.schedulers.kubernetes.log_reader import CURSOR_KEYS, RESUMED_LINES, LogReader
+from airflow_provider_launch.schedulers.kubernetes.log_stream import StampedLines
+from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod
+from airflow_provider_launch.schedulers.log_streams import LogStream
 
 __all__ = ["AttemptsLog"]
 
@@ -19,14 +23,15 @@ class AttemptsLog:
     """Reads logs of the apps of one namespace. The cursor is that of one pod, with `"at"` and `"uid"`: which it is."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._reader = LogReader(cluster)
 
     def close(self) -> None:
         """Close the answers that are kept open."""
         self._reader.close()
 
-    def read(self, pods: list[Pod], state: dict[str, Any], now: float) -> tuple[LogChunk, bool]:
-        """Return the next lines of a replica, and whether a newer list of pods could not bring more.
+    def read(self, pods: list[Pod], state: dict[str, Any], now: float) -> LogChunk:
+        """Return the next lines of a replica.
 
         Args:
             pods: of the replica, in the order of its attempts.
@@ -34,7 +39,6 @@ class AttemptsLog:
             now: epoch seconds by the server's clock.
         """
         lines: list[Any] = []
-        certain = False
         for pod in pods:
             at = [pod.app_attempt, pod.attempt, pod.disruptions]
             if state.get("at") and at < list(state["at"]):
@@ -49,13 +53,40 @@ class AttemptsLog:
                 continue
             ended = pod.over or pod.exit_code is not None
             settles_in_s = max(0.0, min(_SETTLE_S, pod.finished + _SETTLE_S - now)) if pod.finished else 0.0
-            chunk = self._reader.read(
-                pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s, leads=pod.replica == 0
-            )
+            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s)
             state = {"at": at, "uid": pod.uid, **chunk.cursor}
             attempt = pod.app_attempt + pod.attempt
             lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines
-            certain = chunk.live
             if lines or not ended:
                 break
-        return LogChunk(lines, state or None), certain
+        return LogChunk(lines, state or None)
+
+    def stream(self, pods: list[Pod], state: Mapping[str, Any]) -> LogStream | None:
+        """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
+        for pod in pods:
+            at = [pod.app_attempt, pod.attempt, pod.disruptions]
+            if state.get("at") and at < list(state["at"]):
+                continue
+            is_here = state.get("at") == at and state.get("uid") == pod.uid
+            if is_here and state.get("done"):
+                continue
+            if not pod.began and pod.over:
+                continue
+            # What is left of an earlier attempt is read first.
+            is_running = pod.began and not pod.over and pod.exit_code is None
+            return self._stream_of(pod, at, state if is_here else {}) if is_running else None
+        return None
+
+    def _stream_of(self, pod: Pod, at: list[int], state: Mapping[str, Any]) -> LogStream | None:
+        parser = StampedLines({name: state[name] for name in CURSOR_KEYS if name in state})
+        tail = RESUMED_LINES if parser.since else None
+        answer = self._cluster.follow_log(pod.name, CONTAINER, parser.since, tail=tail)
+        if answer is None:
+            return None
+        return LogStream(
+            answer,
+            parser,
+            host=self._cluster.url,
+            cursor_of=lambda after: {"at": at, "uid": pod.uid, **after},
+            attempt=pod.app_attempt + pod.attempt,
+        )

@@ -197,6 +197,13 @@ class Catalog:
         pods = known.pods if known else []
         return sorted((p for p in pods if (p.role, p.replica) == (slug, k)), key=lambda pod: pod.order)
 
+    def is_over(self, app_id: str) -> bool:
+        """Tell whether an app was seen to have ended, with all of its pods: there will be no others."""
+        known = self._known.get(app_id)
+        if known is None or known.final is None or not known.pods:
+            return False
+        return all(pod.over or pod.exit_code is not None for pod in known.pods)
+
     def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Read the pods of a replica; raises `UnknownAppException` if there is no such app."""
         items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")

@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
+from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -67,6 +68,7 @@ class Cluster:
         self._connection = connection
         self._mutex = threading.Lock()
         self._access: Access | None = None
+        self._targets: dict[Access, HttpTarget | None] = {}
         self.ahead_s = 0.0
         """By how much the server's clock is ahead of ours, in seconds, as its answers told."""
 
@@ -165,9 +167,7 @@ class Cluster:
         answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, body)
         return bool(answer["status"].get("allowed"))
 
-    def log(
-        self, pod: str, container: str, since: str | None, *, tail: int | None = None, follow: bool = False
-    ) -> BaseHTTPResponse:
+    def log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> BaseHTTPResponse:
         """Return the open answer with the log of a pod, each line with its time.
 
         Args:
@@ -175,21 +175,33 @@ class Cluster:
             container: name of the container in it.
             since: the second of the first line, RFC 3339. None: from the first one on.
             tail: no more than so many of the last lines. None: all.
-            follow: the answer goes on until the container has ended.
 
         Raises:
             NotFoundError: there is no such pod.
             NotStartedError: its container has not started.
         """
-        query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
-        if tail is not None:
-            query["tailLines"] = str(tail)
-        if follow:
-            query["follow"] = "true"
         try:
-            return self._open("GET", f"{self._path('pods', pod)}/log", query)
+            return self._open("GET", f"{self._path('pods', pod)}/log", _log_query(container, since, tail))
         except _BadRequestError as error:
             raise NotStartedError(str(error)) from error
+
+    def follow_log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> HttpAnswer | None:
+        """Return the same as an answer that goes on until the container ends, on a socket of its own.
+
+        None: the cluster is reached by a proxy that is not for plain sockets.
+
+        Raises:
+            OSError: there is no such answer.
+        """
+        access = self._accessed()
+        if access not in self._targets:
+            self._targets = {access: access.target()}
+        target = self._targets[access]
+        if target is None:
+            return None
+        query = {**_log_query(container, since, tail), "follow": "true"}
+        path = f"{urlsplit(access.url).path}{self._path('pods', pod)}/log?{urlencode(query)}"
+        return open_answer(target, path, {"Accept": "*/*", **access.headers()}, self._connection.timeout_s)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -346,6 +358,11 @@ class _InvalidError(SchedulerRejectedError):
 
 class _BadRequestError(SchedulerRejectedError):
     """Not understood, or not to be had now."""
+
+
+def _log_query(container: str, since: str | None, tail: int | None) -> dict[str, str]:
+    query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
+    return query if tail is None else {**query, "tailLines": str(tail)}
 
 
 def _message(response: BaseHTTPResponse) -> str:

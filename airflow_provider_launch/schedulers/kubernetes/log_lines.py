@@ -17,12 +17,12 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
-__all__ = ["MARGIN_S", "LineReader", "split"]
+__all__ = ["MARGIN_S", "STAMP", "LineReader", "split"]
 
 MARGIN_S = 5
 """How far before the last line a read begins: more than the streams are ever apart, or a clock steps back."""
 _NS = 1_000_000_000
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
+STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -96,7 +96,7 @@ class LineReader:
             yield line
 
     def _line(self, text: bytes) -> LogLine | None:
-        stamp = _STAMP.match(text)
+        stamp = STAMP.match(text)
         if stamp is None:
             return None  # the rest of a long line that began before the answer, and was delivered
         time, text = self._ns(stamp), text[stamp.end() :]

@@ -1,9 +1,4 @@
-"""Logs of pods, read on from a cursor.
-
-A read asks for what the node has. Who comes back again and again to where the last read has ended gets an answer that
-stays open and goes on while the program writes, for a few pods at once: it costs no requests, and no rotation of the
-log files takes a line from it.
-"""
+"""Logs of pods, read on from a cursor: a read asks for what the node has."""
 
 from __future__ import annotations
 
@@ -17,27 +12,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
-from airflow_provider_launch.schedulers.kubernetes.live_log import LiveLog
 from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
-from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["Chunk", "LogReader"]
+__all__ = ["CURSOR_KEYS", "RESUMED_LINES", "Chunk", "LogReader"]
 
 CHUNK_BYTES = 1024 * 1024
 _OPEN_ANSWERS = 16
-_LIVE_LOGS = 8
-"""Of so many pods the logs are followed: each costs a connection and a thread."""
-_RETURNS, _KNOWN_READERS = 3, 1000
-"""How often a reader must come back until its pod's log is followed."""
-_ABANDONED_S, _SEEK_S = 60.0, 1.0
-_RESUMED_LINES = 20_000
+RESUMED_LINES = 20_000
 """Of so many lines at the end of a log the place to go on is looked for first: a flood has many more in few seconds."""
-_KEYS = ("last", "done")
+CURSOR_KEYS = ("last", "done")
 _GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
 
 
@@ -47,8 +36,6 @@ class Chunk:
 
     lines: list[LogLine]
     cursor: dict[str, Any]
-    live: bool = False
-    """The container runs, and nothing more has come."""
 
 
 class _How(Enum):
@@ -68,20 +55,6 @@ class _Answer:
     reader: LineReader
     complete: bool
     """The program had ended before it was asked for; otherwise it ends where the log ended then."""
-    leads: bool = False
-    """It is of the first replica of a role."""
-
-    @property
-    def live(self) -> LiveLog | None:
-        """The texts, if they go on while the program writes."""
-        return self.texts if isinstance(self.texts, LiveLog) else None
-
-    def close(self) -> None:
-        """Take nothing more."""
-        if self.live is not None:
-            self.live.close()
-        else:
-            self.response.close()
 
 
 class LogReader:
@@ -90,7 +63,6 @@ class LogReader:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
-        self._returns: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._mutex = threading.Lock()
 
     def close(self) -> None:
@@ -99,17 +71,10 @@ class LogReader:
             answers = list(self._open.values())
             self._open.clear()
         for answer in answers:
-            answer.close()
+            answer.response.close()
 
     def read(
-        self,
-        pod: str,
-        uid: str,
-        cursor: Mapping[str, Any],
-        *,
-        complete: bool,
-        settles_in_s: float = 0.0,
-        leads: bool = False,
+        self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool, settles_in_s: float = 0.0
     ) -> Chunk:
         """Return the next lines.
 
@@ -119,45 +84,20 @@ class LogReader:
             cursor: of an earlier chunk of the pod; empty: from the first line on.
             complete: the program had ended before this call.
             settles_in_s: how long its node may still add lines then.
-            leads: it is the first replica of its role, whose log is followed before those of others.
 
         Raises:
             NotFoundError: there is no such pod.
         """
-        cursor = {name: cursor[name] for name in _KEYS if name in cursor}
-        returned = self._came_back(uid, cursor)
+        cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
         with self._mutex:
             answer = self._open.pop((uid, json.dumps(cursor)), None)
-        chunk = None
-        if answer is not None and answer.live is not None:
-            chunk, answer = self._read_live(uid, answer, answer.live, complete=complete), None
-        if chunk is None:
-            settles_in_s = settles_in_s if complete else 0.0
-            chunk, at_end = self._read_now(pod, uid, cursor, answer, settles_in_s, complete=complete)
-            if at_end and returned and not complete:
-                self._follow(pod, uid, chunk.cursor, leads=leads)
-        with self._mutex:
-            if uid in self._returns:
-                self._returns[uid] = (json.dumps(chunk.cursor), self._returns[uid][1])
-        return chunk
-
-    def _read_now(
-        self,
-        pod: str,
-        uid: str,
-        cursor: dict[str, Any],
-        answer: _Answer | None,
-        settles_in_s: float,
-        *,
-        complete: bool,
-    ) -> tuple[Chunk, bool]:
-        """Return what the node has now, and whether that is all."""
+        settles_in_s = settles_in_s if complete else 0.0
         lines: list[LogLine] = []
         try:
             if answer is None:
                 if complete and self._is_all(pod, cursor, settles_in_s):
-                    return Chunk([], {**cursor, "done": True}), True
-                tail = _RESUMED_LINES if cursor else None
+                    return Chunk([], {**cursor, "done": True})
+                tail = RESUMED_LINES if cursor else None
                 answer = self._ask(pod, LineReader(cursor), tail=tail, complete=complete)
             how = self._take(pod, answer, lines)
             if how is _How.ENDED and answer.reader.seeking and answer.reader.first is not None:
@@ -173,7 +113,7 @@ class LogReader:
                 if done:
                     lines += answer.reader.rest()
         except NotStartedError:
-            return Chunk([], cursor), False
+            return Chunk([], cursor)
         after = answer.reader.cursor()
         if done:
             after["done"] = True
@@ -181,7 +121,7 @@ class LogReader:
             answer.response.release_conn()
         elif how is _How.MORE:
             self._keep(uid, after, answer)
-        return Chunk(lines, after), how is _How.ENDED
+        return Chunk(lines, after)
 
     def _is_all(self, pod: str, cursor: dict[str, Any], settles_in_s: float) -> bool:
         """Tell whether the log of a program that has ended goes no further than a place: two lines are asked for."""
@@ -202,63 +142,6 @@ class LogReader:
         if len({line.time for line in lines}) < len(lines):
             return False  # there may be more of that time, and some of them like the last
         return not answer.reader.pending and answer.reader.cursor() == cursor
-
-    # ---- followed logs -----------------------------------------------------------------------------------------------
-
-    def _came_back(self, uid: str, cursor: Mapping[str, Any]) -> bool:
-        """Tell whether the reader has come back often enough to where it was; a single look is not followed."""
-        with self._mutex:
-            last, count = self._returns.pop(uid, ("", 0))
-            count = count + 1 if last == json.dumps(cursor) else 0
-            self._returns[uid] = ("", count)
-            if len(self._returns) > _KNOWN_READERS:
-                self._returns.popitem(last=False)
-        return count >= _RETURNS
-
-    def _follow(self, pod: str, uid: str, cursor: dict[str, Any], *, leads: bool) -> None:
-        """Open an answer that goes on from there, if there are not too many, or one gives way."""
-        with self._mutex:
-            live = {key: answer for key, answer in self._open.items() if answer.live is not None}
-            dropped = [key for key, one in live.items() if one.live and time.monotonic() - one.live.used > _ABANDONED_S]
-            is_full = len(live) - len(dropped) >= _LIVE_LOGS
-            if is_full and leads:
-                others = [key for key, one in live.items() if not one.leads and key not in dropped]
-                dropped += others[:1]
-                is_full = not others
-            answers = [self._open.pop(key) for key in dropped]
-        for old in answers:
-            old.close()
-        if is_full:
-            return
-        reader = LineReader(cursor)
-        try:
-            tail = _RESUMED_LINES if cursor else None
-            response = self._cluster.log(pod, CONTAINER, reader.since, tail=tail, follow=True)
-        except LaunchError:
-            return  # the next read says what is the matter
-        self._keep(uid, cursor, _Answer(response, LiveLog(response), reader, complete=False, leads=leads))
-
-    def _read_live(self, uid: str, answer: _Answer, live: LiveLog, *, complete: bool) -> Chunk | None:
-        """Return the lines that have come; None: this answer is of no more use."""
-        lines: list[LogLine] = []
-        began = time.monotonic()
-        while True:
-            more = answer.reader.take(live, lines, CHUNK_BYTES)
-            # It begins before the place where it is to go on, and it ends soon after the program.
-            expected = answer.reader.seeking or (complete and not lines)
-            if more or live.ended or not expected or time.monotonic() - began > _SEEK_S:
-                break
-            live.wait(_SEEK_S)
-        useless = live.ended or expected
-        if not lines and useless:
-            answer.close()
-            return None
-        after = answer.reader.cursor()
-        if useless and not more:
-            answer.close()
-        else:
-            self._keep(uid, after, answer)
-        return Chunk(lines, after, live=not lines)
 
     def _elsewhere(
         self, pod: str, cursor: Mapping[str, Any], lines: list[LogLine], *, complete: bool
@@ -300,4 +183,4 @@ class LogReader:
             if len(self._open) > _OPEN_ANSWERS:
                 dropped.append(self._open.popitem(last=False)[1])
         for old in dropped:
-            old.close()
+            old.response.close()

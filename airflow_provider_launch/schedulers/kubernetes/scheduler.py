@@ -46,6 +46,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     unpacked,
 )
 from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
+from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -375,20 +376,29 @@ class KubernetesScheduler(
         check_replica(roles, role_name, k)
         slug = next(role.slug for role in plan.roles if role.name == role_name)
         state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
-        pods, fresh = self._catalog.pods_known(app_id, slug, k), False
+        pods, fresh = self._catalog.pods_known(app_id, slug, k), self._catalog.is_over(app_id)
         while True:
             if not pods and not fresh:
                 pods, fresh = self._catalog.pods_now(app_id, slug, k), True
             try:
-                chunk, certain = self._logs.read(pods, state, time.time() + self.cluster.ahead_s)
+                chunk = self._logs.read(pods, state, time.time() + self.cluster.ahead_s)
             except NotFoundError:
                 # The pod was removed, and its log with it.
-                chunk, certain = LogChunk([], state or None), False
-            if chunk.lines or fresh or certain:
+                chunk = LogChunk([], state or None)
+            if chunk.lines or fresh:
                 return chunk
             # Nothing new is only nothing new if the list of attempts is not older than the question.
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
             pods, fresh = self._catalog.pods_now(app_id, slug, k), True
+
+    def stream_log(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogStream | None:
+        if streams not in {None, Stream.COMBINED}:
+            return None
+        plan = self._catalog.plan_for(app_id)
+        slug = next((role.slug for role in plan.roles if role.name == role_name), "")
+        return self._logs.stream(self._catalog.pods_known(app_id, slug, k), cursor if isinstance(cursor, dict) else {})
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:

@@ -1,0 +1,68 @@
+"""Which replicas an app has, and whether there is a log of them to read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
+    from airflow_provider_launch.specs.roles import Role
+
+__all__ = ["Phase", "Standing", "standings_of", "waiting"]
+
+
+class Phase(Enum):
+    """Where a replica stands, as far as its log is concerned."""
+
+    WAITING = "waiting"
+    """It has not started, so there is nothing to read."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """Its newest attempt has ended, or the next one has not started: nothing is added."""
+
+
+class Standing(NamedTuple):
+    """Phase of a replica, and in which attempt."""
+
+    phase: Phase
+    attempt: int = 0
+
+
+def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
+    """Return the replicas of these roles, of whose states nothing is known yet; `shown`: only of these. None: all."""
+    return {
+        (role.name, k): Standing(Phase.WAITING)
+        for role in roles
+        if shown is None or role.name in shown
+        for k in range(role.num_replicas)
+    }
+
+
+def standings_of(response: DescribeAppResponse, shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
+    """Return where each replica of an app stands; `shown`: only of these roles. None: of all."""
+    found = waiting(response.roles, shown)
+    tells = {status.role for status in response.roles_statuses if status.replicas}
+    for place in found:
+        if is_terminal(response.state):
+            found[place] = Standing(Phase.ENDED)
+        elif place[0] not in tells and response.state in {AppState.RUNNING, AppState.UNKNOWN}:
+            # A plug-in need not tell the states of replicas.
+            found[place] = Standing(Phase.RUNNING)
+    for status in response.roles_statuses:
+        if shown is None or status.role in shown:
+            for replica in status.replicas:
+                attempt = replica.num_restarts or 0
+                found[status.role, replica.id] = Standing(_phase(replica.state, attempt, response.state), attempt)
+    return found
+
+
+def _phase(state: AppState, attempt: int, of_app: AppState) -> Phase:
+    if is_terminal(state) or is_terminal(of_app):
+        return Phase.ENDED
+    if state in {AppState.RUNNING, AppState.UNKNOWN}:
+        return Phase.RUNNING
+    return Phase.ENDED if attempt else Phase.WAITING

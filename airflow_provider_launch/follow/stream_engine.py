@@ -1,0 +1,361 @@
+"""One thread per process that waits for all log streams.
+
+Sockets are read as they have something, each at most one block in a round, so that a flood delays nobody. A stream
+whose lines are not taken is read no further: its program does not notice, because the engine writes logs to files.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import random
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
+from airflow_provider_launch.schedulers.logs import LogLine
+
+__all__ = ["MAX_STREAMS", "StreamEngine", "Subscriber", "stream_engine"]
+
+MAX_STREAMS = 200
+"""Open streams of one process."""
+HELD_BYTES = 8 * 1024 * 1024
+"""Text that all streams together may have brought, and nobody has taken yet."""
+_BLOCK_BYTES = 64 * 1024
+_PLACE_S, _PLACE_MAX_S = 1.0, 3.0
+"""How long a stream may be silent, and how long it may go on, while the place from which to go on is looked for."""
+_SILENT_S, _SILENT_DISTRUSTED_S = 300.0, 60.0
+"""After so long without a byte a stream by network is opened anew: a connection may be dead without a word."""
+_LOOK_S = 30.0
+
+
+class Subscriber(Protocol):
+    """Who takes the lines of a stream. Called on the engine's thread, so it must not block."""
+
+    def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
+        """Take lines; False: no more until `StreamEngine.resume`."""
+
+    def on_end(self, stream: LogStream, *, silent: bool) -> None:
+        """Hear that nothing more comes; the stream is closed. `silent`: by our own wish, to open it anew."""
+
+
+@dataclass(eq=False)
+class _Member:
+    stream: LogStream
+    subscriber: Subscriber
+    opened_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=time.monotonic)
+    is_paused: bool = False
+    is_waiting: bool = False
+    """Paused because all streams together hold too much."""
+    is_closed: bool = False
+
+
+class StreamEngine:
+    """Reads streams until they end or are closed. Its thread lives while there are streams."""
+
+    def __init__(self) -> None:
+        # Re-entrant: the garbage collector may close a follower, and so its streams, while it is held.
+        self._lock = threading.RLock()
+        self._members: dict[LogStream, _Member] = {}
+        self._commands: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._wake_in: socket.socket | None = None
+        self._wake_out: socket.socket | None = None
+        self._is_woken = False
+        self._selector: selectors.BaseSelector | None = None
+        self._timers: list[tuple[float, int, _Member]] = []
+        self._numbers = itertools.count()
+        self._held = 0
+        self._waiting: list[_Member] = []
+        self._distrusted: set[str] = set()
+        self._reserved = 0
+
+    # ---- called by any thread ----------------------------------------------------------------------------------------
+
+    def reserve(self) -> bool:
+        """Take a place for a stream that is about to be opened; False: there is none.
+
+        Where all are taken, a stream that has long been silent loses its own to whoever comes next.
+        """
+        with self._lock:
+            if len(self._members) + self._reserved < MAX_STREAMS:
+                self._reserved += 1
+                return True
+        self._command(self._make_room)
+        return False
+
+    def release(self) -> None:
+        """Give a place back for which no stream was opened."""
+        with self._lock:
+            self._reserved -= 1
+
+    def add(self, stream: LogStream, subscriber: Subscriber) -> None:
+        """Read a stream for which a place was taken."""
+        member = _Member(stream, subscriber)
+        with self._lock:
+            self._reserved -= 1
+            self._members[stream] = member
+            self._commands.append(lambda: self._begin(member))
+            if self._thread is None:
+                self._start()
+            self._wake()
+
+    def resume(self, stream: LogStream) -> None:
+        """Go on with a stream whose subscriber wanted no more."""
+        self._command(lambda: self._resume(stream))
+
+    def close(self, stream: LogStream) -> None:
+        """Close a stream; its subscriber hears nothing more of it but what is under way."""
+        with self._lock:
+            member = self._members.get(stream)
+            if member is None:
+                return
+            member.is_closed = True
+        self._command(lambda: self._remove(member))
+
+    def hold(self, size: int) -> None:
+        """Say that so many bytes were brought, or with a negative number, that they were taken."""
+        with self._lock:
+            before, self._held = self._held, self._held + size
+            if not (before > HELD_BYTES / 2 >= self._held and self._waiting):
+                return
+        self._command(self._resume_waiting)
+
+    def distrust(self, host: str) -> None:
+        """Open streams of this server anew sooner: one was silent although there were lines."""
+        self._distrusted.add(host)
+
+    def count(self) -> int:
+        """Return the number of open streams."""
+        return len(self._members)
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._is_woken = False
+        self._thread = threading.Thread(target=self._run, name="launch-streams", daemon=True)
+        self._thread.start()
+
+    def _command(self, command: Callable[[], None]) -> None:
+        with self._lock:
+            if self._thread is not None:
+                self._commands.append(command)
+                self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_woken and self._wake_out is not None:
+            self._is_woken = True
+            with suppress(OSError):
+                self._wake_out.send(b"\0")
+
+    def _run(self) -> None:
+        ready: deque[_Member] = deque()
+        assert self._selector is not None
+        while True:
+            timeout = 0.0 if ready else self._due_in()
+            for key, _ in self._selector.select(timeout):
+                if key.data is None:
+                    self._take_wake()
+                elif key.data not in ready:
+                    ready.append(key.data)
+            if not self._obey():
+                return
+            for _ in range(len(ready)):
+                member = ready.popleft()
+                # TLS may hold bytes which the selector does not see.
+                if self._read(member):
+                    ready.append(member)
+            self._watch_timers()
+
+    def _take_wake(self) -> None:
+        assert self._wake_in is not None
+        with suppress(BlockingIOError):
+            while self._wake_in.recv(64):
+                pass
+        with self._lock:
+            self._is_woken = False
+
+    def _obey(self) -> bool:
+        """Do what other threads want; False: there are no streams any more."""
+        while True:
+            with self._lock:
+                if not self._commands:
+                    if self._members or self._reserved:
+                        return True
+                    self._stop()
+                    return False
+                command = self._commands.popleft()
+            command()
+
+    def _stop(self) -> None:
+        for end in (self._wake_in, self._wake_out, self._selector):
+            if end is not None:
+                end.close()
+        self._thread = self._wake_in = self._wake_out = self._selector = None
+        self._timers.clear()
+        self._waiting.clear()
+
+    def _begin(self, member: _Member) -> None:
+        if member.is_closed:
+            self._remove(member)
+            return
+        self._register(member)
+        self._remind(member, _PLACE_S)
+        self._serve(member, member.stream.begin())
+
+    def _register(self, member: _Member) -> None:
+        assert self._selector is not None
+        self._selector.register(member.stream.sock, selectors.EVENT_READ, member)
+
+    def _unregister(self, member: _Member) -> None:
+        assert self._selector is not None
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(member.stream.sock)
+
+    def _read(self, member: _Member) -> bool:
+        """Read one block, and tell whether there may be more that the selector does not see."""
+        stream = member.stream
+        if member.is_closed or member.is_paused or stream.end is not None:
+            return False
+        try:
+            data = stream.sock.recv(_BLOCK_BYTES)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError:
+            data = b""
+        member.heard_at = time.monotonic()
+        self._serve(member, stream.feed(data))
+        return _has_pending(stream)
+
+    def _serve(self, member: _Member, lines: list[LogLine]) -> None:
+        if lines and not member.is_closed and not member.subscriber.on_lines(member.stream, lines):
+            self._pause(member)
+        if member.stream.end is not None:
+            self._end(member, silent=False)
+        elif self._held > HELD_BYTES and not member.is_paused:
+            member.is_waiting = True
+            self._waiting.append(member)
+            self._pause(member)
+
+    def _end(self, member: _Member, *, silent: bool) -> None:
+        was_closed = member.is_closed
+        self._remove(member)
+        if not was_closed:
+            member.subscriber.on_end(member.stream, silent=silent)
+
+    def _remove(self, member: _Member) -> None:
+        member.is_closed = True
+        with self._lock:
+            known = self._members.pop(member.stream, None)
+        if known is not None:
+            self._unregister(member)
+            member.stream.close()
+
+    def _pause(self, member: _Member) -> None:
+        if not member.is_paused:
+            member.is_paused = True
+            self._unregister(member)
+
+    def _resume(self, stream: LogStream) -> None:
+        member = self._members.get(stream)
+        if member is None or member.is_closed or member.is_waiting:
+            return
+        if member.is_paused:
+            member.is_paused = False
+            member.heard_at = time.monotonic()
+            self._register(member)
+            # What TLS has decrypted already wakes no selector.
+            if _has_pending(stream):
+                self._commands.append(lambda: self._read_pending(member))
+
+    def _read_pending(self, member: _Member) -> None:
+        if self._read(member):
+            self._commands.append(lambda: self._read_pending(member))
+
+    def _resume_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for member in waiting:
+            member.is_waiting = False
+            self._resume(member.stream)
+
+    # ---- silence -----------------------------------------------------------------------------------------------------
+
+    def _due_in(self) -> float:
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LOOK_S) if self._timers else _LOOK_S
+
+    def _remind(self, member: _Member, after_s: float) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + after_s, next(self._numbers), member))
+
+    def _watch_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            member = heapq.heappop(self._timers)[2]
+            if member.is_closed or member.stream.end is not None:
+                continue
+            silent_s = now - member.heard_at
+            if member.is_paused:
+                self._remind(member, _LOOK_S)
+            elif not member.stream.is_placed:
+                if silent_s < _PLACE_S and now - member.opened_at < _PLACE_MAX_S:
+                    self._remind(member, _PLACE_S - silent_s)
+                else:
+                    member.stream.lose()
+                    self._end(member, silent=False)
+            elif member.stream.is_remote:
+                limit_s = _SILENT_DISTRUSTED_S if member.stream.host in self._distrusted else _SILENT_S
+                # Not all of them at once.
+                limit_s *= random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+                if silent_s >= limit_s:
+                    member.stream.end = StreamEnd.CUT
+                    self._end(member, silent=True)
+                else:
+                    self._remind(member, limit_s - silent_s)
+
+    def _make_room(self) -> None:
+        """Close the stream that has been silent for longest, if that is long."""
+        if len(self._members) + self._reserved < MAX_STREAMS:
+            return
+        member = min(self._members.values(), key=lambda item: item.heard_at, default=None)
+        if member is not None and time.monotonic() - member.heard_at > _SILENT_S:
+            member.stream.end = StreamEnd.CUT
+            self._end(member, silent=True)
+
+
+def _has_pending(stream: LogStream) -> bool:
+    """Tell whether TLS has decrypted bytes that no selector sees."""
+    sock = stream.sock
+    return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+
+
+class _Engines:
+    """The engine of this process; a child that was forked has none of its parent's."""
+
+    def __init__(self) -> None:
+        self.one = StreamEngine()
+
+    def forget(self) -> None:
+        self.one = StreamEngine()
+
+
+_engines = _Engines()
+os.register_at_fork(after_in_child=_engines.forget)
+
+
+def stream_engine() -> StreamEngine:
+    """Return the engine of this process."""
+    return _engines.one

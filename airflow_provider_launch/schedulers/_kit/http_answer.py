@@ -1,0 +1,219 @@
+"""HTTP answers that go on for hours, read from a plain socket: many of them can be waited for by one thread.
+
+The libraries of the SDKs hide the socket, and read an answer with a thread for each.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, parse_headers
+
+__all__ = ["Body", "HttpAnswer", "HttpTarget", "RefusedError", "open_answer"]
+
+_OK = 200
+_MAX_HEADER_BYTES, _MAX_SIZE_LINE, _MAX_TEXT = 64 * 1024, 1024, 2000
+_READ_BYTES = 64 * 1024
+# An idle connection that a firewall has dropped is noticed after one minute, and balancers do not see it as idle.
+_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
+
+
+class RefusedError(OSError):
+    """The server has answered, and not with what was asked for; the text says why."""
+
+
+@dataclass(frozen=True)
+class HttpTarget:
+    """Where a server listens."""
+
+    host: str
+    port: int = 80
+    unix_path: str = ""
+    """Of a socket of this machine, which is used in place of host and port."""
+    context: ssl.SSLContext | None = None
+    """None: without TLS."""
+    server_name: str = ""
+    """What the certificate is for. Empty: the host."""
+    proxy: tuple[str, int] | None = None
+    """A proxy through which the connection is made by CONNECT."""
+    proxy_headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells servers apart."""
+        return self.unix_path or f"{self.host}:{self.port}"
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        """Return a new connection, or raise `OSError`."""
+        if self.unix_path:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(timeout_s)
+            try:
+                connection.connect(self.unix_path)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        connection = (
+            self._tunnel(timeout_s) if self.proxy else socket.create_connection((self.host, self.port), timeout_s)
+        )
+        try:
+            _keep_alive(connection)
+            if self.context is not None:
+                return self.context.wrap_socket(connection, server_hostname=self.server_name or self.host)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _tunnel(self, timeout_s: float) -> socket.socket:
+        assert self.proxy is not None
+        connection = HTTPConnection(*self.proxy, timeout=timeout_s)
+        connection.set_tunnel(self.host, self.port, headers=dict(self.proxy_headers))
+        try:
+            connection.connect()
+        except HTTPException as error:
+            raise OSError(f"the proxy {self.proxy[0]} does not answer as one: {error}") from error
+        return connection.sock
+
+
+class Body:
+    """The body of an answer as its pieces come: pure.
+
+    Args:
+        chunked: it comes in chunks, and the last one says that it is complete. Otherwise it ends with the connection.
+    """
+
+    __slots__ = ("_chunked", "_left", "_line", "_skip", "complete")
+
+    def __init__(self, *, chunked: bool) -> None:
+        self.complete = False
+        """The server has said that this is all."""
+        self._chunked = chunked
+        self._left = self._skip = 0
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what these bytes add to the body.
+
+        Raises:
+            ValueError: that is no chunk.
+        """
+        if not self._chunked:
+            return data
+        parts: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size and not self.complete:
+            if self._left:
+                part = data[at : at + self._left]
+                parts.append(part)
+                at += len(part)
+                self._left -= len(part)
+                self._skip = 0 if self._left else 2
+            elif self._skip:
+                # The line break that ends a chunk.
+                skipped = min(self._skip, size - at)
+                at += skipped
+                self._skip -= skipped
+            else:
+                end = data.find(b"\n", at)
+                self._line += data[at : size if end < 0 else end]
+                if len(self._line) > _MAX_SIZE_LINE:
+                    raise ValueError("a chunk without a size")
+                if end < 0:
+                    break
+                at = end + 1
+                self._left = int(self._line.split(b";")[0], 16)
+                self._line = b""
+                # What follows the last chunk, which has no size, is nothing that we ask for.
+                self.complete = self._left == 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@dataclass
+class HttpAnswer:
+    """An answer whose body is to come; whoever has it closes its socket."""
+
+    sock: socket.socket
+    body: Body
+    first: bytes
+    """Bytes that came with the header, and belong to `body.feed`."""
+
+
+def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeout_s: float) -> HttpAnswer:
+    """Send a GET request and return its answer as soon as the header is there.
+
+    Args:
+        target: where to.
+        path: with its query.
+        headers: beside `Host`.
+        timeout_s: for each step.
+
+    Raises:
+        RefusedError: the answer is none with status 200.
+        OSError: there is none.
+    """
+    sock = target.connect(timeout_s)
+    try:
+        lines = [
+            f"GET {path} HTTP/1.1",
+            f"Host: {target.host}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        header, first = _read_header(sock)
+        status_line, _, rest = header.partition(b"\r\n")
+        fields = parse_headers(io.BytesIO(rest))
+        status = int(status_line.split()[1])
+        body = Body(chunked=fields.get("Transfer-Encoding", "").lower() == "chunked")
+        _check(status, sock, body, first)
+    except (ValueError, IndexError, HTTPException) as error:
+        sock.close()
+        raise RefusedError(f"no answer of HTTP: {error}") from error
+    except BaseException:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return HttpAnswer(sock, body, first)
+
+
+def _read_header(sock: socket.socket) -> tuple[bytes, bytes]:
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        if len(data) > _MAX_HEADER_BYTES:
+            raise ValueError("the header has no end")
+        if not (part := sock.recv(_READ_BYTES)):
+            raise OSError("the connection was closed before the answer")
+        data += part
+    return data[: end + 4], data[end + 4 :]
+
+
+def _check(status: int, sock: socket.socket, body: Body, first: bytes) -> None:
+    if status != _OK:
+        raise RefusedError(f"{status}: {_text(sock, body, first)}")
+
+
+def _text(sock: socket.socket, body: Body, first: bytes) -> str:
+    try:
+        text = body.feed(first)
+        while not text and not body.complete and (part := sock.recv(_READ_BYTES)):
+            text += body.feed(part)
+    except (OSError, ValueError):
+        return "no reason"
+    return " ".join(text[:_MAX_TEXT].decode("utf-8", "replace").split())
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": _KEEPALIVE_IDLE_S,
+        "TCP_KEEPINTVL": _KEEPALIVE_INTERVAL_S,
+        "TCP_KEEPCNT": _KEEPALIVE_PROBES,
+    }
+    for name, value in options.items():
+        # Not every system has them.
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,157 @@
+"""Logs that go on while a replica writes: what a scheduler gives to whoever follows many of them at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_launch.schedulers.logs import JsonValue, LogLine, Stream
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer
+
+__all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd"]
+
+
+class StreamEnd(Enum):
+    """Why nothing more comes by a stream."""
+
+    ENDED = "ended"
+    """The engine says that this program has ended."""
+    CUT = "cut"
+    """The connection has ended; the program may go on."""
+    LOST = "lost"
+    """The place from which to go on is not in it, or it repeats what was written before."""
+    REFUSED = "refused"
+    """The engine cannot follow the log of this replica now; `LogStream.refusal` says why."""
+
+
+class PlaceLostError(Exception):
+    """An answer repeats what came before, or begins after the place from which to go on."""
+
+
+class LineParser(Protocol):
+    """Makes lines of the body of an answer. It drops what stands before the place from which it goes on: pure."""
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        """Return the lines that these bytes complete; raises `PlaceLostError`, or `OSError` with the engine's words."""
+
+    def is_placed(self) -> bool:
+        """Whether the place was met from which to go on."""
+
+    def cursor(self) -> dict[str, Any]:
+        """Return the place after the last line returned."""
+
+    def refusal(self) -> str:
+        """Return what the engine says at the end in place of lines; empty: nothing."""
+
+
+class LogStream:
+    """The log of one attempt of a replica, from a cursor on, as an open answer. Used by one thread at a time.
+
+    Args:
+        answer: of the engine.
+        parser: makes lines of it.
+        host: the server's name; its streams have limits in common.
+        cursor_of: makes the scheduler's cursor of the parser's.
+        attempt: put into each line.
+        only: lines of another stream are dropped. None: none are.
+        is_remote: there is a network between, which may lose a connection without a word.
+        on_lost: called when the place was not found from which to go on.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_cursor_of",
+        "_on_lost",
+        "_only",
+        "_parser",
+        "attempt",
+        "end",
+        "host",
+        "is_remote",
+        "refusal",
+    )
+
+    def __init__(
+        self,
+        answer: HttpAnswer,
+        parser: LineParser,
+        *,
+        host: str,
+        cursor_of: Callable[[Mapping[str, Any]], JsonValue],
+        attempt: int = 0,
+        only: Stream | None = None,
+        is_remote: bool = True,
+        on_lost: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._answer = answer
+        self._parser = parser
+        self._cursor_of = cursor_of
+        self._only = only
+        self._on_lost = on_lost
+        self.attempt = attempt
+        self.host = host
+        self.is_remote = is_remote
+        self.end: StreamEnd | None = None
+        """None: more may come."""
+        self.refusal = ""
+
+    @property
+    def sock(self) -> socket.socket:
+        """What is waited for; it does not block."""
+        return self._answer.sock
+
+    @property
+    def cursor(self) -> JsonValue:
+        """The place after the last line returned, as `Scheduler.read_logs` takes it."""
+        return self._cursor_of(self._parser.cursor())
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the place was met from which to go on; until then no line is returned."""
+        return self._parser.is_placed()
+
+    def begin(self) -> list[LogLine]:
+        """Return the lines that came with the header of the answer."""
+        first, self._answer.first = self._answer.first, b""
+        return self.feed(first) if first else []
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        """Return the lines that these bytes complete; no bytes: the connection has ended."""
+        if self.end is not None:
+            return []
+        if not data:
+            self._close_with(StreamEnd.CUT)
+            return []
+        body = self._answer.body
+        try:
+            text = body.feed(data)
+            lines = self._parser.feed(text) if text else []
+        except PlaceLostError:
+            self.lose()
+            return []
+        except (OSError, ValueError):
+            self.end = StreamEnd.CUT
+            return []
+        if body.complete:
+            self._close_with(StreamEnd.ENDED)
+        if self._only is not None:
+            lines = [line for line in lines if line.stream is self._only]
+        return [line._replace(attempt=self.attempt) for line in lines] if self.attempt else lines
+
+    def lose(self) -> None:
+        """Say that the place from which to go on was looked for long enough, or is behind what comes."""
+        if not self.is_placed:
+            self._on_lost()
+        self.end = StreamEnd.LOST
+
+    def close(self) -> None:
+        """Take nothing more; may be repeated."""
+        self._answer.sock.close()
+
+    def _close_with(self, end: StreamEnd) -> None:
+        self.refusal = self._parser.refusal()
+        self.end = StreamEnd.REFUSED if self.refusal else end

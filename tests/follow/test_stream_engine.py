@@ -1,0 +1,320 @@
+"""Streams of a server that cuts, stalls and floods: each line comes once, and one thread reads them all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.follow.stream_engine import StreamEngine
+from airflow_provider_launch.schedulers._kit.http_answer import Body, HttpTarget, RefusedError, open_answer
+from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
+
+HEADER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+Serve = Callable[[socket.socket], None]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class PlainLines:
+    """Lines, whose place is their number."""
+
+    def __init__(self, seek: bytes = b"") -> None:
+        self.rest = b""
+        self.count = 0
+        self.seek = seek
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        *texts, self.rest = (self.rest + data).split(b"\n")
+        lines = []
+        for text in texts:
+            if self.seek:
+                self.seek = b"" if text == self.seek else self.seek
+                continue
+            self.count += 1
+            lines.append(LogLine(text.decode() + "\n", Stream.STDOUT))
+        return lines
+
+    def is_placed(self) -> bool:
+        return not self.seek
+
+    def cursor(self) -> dict[str, Any]:
+        return {"lines": self.count}
+
+    def refusal(self) -> str:
+        return self.rest.decode() if self.rest.startswith(b"failed") else ""
+
+
+class Taker:
+    """Takes lines, until it has so many at once."""
+
+    def __init__(self, limit: int = 10**9) -> None:
+        self.lines: list[str] = []
+        self.limit = limit
+        self.ended = threading.Event()
+        self.end: StreamEnd | None = None
+        self.silent = False
+        self.threads: set[str] = set()
+
+    def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
+        self.threads.add(threading.current_thread().name)
+        self.lines += [line.text for line in lines]
+        return len(self.lines) < self.limit
+
+    def on_end(self, stream: LogStream, *, silent: bool) -> None:
+        self.end, self.silent = stream.end, silent
+        self.ended.set()
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[Serve], HttpTarget]]:
+    """Serve one connection after the other, each by its own thread."""
+    listeners = []
+
+    def serve(act: Serve) -> HttpTarget:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def answer(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                act(connection)
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=[connection], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        return HttpTarget("127.0.0.1", listener.getsockname()[1])
+
+    yield serve
+    for listener in listeners:
+        listener.close()
+
+
+def opened(target: HttpTarget, parser: PlainLines | None = None, *, is_remote: bool = True) -> LogStream:
+    def cursor_of(cursor: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(cursor)
+
+    answer = open_answer(target, "/log", {}, 5.0)
+    return LogStream(answer, parser or PlainLines(), host=target.name, cursor_of=cursor_of, is_remote=is_remote)
+
+
+def follow(engine: StreamEngine, stream: LogStream, taker: Taker) -> Taker:
+    assert engine.reserve()
+    engine.add(stream, taker)
+    return taker
+
+
+@pytest.mark.parametrize("at", range(len(chunk(b"one\n") + chunk(b"two\n") + LAST) + 1))
+def test_a_body_that_is_cut_at_any_byte_loses_nothing(at):
+    data = chunk(b"one\n") + chunk(b"two\n") + LAST
+    body = Body(chunked=True)
+
+    assert body.feed(data[:at]) + body.feed(data[at:]) == b"one\ntwo\n"
+    assert body.complete
+
+
+def test_what_is_no_chunk_is_an_error():
+    with pytest.raises(ValueError, match="int"):
+        Body(chunked=True).feed(b"zz\r\nhello\r\n")
+
+
+def test_a_refusal_says_what_the_server_says(server):
+    target = server(lambda c: c.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nno such x"))
+
+    with pytest.raises(RefusedError, match="404: no such x"):
+        open_answer(target, "/log", {}, 5.0)
+
+
+def test_the_last_chunk_is_the_end_of_the_program(server):
+    taker = follow(StreamEngine(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\nrest") + LAST))), Taker())
+
+    assert taker.ended.wait(5)
+    assert (taker.lines, taker.end) == (["a\n", "b\n"], StreamEnd.ENDED)
+
+
+def test_a_connection_that_ends_within_a_chunk_is_cut(server):
+    taker = follow(StreamEngine(), opened(server(lambda c: c.sendall(HEADER + chunk(b"a\nb\n")[:-3]))), Taker())
+
+    assert taker.ended.wait(5)
+    assert (taker.lines, taker.end) == (["a\n"], StreamEnd.CUT)
+
+
+def test_words_of_the_engine_are_no_line(server):
+    """A node that has no watchers left says so in place of a log, with status 200."""
+    target = server(lambda c: c.sendall(HEADER + chunk(b"a\nfailed to create a watcher") + LAST))
+    stream = opened(target)
+    taker = follow(StreamEngine(), stream, Taker())
+
+    assert taker.ended.wait(5)
+    assert (taker.lines, taker.end) == (["a\n"], StreamEnd.REFUSED)
+    assert "watcher" in stream.refusal
+
+
+def test_a_place_that_does_not_come_is_given_up(server):
+    """A log that was rotated away begins after the place; whoever waits for it would wait for ever."""
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"x\ny\n"))
+        time.sleep(10)
+
+    taker = follow(StreamEngine(), opened(server(act), PlainLines(seek=b"a")), Taker())
+
+    assert taker.ended.wait(5)
+    assert (taker.lines, taker.end) == ([], StreamEnd.LOST)
+
+
+def test_one_thread_reads_all_and_ends_with_the_last(server):
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        for number in range(20):
+            connection.sendall(chunk(b"%d\n" % number))
+            time.sleep(0.01)
+        connection.sendall(LAST)
+
+    engine, target = StreamEngine(), server(act)
+    takers = [follow(engine, opened(target), Taker()) for _ in range(30)]
+
+    assert all(taker.ended.wait(20) for taker in takers)
+    assert all(taker.lines == [f"{n}\n" for n in range(20)] for taker in takers)
+    assert {name for taker in takers for name in taker.threads} == {"launch-streams"}
+    deadline = time.monotonic() + 5
+    while engine._thread is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_who_takes_no_more_is_given_no_more_and_loses_nothing(server):
+    """Memory must not grow with a log, however slowly it is shown."""
+    sent = []
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        for number in range(20_000):
+            connection.sendall(chunk(b"%d %b\n" % (number, b"x" * 1000)))
+            sent.append(number)
+        connection.sendall(LAST)
+
+    engine = StreamEngine()
+    stream = opened(server(act))
+    taker = follow(engine, stream, Taker(limit=1000))
+    deadline = time.monotonic() + 10
+    while len(taker.lines) < 1000:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    before = len(taker.lines)
+    time.sleep(0.5)
+
+    assert before == len(taker.lines) < 1200
+    assert len(sent) < 20_000
+    taker.limit = 10**9
+    engine.resume(stream)
+    assert taker.ended.wait(20)
+    assert [int(line.split()[0]) for line in taker.lines] == [*range(20_000)]
+
+
+def test_a_flood_does_not_delay_another_stream(server):
+    def flood(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        while not taker.ended.is_set():
+            connection.sendall(chunk(b"x" * 999 + b"\n"))
+
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        for _ in range(50):
+            connection.sendall(chunk(b"%.6f\n" % time.monotonic()))
+            time.sleep(0.02)
+        connection.sendall(LAST)
+
+    class Clock(Taker):
+        def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
+            late.extend(time.monotonic() - float(line.text) for line in lines)
+            return True
+
+    class Drop(Taker):
+        def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
+            return True
+
+    late: list[float] = []
+    taker = Clock()
+    engine = StreamEngine()
+    flooded = opened(server(flood))
+    follow(engine, flooded, Drop())
+    follow(engine, opened(server(talk)), taker)
+
+    assert taker.ended.wait(20)
+    engine.close(flooded)
+    assert sorted(late)[len(late) // 2] < 0.3
+
+
+def test_a_closed_stream_brings_nothing_more(server):
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        over.wait(10)
+
+    over = threading.Event()
+    engine = StreamEngine()
+    stream = opened(server(act))
+    taker = follow(engine, stream, Taker())
+    engine.close(stream)
+    deadline = time.monotonic() + 5
+    while engine.count():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    over.set()
+
+    assert not taker.ended.is_set()
+    assert stream.sock.fileno() == -1
+
+
+def test_a_silent_connection_is_opened_anew(server, monkeypatch):
+    """It may be dead without a word: no packet says so."""
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.3)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._PLACE_S", 0.1)
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        time.sleep(10)
+
+    target = server(act)
+    engine = StreamEngine()
+    remote, near = (follow(engine, opened(target, is_remote=is_remote), Taker()) for is_remote in (True, False))
+
+    assert remote.ended.wait(5)
+    assert (remote.end, remote.silent) == (StreamEnd.CUT, True)
+    assert not near.ended.wait(1)
+
+
+def test_there_is_room_for_so_many_streams(server, monkeypatch):
+    """Beyond them logs are read in turns; what has long been silent gives way."""
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine.MAX_STREAMS", 2)
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        time.sleep(10)
+
+    target = server(act)
+    engine = StreamEngine()
+    takers = [follow(engine, opened(target, is_remote=False), Taker()) for _ in range(2)]
+    assert not engine.reserve()
+    assert not any(taker.ended.wait(0.2) for taker in takers)
+
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.01)
+    assert not engine.reserve()
+    assert takers[0].ended.wait(5)
+    assert engine.reserve()
