@@ -261,7 +261,9 @@ def test_where_the_place_was_rotated_away_only_some_tails_are_tried() -> None:
         texts += [line.text for line in chunk.lines]
         cursor = chunk.cursor
 
-    assert [*texts, *(line.text for line in chunk.lines)] == [f"{number}\n" for number in range(3000, 9000)]
+    gap, *lines = [*texts, *(line.text for line in chunk.lines)]
+    assert "dropped" in gap
+    assert lines == [f"{number}\n" for number in range(3000, 9000)]
     # From 4000 on: one that is short, two that begin alike, and all.
     assert len(log.asked) <= 5
 
@@ -322,7 +324,9 @@ def test_what_was_rotated_away_does_not_stop_the_rest() -> None:
     del log.frames[:110]
     rest = LogReader(log).read("c", first.cursor, complete=True)  # type: ignore[arg-type]
 
-    assert [line.text for line in rest.lines] == [f"{number}\n" for number in range(110, 120)]
+    gap, *lines = [line.text for line in rest.lines]
+    assert "dropped" in gap
+    assert lines == [f"{number}\n" for number in range(110, 120)]
 
 
 def test_frames_cut_anywhere_are_put_together() -> None:

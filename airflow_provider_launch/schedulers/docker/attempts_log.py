@@ -95,7 +95,7 @@ class AttemptsLog:
         while True:
             chunk = self._reader.read(container.id, state, complete=not container.live)
             if streams not in {None, Stream.COMBINED}:
-                chunk.lines = [line for line in chunk.lines if line.stream is streams]
+                chunk.lines = [line for line in chunk.lines if line.stream in {streams, Stream.COMBINED}]
             # Megabytes of the other stream may stand before the next line.
             if chunk.lines or chunk.at_end:
                 return chunk

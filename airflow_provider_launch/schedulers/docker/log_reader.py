@@ -22,7 +22,7 @@ from airflow_provider_launch.schedulers.docker.log_frames import (
     LineReader,
     frames_in,
 )
-from airflow_provider_launch.schedulers.logs import LogLine
+from airflow_provider_launch.schedulers.logs import LogLine, Stream
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _SKEW_NS = 1_000_000_000
 """More than a stream is ever late in the file, compared with the other."""
 CURSOR_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
 _OPEN_ANSWERS = 16
+_GAP = "[launch] the engine has dropped lines before they were read; they were here\n"
 _NS = 1_000_000_000
 
 
@@ -79,6 +80,8 @@ class _Answer:
     """The first frame, where the place was looked for."""
     lines: list[LogLine] = field(default_factory=list)
     """Read while the place was looked for."""
+    has_gap: bool = False
+    """It was said that lines are missing."""
 
 
 class LogReader:
@@ -127,6 +130,10 @@ class LogReader:
                 raise SchedulerUnavailableError(
                     f"the log of container {container[:12]} was cut off: {error}"
                 ) from error
+        if answer.reader.gave_up() and not answer.has_gap and lines:
+            # Its log files have a size: those with the place, and what followed it, are not there any more.
+            answer.has_gap = True
+            lines.insert(0, LogLine(_GAP, Stream.COMBINED, lines[0].time))
         after = cursor_after(cursor, answer.reader)
         answer.brought += len(lines)
         partial = answer.reader.pending_since is not None
