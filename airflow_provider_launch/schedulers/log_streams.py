@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_launch.schedulers.logs import JsonValue, LogLine, Stream
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer
+    from airflow_provider_launch.util.http_answer import HttpAnswer
 
 __all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd"]
 

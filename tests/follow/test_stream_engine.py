@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.follow.stream_engine import StreamEngine
-from airflow_provider_launch.schedulers._kit.http_answer import Body, HttpTarget, RefusedError, open_answer
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
+from airflow_provider_launch.util.http_answer import Body, HttpTarget, RefusedError, open_answer
 
 HEADER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

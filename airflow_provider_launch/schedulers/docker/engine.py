@@ -28,8 +28,8 @@ from airflow_provider_launch.util.json_rows import json_rows
 if TYPE_CHECKING:
     from requests import Response
 
-    from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
+    from airflow_provider_launch.util.http_answer import HttpAnswer
 
 __all__ = ["Engine"]
 

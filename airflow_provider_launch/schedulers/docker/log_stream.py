@@ -20,8 +20,8 @@ from airflow_provider_launch.schedulers.log_streams import PlaceLostError
 from airflow_provider_launch.schedulers.logs import LogLine
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer
     from airflow_provider_launch.schedulers.docker.engine import Engine
+    from airflow_provider_launch.util.http_answer import HttpAnswer
 
 __all__ = ["FrameLines", "LogStreams"]
 

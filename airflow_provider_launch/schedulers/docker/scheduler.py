@@ -391,8 +391,11 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
 
     def _is_over(self, app: App) -> bool:
         """Tell whether an app was seen to have ended, in this list: no attempt follows."""
-        said = self._said.get(app.app_id)
-        has_ended = said is not None and said[0] is app and is_terminal(said[2].state)
+        try:
+            seen, _, response = self._responses[app.app_id]
+        except KeyError:
+            return False  # not asked for lately; or another thread has just put others in its place
+        has_ended = seen is app and is_terminal(response.state)
         return has_ended and not any(container.live for container in app.all)
 
     def stream_log(

@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
-from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.schedulers.docker.access import (
     connect,
     has_no_session,
@@ -26,6 +25,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_launch.schedulers._kit.http_answer import HttpTarget
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
+from airflow_provider_launch.util.http_answer import HttpTarget
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager

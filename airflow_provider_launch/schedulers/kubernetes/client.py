@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
-from airflow_provider_launch.schedulers._kit.http_answer import HttpAnswer, HttpTarget, open_answer
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -26,6 +25,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.backoff import backoff
+from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
