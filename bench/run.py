@@ -40,11 +40,11 @@ PACKAGES = [
 ]
 HEAD = """# Benchmarks
 
-Written by `make bench`, which measures on your machine and says which limits it keeps. Some measures alone:
+Written by `make bench`, which measures on your machine and lists which limits it keeps. Some measures alone:
 `make bench ARGS="imports docker_true"`. It takes about three quarters of an hour; Docker and Kubernetes are left out
 where no engine or cluster answers: `make engine ARGS=start`, `make cluster ARGS=start`.
 
-Each measure says when and on what machine it ran. Where a row has a ratio, ours and the peer ran in turn on the same
+Each measure records when and on what machine it ran. Where a row has a ratio, ours and the peer ran in turn on the same
 engine, and it is the median over these pairs, because a busy machine is as busy for both. Other figures are medians of
 some rounds, or of one run. A limit is what we promise.
 """

@@ -15,16 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_launch.schedulers.backends import BACKENDS
+
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = [
-    "launch_aws_batch_demo",
-    "launch_decorator",
-    "launch_docker_demo",
-    "launch_kubernetes_demo",
-    "launch_local_demo",
-    "launch_local_retry",
-    "launch_local_sensor",
-]
+# Each file with a DAG has one, of its own name; the others are the programs of the apps.
+MAKES_DAG = re.compile(r"\bDAG\(|^@dag|\bdag_from_file\(", re.MULTILINE)
+DAGS = sorted(
+    path.stem for path in (ROOT / "example_dags").glob("*.py") if MAKES_DAG.search(path.read_text(encoding="utf-8"))
+)
+CONNECTIONS = sorted(["launch", *(backend.connection_type for backend in BACKENDS.values())])
 
 LOOK = """
 import json, sys
@@ -173,7 +172,7 @@ def test_installed_wheel_registers_provider_bundle_and_examples(installed, tmp_p
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_aws_batch", "launch_docker", "launch_kubernetes", "launch_local"]
+    assert found["connections"] == CONNECTIONS
     assert str(ROOT) not in found["module"]
     assert found["folder"].startswith(found["module"])
 
@@ -184,7 +183,7 @@ def test_checkout_registers_provider_bundle_and_examples(tmp_path):
 
     assert found["errors"] == {}
     assert found["dags"] == DAGS
-    assert found["connections"] == ["launch", "launch_aws_batch", "launch_docker", "launch_kubernetes", "launch_local"]
+    assert found["connections"] == CONNECTIONS
     assert found["folder"] == str(ROOT / "airflow_provider_launch" / "example_dags")
 
 
