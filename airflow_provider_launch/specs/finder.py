@@ -217,8 +217,11 @@ def _of_module(name: str, module: str, function: str, validators: Validators) ->
         if not hasattr(sys.modules.get(module), function):
             return None
         raise
-    # Also what is no plain function may be called: a `functools.partial`, an object.
-    return _component(name, found, validators) if callable(found) else None
+    if found is None:
+        return None
+    if not inspect.isfunction(found):
+        raise _invalid(name, [f"it is {type(found).__name__} and no function; write one that returns an AppDef"])
+    return _component(name, found, validators)
 
 
 def _registered(name: str, validators: Validators) -> Component | None:
@@ -231,7 +234,7 @@ def _registered(name: str, validators: Validators) -> Component | None:
             continue
         loaded = entry.load() if prefix else _loaded(entry)
         if not isinstance(loaded, ModuleType):
-            if name == prefix and callable(loaded):
+            if name == prefix and inspect.isfunction(loaded):
                 return _component(name, loaded, validators)
         elif name != prefix:
             below = name[len(prefix) + 1 :] if prefix else name
@@ -248,7 +251,7 @@ def _all(validators: Validators) -> dict[str, Component]:
         prefix = "" if entry.name.startswith("_") else entry.name
         if isinstance(loaded, ModuleType):
             found += ModuleComponentsFinder(loaded, prefix).find(validators)
-        elif callable(loaded) and prefix:
+        elif inspect.isfunction(loaded) and prefix:
             found.append(_component(prefix, loaded, validators))
     found += [_component(name, fn, validators) for name, fn in registry.get(PluginType.COMPONENT).items()]
     return {component.name: component for component in found}

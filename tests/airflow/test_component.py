@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
@@ -231,3 +232,17 @@ def test_a_deferred_task_calls_the_component_once(file):
 
     assert ran.error is None
     assert calls == [["test_run"]]
+
+
+def test_a_component_runs_code_of_a_workspace(tmp_path):
+    """With its default image on local processes: the script is that of the workspace, the Python that of Airflow."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "hello.py").write_text(
+        "import sys, airflow_provider_launch; print('hello', sys.argv[1], sys.prefix)\n"
+    )
+    arguments = {"script": "hello.py", "args": ["{{ run_id }}"]}
+
+    ran = run_task(task_of("utils.python", arguments, workspace=str(tmp_path / "code")), FakeExecutionApi())
+
+    assert ran.error is None, ran.error
+    assert told(ran) == [f"hello test_run {sys.prefix}"]

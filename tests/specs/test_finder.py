@@ -162,6 +162,12 @@ def test_an_unknown_name_is_answered_with_a_proposal(name, text):
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["json:JSONDecoder", "json.JSONDecoder", "string:digits"])
+def test_what_is_no_function_is_no_component(name):
+    with pytest.raises(ComponentValidationException, match="no function; write one that returns an AppDef"):
+        get_component(name)
+
+
 def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
     """The file is a module: dataclasses and pickle work, and it may import what lies beside it."""
     (tmp_path / "beside_component.py").write_text("NAME = 'from beside'\n")
