@@ -65,7 +65,7 @@ def main() -> None:
             given.checkpoints.mkdir(parents=True, exist_ok=True)
             torch.save({"model": model.module.state_dict(), "epoch": epoch}, f"{path}.new")
             Path(f"{path}.new").replace(path)
-        # Nobody is ahead of the checkpoint.
+        # No process is ahead of the checkpoint.
         dist.barrier()
         loss = total / world
     # Rank 0 may run on any node, and the task reads the result of replica 0: each of its processes has the same loss.

@@ -62,7 +62,7 @@ def ddp(
         rdzv_backend: how nodes meet: c10d or static
         rdzv_conf: further settings of the rendezvous, as k1=v1,k2=v2
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
-        debug: whether torch says more, and checks more
+        debug: whether torch logs more, and checks more
         tee: which streams of the processes go to the log of the replica: 0 none, 1 stdout, 2 stderr, 3 both
     """
     names = StructuredNameArgument.parse_from(name, m, script)
@@ -134,7 +134,7 @@ def spmd(
         metadata: metadata of the app
         max_retries: how often the scheduler may start a failed app again
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
-        debug: whether torch says more, and checks more
+        debug: whether torch logs more, and checks more
     """
     # Imported here, so that the source of this function is a file of its own: see `get_builtin_source`.
     from airflow_provider_launch.components.dist import ddp

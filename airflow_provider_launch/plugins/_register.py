@@ -44,7 +44,7 @@ class Register:
     ) -> Callable[[Callable[..., Resource]], Callable[..., Resource]]:
         """Register a function that returns a `Resource`; its results are tagged with their name.
 
-        `fractionals` tells for each fraction the suffix of a variant `<name>_<suffix>`, which calls the function with
+        `fractionals` gives for each fraction the suffix of a variant `<name>_<suffix>`, which calls the function with
         that number as `fractional`; a callable is given the whole resource and returns the same.
 
         Raises:

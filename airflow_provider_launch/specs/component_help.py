@@ -1,4 +1,4 @@
-"""Help of components: what their docstrings say, and how argparse shows it."""
+"""Help of components: what is in their docstrings, and how argparse shows it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ArgTypeValidator(ComponentFunctionValidator):
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
-    """The function says that it returns an app."""
+    """The return annotation of the function is an app."""
 
     def __init__(self, supported_return_type: str = "AppDef") -> None:
         self._type = supported_return_type

@@ -358,7 +358,7 @@ def _file_module(path: Path) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         before = sys.modules.get(name)
-        # Dataclasses and pickle look their module up by name.
+        # Dataclasses and pickle find their module by name.
         sys.modules[name] = module
         sys.path.insert(0, str(path.parent))
         try:

@@ -86,7 +86,7 @@ class Container:
         return self
 
     def resource_on(self, scheduler: SchedulerBackend) -> Resource:
-        """Return what it needs there; `NULL_RESOURCE` if nothing was said."""
+        """Return what it needs there; `NULL_RESOURCE` if nothing was set."""
         found = self.resources.get(scheduler, self.resources.get(ALL, NULL_RESOURCE))
         # A copy: one container may serve several roles.
         return Resource.copy(found)
@@ -138,7 +138,7 @@ class Role:
             InvalidAppError: it has no container.
         """
         if self.container == NULL_CONTAINER:
-            raise InvalidAppError(f"role {self.name!r} has no container; say `.on(Container(image=...))`")
+            raise InvalidAppError(f"role {self.name!r} has no container; add `.on(Container(image=...))`")
         return specs_roles.Role(
             name=self.name,
             image=self.container.image,
@@ -239,7 +239,7 @@ class RunConfig(Mapping[str, ConfigValue]):
 
 
 class Session:
-    """Launches apps under a name, and lets nobody else's app be stopped by it.
+    """Launches apps under a name, and stops only apps of that name.
 
     Args:
         name: part of every handle.

@@ -1,4 +1,4 @@
-"""What plug-ins have registered in this process; here, because specs may look while only plug-ins write."""
+"""What plug-ins have registered in this process; here, because specs may read it while only plug-ins write."""
 
 from __future__ import annotations
 

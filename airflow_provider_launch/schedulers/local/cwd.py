@@ -1,4 +1,4 @@
-"""The scheduler `local_cwd` of TorchX: local processes in the current directory, whatever the app says of its image.
+"""The scheduler `local_cwd` of TorchX: local processes in the current directory, whatever the image of the app.
 
 Apps and their records are those of `local`; only what an app may ask for differs.
 """
@@ -22,7 +22,7 @@ __all__ = ["LocalCwdScheduler", "create_scheduler"]
 
 
 class LocalCwdScheduler(LocalScheduler):
-    """Runs each replica in the current directory; image, mounts and devices are ignored, and a note says so."""
+    """Runs each replica in the current directory; image, mounts and devices are ignored, with a note in the request."""
 
     name: ClassVar[str] = "local_cwd"
     opts_type = LocalCwdOpts
