@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "Imports": ["imports"],
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
-    "Docker": ["docker_true", "docker_lines", "docker_idle"],
+    "Docker": ["docker_true", "docker_lines", "docker_idle", "docker_workspace"],
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
     "Triggerer": ["triggers", "trigger_floods"],
 }
