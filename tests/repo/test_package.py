@@ -29,9 +29,11 @@ DAGS = [
     "launch_decorator",
     "launch_docker_demo",
     "launch_kubernetes_demo",
+    "launch_kubernetes_leader",
     "launch_local_demo",
     "launch_local_retry",
     "launch_local_sensor",
+    "launch_torch_ddp",
     "launch_workspace",
 ]
 
