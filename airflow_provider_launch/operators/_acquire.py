@@ -189,6 +189,8 @@ class AppAcquirer:
         info = self._held.retry_while_unavailable(
             lambda: runner.dryrun(self._app, self._backend, cfg, parent_run_id=_run_id(self._ti), app_id=record.app_id)
         )
+        # A build may have taken minutes.
+        self._held.check()
         self._show(info)
         for role in self._app.roles:
             for given, meant in near_misses(role):

@@ -24,18 +24,6 @@ DAGS = sorted(
     path.stem for path in (ROOT / "example_dags").glob("*.py") if MAKES_DAG.search(path.read_text(encoding="utf-8"))
 )
 CONNECTIONS = sorted(["launch", *(backend.connection_type for backend in BACKENDS.values())])
-DAGS = [
-    "launch_aws_batch_demo",
-    "launch_decorator",
-    "launch_docker_demo",
-    "launch_kubernetes_demo",
-    "launch_kubernetes_leader",
-    "launch_local_demo",
-    "launch_local_retry",
-    "launch_local_sensor",
-    "launch_torch_ddp",
-    "launch_workspace",
-]
 
 LOOK = """
 import json, sys
