@@ -83,10 +83,10 @@ class Scheduler(abc.ABC, Generic[T]):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """What this scheduler can do. `_submit_dryrun` refuses anything else, with `UnsupportedError`; nobody else does."""
+    """What this scheduler can do. `_submit_dryrun` refuses anything else with `UnsupportedError`; nothing else does."""
 
     poll_interval_s: ClassVar[float] = 10.0
-    """Seconds between two looks at an app that suit this engine."""
+    """Seconds between two polls of an app that suit this engine."""
 
     needs_resource: ClassVar[bool] = True
     """Whether a role without `resource` is refused, since the engine must know what to allocate."""
@@ -133,7 +133,7 @@ class Scheduler(abc.ABC, Generic[T]):
             app_id: the id that the app shall have. None: a new unique one.
 
         Raises:
-            InvalidAppError: app or cfg is wrong, or the scheduler cannot keep a wish (`UnsupportedError`).
+            InvalidAppError: app or cfg is wrong, or asks for what the scheduler cannot do (`UnsupportedError`).
         """
         resolved: Any = self._within_limit(cfg)
         if "app_id" in inspect.signature(self._submit_dryrun).parameters:
@@ -254,11 +254,11 @@ class Scheduler(abc.ABC, Generic[T]):
     def await_end(self, app_id: str, timeout_s: float) -> bool:
         """Return True as soon as something of the app has ended, False if nothing has within the time.
 
-        Optional, and a hint: who follows one app asks for its state then, instead of waiting for the next look. May
-        return early, and is called again then; may be under way for some seconds after `close`.
+        Optional: a follower polls at once then, instead of waiting for the next interval. May return early, and is
+        called again then; may be under way for some seconds after `close`.
 
         Raises:
-            NotImplementedError: this scheduler cannot tell; it must be asked.
+            NotImplementedError: this scheduler cannot report it; poll its state.
             UnknownAppException: there is no such app.
             SchedulerUnavailableError: not reached, so nothing is known.
         """

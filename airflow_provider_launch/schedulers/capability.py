@@ -8,7 +8,7 @@ __all__ = ["Capability"]
 
 
 class Capability(str, Enum):
-    """A wish that only some schedulers can keep; the others refuse it at dry run."""
+    """What only some schedulers can do; the others refuse it at dry run."""
 
     REPLICA_RETRY = "REPLICA_RETRY"
     """Restarts a failed replica alone, exactly `max_retries` times."""

@@ -21,7 +21,7 @@ class AppState(int, Enum):
     SUCCEEDED = 4
     """All of it ended well."""
     FAILED = 5
-    """It ended, and not well; nobody asked for that."""
+    """It ended with an error and was not cancelled."""
     CANCELLED = 6
     """It ended because somebody asked for that."""
     UNKNOWN = 7

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["each"]
+__all__ = ["for_each_parallel"]
 
 _PARALLEL = 4
 
 T = TypeVar("T")
 
 
-def each(call: Callable[[T], object], items: Iterable[T]) -> None:
+def for_each_parallel(call: Callable[[T], object], items: Iterable[T]) -> None:
     """Call for each item, up to four at once; the first error is raised when all have been tried."""
     todo = list(items)
     if len(todo) < 2:  # noqa: PLR2004 - one needs no thread

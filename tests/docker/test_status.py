@@ -15,11 +15,11 @@ from airflow_provider_launch.schedulers.docker.containers import (
     Plan,
     apps_in,
     container_in,
+    discarded_name,
     taken_name,
-    void_name,
 )
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.schedulers.docker.reconcile import Verdict, is_lasting, judge
+from airflow_provider_launch.schedulers.docker.reconcile import Assessment, assess, is_lasting
 from airflow_provider_launch.schedulers.docker.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
@@ -93,11 +93,11 @@ class Engine:
         return self.apps["app"]
 
     def answer(self) -> DescribeAppResponse:
-        return response_from(self.app(), self.judge(), self.details, "host", None)
+        return response_from(self.app(), self.assess(), self.details, "host", None)
 
-    def judge(self, now: float = NOW, *, submitted: bool = False) -> Verdict:
+    def assess(self, now: float = NOW, *, submitted: bool = False) -> Assessment:
         app = self.app()
-        return judge(app, Plan.of(app), self.details, now, submitted=submitted)
+        return assess(app, Plan.of(app), self.details, now, submitted=submitted)
 
 
 def one(policy: str = "REPLICA", retries: int = 0, replicas: int = 1, **how: Any) -> Engine:
@@ -119,23 +119,23 @@ def one(policy: str = "REPLICA", retries: int = 0, replicas: int = 1, **how: Any
 def test_state_of_one_container(state: str, code: int | None, expected: AppState, phase: Phase) -> None:
     engine = one()
     engine.replica("main", 0, state, code, finished=200)
-    verdict = engine.judge()
+    assessment = engine.assess()
 
-    assert (verdict.state, verdict.phases["main", 0], verdict.settled) == (expected, phase, True)
+    assert (assessment.state, assessment.phases["main", 0], assessment.settled) == (expected, phase, True)
 
 
 def test_an_app_without_containers_is_being_submitted() -> None:
-    assert one().judge().state is AppState.SUBMITTED
-    assert one().judge().settled
-    assert one(replicas=2).judge(submitted=True).create == [("main", 0, 0, 0), ("main", 1, 0, 0)]
+    assert one().assess().state is AppState.SUBMITTED
+    assert one().assess().settled
+    assert one(replicas=2).assess(submitted=True).create == [("main", 0, 0, 0), ("main", 1, 0, 0)]
 
 
 def test_only_the_submitter_begins_an_app() -> None:
     engine = one()
     engine.replica("main", 0, "created")
 
-    assert engine.judge().start == []
-    assert [c.id for c in engine.judge(submitted=True).start] == ["id1"]
+    assert engine.assess().start == []
+    assert [c.id for c in engine.assess(submitted=True).start] == ["id1"]
 
 
 def test_what_has_begun_is_completed_by_any_observer() -> None:
@@ -143,63 +143,63 @@ def test_what_has_begun_is_completed_by_any_observer() -> None:
     engine.replica("main", 0, "running")
     engine.replica("main", 1, "created")
 
-    assert [c.id for c in engine.judge().start] == ["id2"]
+    assert [c.id for c in engine.assess().start] == ["id2"]
 
 
 def test_a_container_that_could_not_start_has_failed() -> None:
     engine = one()
     engine.replica("main", 0, "created", error="no such program")
 
-    assert engine.judge(submitted=True).state is AppState.FAILED
-    assert "main/0 failed: it could not be started: no such program" in engine.judge().msg
+    assert engine.assess(submitted=True).state is AppState.FAILED
+    assert "main/0 failed: it could not be started: no such program" in engine.assess().msg
 
 
 def test_a_removed_container_is_lost_and_never_run_again() -> None:
     engine = one(replicas=2, retries=3)
     engine.replica("main", 0, "running")
-    verdict = engine.judge()
-    assert (verdict.state, verdict.phases["main", 1], verdict.settled) == (AppState.RUNNING, None, True)
+    assessment = engine.assess()
+    assert (assessment.state, assessment.phases["main", 1], assessment.settled) == (AppState.RUNNING, None, True)
 
     engine = one(replicas=2, retries=3)
     engine.replica("main", 0, "exited", 0, finished=200)
-    assert engine.judge().state is AppState.UNKNOWN
-    assert "lost" in engine.judge().msg
+    assert engine.assess().state is AppState.UNKNOWN
+    assert "lost" in engine.assess().msg
 
 
 def test_a_container_that_was_seen_to_run_is_lost_though_it_was_the_only_one() -> None:
     """As if it were still to be begun, its follower would wait for it for ever, and a submission run it again."""
     engine = one(retries=3)
     engine.replica("main", 0, "running")
-    engine.judge()
+    engine.assess()
     engine.rows.pop()
 
-    assert engine.judge().state is AppState.UNKNOWN
-    assert engine.judge().msg == "lost: the container of main/0 was removed from outside"
-    assert engine.judge(submitted=True).create == []
-    assert one(retries=3).judge().state is AppState.SUBMITTED
+    assert engine.assess().state is AppState.UNKNOWN
+    assert engine.assess().msg == "lost: the container of main/0 was removed from outside"
+    assert engine.assess(submitted=True).create == []
+    assert one(retries=3).assess().state is AppState.SUBMITTED
 
 
 def test_an_id_that_is_used_again_is_not_lost() -> None:
     engine = one()
     engine.replica("main", 0, "exited", 0, finished=200)
-    engine.judge()
+    engine.assess()
     del engine.rows[1:]
     engine.rows[0]["Id"] = "another"
 
-    assert engine.judge().state is AppState.SUBMITTED
-    assert engine.judge(submitted=True).create == [("main", 0, 0, 0)]
+    assert engine.assess().state is AppState.SUBMITTED
+    assert engine.assess(submitted=True).create == [("main", 0, 0, 0)]
 
 
 def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_void() -> None:
-    """What was made void need not be run; that of another attempt of the app says nothing about this one."""
+    """What was discarded need not be run; that of another attempt of the app says nothing about this one."""
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "created", name="c2.void-1")
     engine.replica("a", 0, "running", at=(1, 0), created=202)
-    verdict = engine.judge()
+    assessment = engine.assess()
 
-    assert (verdict.phases["b", 0], verdict.create) == (None, [])
-    assert verdict.msg.startswith("lost: ")
+    assert (assessment.phases["b", 0], assessment.create) == (None, [])
+    assert assessment.msg.startswith("lost: ")
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_a_container_that_is_being_removed_ended_as_it_had_ended(code, state, ph
     """It has no processes, so an app that had ended does not run again while somebody deletes it."""
     engine = one()
     engine.replica("main", 0, "removing", code, finished=200 if code is not None else 0)
-    verdict = engine.judge()
+    assessment = engine.assess()
 
-    assert (verdict.state, verdict.phases["main", 0], verdict.settled) == (state, phase, True)
-    assert msg in verdict.msg
+    assert (assessment.state, assessment.phases["main", 0], assessment.settled) == (state, phase, True)
+    assert msg in assessment.msg
     (status,) = engine.answer().roles_statuses[0].replicas
     assert status.exit_code == code
     assert str(status.reason).startswith("deleting")
@@ -230,7 +230,7 @@ def test_a_container_that_was_removed_alive_is_lost(removing: bool, expected: Ap
     engine.replica("main", 0, "removing", 137, finished=200)
     engine.details["id1"] = dataclasses.replace(engine.details["id1"], removing=removing)
 
-    assert (engine.judge().state, engine.judge().settled) == (expected, True)
+    assert (engine.assess().state, engine.assess().settled) == (expected, True)
 
 
 def test_a_container_that_is_being_removed_is_not_stopped() -> None:
@@ -238,10 +238,10 @@ def test_a_container_that_is_being_removed_is_not_stopped() -> None:
     engine.replica("main", 0, "removing", 0, finished=301)
     engine.replica("main", 1, "running")
     engine.mark("cancel", 300)
-    assert [c.id for c in engine.judge().stop] == ["id2"]
+    assert [c.id for c in engine.assess().stop] == ["id2"]
 
     engine.rows[2].update(State="removing", Status="Removal In Progress")
-    assert (engine.judge().state, engine.judge().settled) == (AppState.CANCELLED, True)
+    assert (engine.assess().state, engine.assess().settled) == (AppState.CANCELLED, True)
 
 
 def test_a_void_container_that_is_being_removed_is_gone() -> None:
@@ -276,56 +276,56 @@ def test_podmans_words_for_states(state: str, status: str, expected: AppState) -
     engine.replica("main", 0, "exited", 3, finished=200)
     engine.rows[1].update(State=state, Status=status)
 
-    assert engine.judge().state is expected
+    assert engine.assess().state is expected
     assert engine.app() is engine.app()
 
 
 def test_a_replica_is_retried_by_a_new_container() -> None:
     engine = one(retries=1)
     engine.replica("main", 0, "exited", 1, finished=200)
-    verdict = engine.judge()
-    assert (verdict.state, verdict.create) == (AppState.RUNNING, [("main", 0, 0, 1)])
-    assert "main/0 failed: exit code 1, started again" in verdict.msg
+    assessment = engine.assess()
+    assert (assessment.state, assessment.create) == (AppState.RUNNING, [("main", 0, 0, 1)])
+    assert "main/0 failed: exit code 1, started again" in assessment.msg
 
     engine.replica("main", 0, "exited", 1, at=(0, 1), finished=300)
-    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+    assert (engine.assess().state, engine.assess().settled) == (AppState.FAILED, True)
 
 
 def test_a_failure_stops_the_others_after_the_decision_is_written_down() -> None:
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "running")
-    verdict = engine.judge()
-    assert verdict.mark is not None
-    assert (verdict.mark.decision, verdict.stop) == ("fail", [])
+    assessment = engine.assess()
+    assert assessment.mark is not None
+    assert (assessment.mark.decision, assessment.stop) == ("fail", [])
 
     engine.mark("end-0", 201, **{Label.DECISION: "fail", Label.CAUSE: "a/0 failed: exit code 1"})
-    assert [c.id for c in engine.judge().stop] == ["id2"]
+    assert [c.id for c in engine.assess().stop] == ["id2"]
 
     engine.rows[2].update(State="exited", Status="Exited (143) now")
     engine.details["id2"] = Detail(101 * S, 102 * S, 203 * S, 143, "", False)
-    verdict = engine.judge()
-    assert (verdict.state, verdict.msg) == (AppState.FAILED, "a/0 failed: exit code 1")
-    assert verdict.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
+    assessment = engine.assess()
+    assert (assessment.state, assessment.msg) == (AppState.FAILED, "a/0 failed: exit code 1")
+    assert assessment.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
 
 
 def test_the_app_is_restarted_when_all_of_the_attempt_has_ended() -> None:
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "running")
-    assert engine.judge().mark is not None
+    assert engine.assess().mark is not None
 
     engine.mark("end-0", 201, **{Label.DECISION: "restart", Label.CAUSE: "a/0"})
     engine.rows[2].update(State="exited", Status="Exited (143) now")
     engine.details["id2"] = Detail(101 * S, 102 * S, 203 * S, 143, "", False)
-    verdict = engine.judge()
-    assert verdict.state is AppState.RUNNING
-    assert verdict.create == [("a", 0, 1, 0), ("b", 0, 1, 0)]
+    assessment = engine.assess()
+    assert assessment.state is AppState.RUNNING
+    assert assessment.create == [("a", 0, 1, 0), ("b", 0, 1, 0)]
 
     engine.replica("a", 0, "created", at=(1, 0))
-    assert (engine.judge().create, engine.judge().start) == ([("b", 0, 1, 0)], [])
+    assert (engine.assess().create, engine.assess().start) == ([("b", 0, 1, 0)], [])
     engine.replica("b", 0, "created", at=(1, 0))
-    assert [c.id for c in engine.judge().start] == ["id4", "id5"]
+    assert [c.id for c in engine.assess().start] == ["id4", "id5"]
 
 
 @pytest.mark.parametrize("created", [None, "c3.void-1", "c3"])
@@ -338,14 +338,14 @@ def test_an_attempt_of_the_app_that_could_not_be_created_ends_it(created: str | 
     if created:
         engine.replica("b", 0, "created", at=(1, 0), created=204, name=created)
     engine.mark("end-1", 205, **{Label.DECISION: "fail", Label.CAUSE: "a/0 could not be started again"})
-    verdict = engine.judge()
+    assessment = engine.assess()
     if created == "c3":
-        assert ([c.id for c in verdict.void], verdict.create) == (["id4"], [])
+        assert ([c.id for c in assessment.discard], assessment.create) == (["id4"], [])
         return
 
-    assert (verdict.state, verdict.settled) == (AppState.FAILED, True)
-    assert verdict.msg == "a/0 could not be started again"
-    assert verdict.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
+    assert (assessment.state, assessment.settled) == (AppState.FAILED, True)
+    assert assessment.msg == "a/0 could not be started again"
+    assert assessment.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
 
 
 def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
@@ -354,11 +354,11 @@ def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
     engine.replica("a", 0, "exited", 1, finished=200)
     engine.replica("b", 0, "exited", 1, finished=150)
     engine.replica("b", 0, "created", at=(0, 1), created=160)
-    verdict = engine.judge()
-    assert (verdict.state, [c.id for c in verdict.void]) == (AppState.RUNNING, ["id3"])
+    assessment = engine.assess()
+    assert (assessment.state, [c.id for c in assessment.discard]) == (AppState.RUNNING, ["id3"])
 
     engine.rows[3]["Names"] = ["/c3.void-1"]
-    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+    assert (engine.assess().state, engine.assess().settled) == (AppState.FAILED, True)
 
 
 def test_a_container_made_after_the_end_does_not_bring_the_app_back() -> None:
@@ -368,7 +368,7 @@ def test_a_container_made_after_the_end_does_not_bring_the_app_back() -> None:
     engine.replica("b", 0, "exited", 1, finished=150)
     engine.replica("b", 0, "created", at=(0, 1), created=200.5)
 
-    assert (engine.judge().state, engine.judge().settled) == (AppState.FAILED, True)
+    assert (engine.assess().state, engine.assess().settled) == (AppState.FAILED, True)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_what_ended_before_the_cancel_ended_by_itself(code: int, finished: float
     engine.replica("main", 0, "exited", code, finished=finished)
     engine.mark("cancel", 300)
 
-    assert (engine.judge().state, engine.judge().settled) == (expected, True)
+    assert (engine.assess().state, engine.assess().settled) == (expected, True)
 
 
 def test_cancel_stops_what_runs_voids_what_waits_and_retries_nothing() -> None:
@@ -394,11 +394,11 @@ def test_cancel_stops_what_runs_voids_what_waits_and_retries_nothing() -> None:
     engine.replica("main", 1, "created")
     engine.replica("main", 2, "exited", 1, finished=200)
     engine.mark("cancel", 300)
-    verdict = engine.judge(submitted=True)
+    assessment = engine.assess(submitted=True)
 
-    assert verdict.state is AppState.RUNNING
-    assert ([c.id for c in verdict.stop], [c.id for c in verdict.void]) == (["id1"], ["id2"])
-    assert (verdict.create, verdict.start) == ([], [])
+    assert assessment.state is AppState.RUNNING
+    assert ([c.id for c in assessment.stop], [c.id for c in assessment.discard]) == (["id1"], ["id2"])
+    assert (assessment.create, assessment.start) == ([], [])
 
 
 def test_cancel_before_the_start_leaves_nothing_to_start() -> None:
@@ -406,24 +406,24 @@ def test_cancel_before_the_start_leaves_nothing_to_start() -> None:
     engine.replica("main", 0, "created", name="c.void-1")
     engine.mark("cancel", 300)
 
-    assert (engine.judge(submitted=True).state, engine.judge(submitted=True).settled) == (AppState.CANCELLED, True)
+    assert (engine.assess(submitted=True).state, engine.assess(submitted=True).settled) == (AppState.CANCELLED, True)
 
 
 def test_the_time_limit_ends_an_app_and_says_so() -> None:
     engine = one(time_limit_s=60)
     engine.replica("main", 0, "running")
-    assert engine.judge(now=159).settled
+    assert engine.assess(now=159).settled
 
-    verdict = engine.judge(now=161)
-    assert verdict.mark is not None
-    assert "time limit of 60 s" in verdict.mark.cause
+    assessment = engine.assess(now=161)
+    assert assessment.mark is not None
+    assert "time limit of 60 s" in assessment.mark.cause
 
 
 def test_a_late_look_does_not_fail_what_had_succeeded() -> None:
     engine = one(time_limit_s=60)
     engine.replica("main", 0, "exited", 0, finished=120)
 
-    assert engine.judge(now=10_000).state is AppState.SUCCEEDED
+    assert engine.assess(now=10_000).state is AppState.SUCCEEDED
 
 
 def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restarted() -> None:
@@ -431,15 +431,15 @@ def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restar
     engine.replica("main", 0, "running")
     engine.replica("main", 1, "exited", 0, finished=150)
     engine.rows.pop(0)
-    assert engine.judge().state is AppState.RUNNING
+    assert engine.assess().state is AppState.RUNNING
 
     engine.rows[0].update(State="exited", Status="Exited (0) now")
-    assert engine.judge().state is AppState.SUCCEEDED
+    assert engine.assess().state is AppState.SUCCEEDED
 
     engine.rows[0].update(Status="Exited (1) now")
-    verdict = engine.judge()
-    assert (verdict.state, verdict.settled) == (AppState.FAILED, True)
-    assert "the record of the app was removed" in verdict.msg
+    assessment = engine.assess()
+    assert (assessment.state, assessment.settled) == (AppState.FAILED, True)
+    assert "the record of the app was removed" in assessment.msg
 
 
 def test_after_a_failed_start_unstarted_siblings_are_made_void_before_the_end_is_told() -> None:
@@ -447,16 +447,16 @@ def test_after_a_failed_start_unstarted_siblings_are_made_void_before_the_end_is
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "created", error="no such program")
     engine.replica("b", 0, "created")
-    verdict = engine.judge(submitted=True)
+    assessment = engine.assess(submitted=True)
 
-    assert (verdict.state, [c.id for c in verdict.void]) == (AppState.RUNNING, ["id2"])
+    assert (assessment.state, [c.id for c in assessment.discard]) == (AppState.RUNNING, ["id2"])
 
 
 def test_a_failed_start_of_the_first_attempt_is_retried() -> None:
     engine = one(retries=1)
     engine.replica("main", 0, "created", error="no such program")
 
-    assert engine.judge().create == [("main", 0, 0, 1)]
+    assert engine.assess().create == [("main", 0, 0, 1)]
 
 
 def test_of_two_containers_for_one_attempt_one_counts() -> None:
@@ -465,19 +465,19 @@ def test_of_two_containers_for_one_attempt_one_counts() -> None:
     engine.replica("main", 0, "exited", 0, finished=150, name="c.by-1", created=101)
     engine.replica("main", 0, "created", name="c", created=102)
 
-    assert (engine.judge().state, engine.judge(submitted=True).start) == (AppState.SUCCEEDED, [])
+    assert (engine.assess().state, engine.assess(submitted=True).start) == (AppState.SUCCEEDED, [])
     assert [container.id for container in engine.app().replicas()] == ["id1"]
 
 
 @pytest.mark.parametrize("word", [".void-", ".by-"])
 def test_names_of_apps_and_roles_may_hold_the_words_of_the_protocol(word: str) -> None:
-    """Only what was added to the name with which a container was made says that it is void, or was taken over."""
+    """Only what was added to the name with which a container was made says that it is discarded, or was taken over."""
     engine = one()
     engine.replica("main", 0, "created", name=f"c{word}1", made=f"c{word}1")
     (container,) = engine.app().replicas()
-    assert not container.void
+    assert not container.discarded
     assert not container.taken
-    assert [c.id for c in engine.judge(submitted=True).start] == ["id1"]
+    assert [c.id for c in engine.assess(submitted=True).start] == ["id1"]
 
     taken = taken_name(container, "2")
     assert taken == f"c{word}1.by-2"
@@ -486,7 +486,7 @@ def test_names_of_apps_and_roles_may_hold_the_words_of_the_protocol(word: str) -
     assert container.taken
     assert taken_name(container, "3") == f"c{word}1.by-3"
 
-    engine.rows[1]["Names"] = [f"/{void_name(container, '4')}"]
+    engine.rows[1]["Names"] = [f"/{discarded_name(container, '4')}"]
     assert engine.app().replicas() == []
 
 
@@ -503,7 +503,7 @@ def test_without_its_record_nothing_of_an_app_is_started() -> None:
     engine.replica("main", 0, "created")
     engine.rows.pop(0)
 
-    assert engine.judge(submitted=True).start == []
+    assert engine.assess(submitted=True).start == []
 
 
 def test_a_container_made_from_an_image_of_ours_is_not_ours() -> None:
@@ -512,7 +512,7 @@ def test_a_container_made_from_an_image_of_ours_is_not_ours() -> None:
     engine.replica("main", 0, "running", created=300)
     engine.rows[2]["Names"] = ["/somebodys"]
 
-    assert engine.judge().state is AppState.FAILED
+    assert engine.assess().state is AppState.FAILED
 
 
 def test_a_cancelled_container_without_its_detail_was_stopped() -> None:
@@ -521,7 +521,7 @@ def test_a_cancelled_container_without_its_detail_was_stopped() -> None:
     engine.mark("cancel", 300)
     del engine.details["id1"]
 
-    assert engine.judge().state is AppState.CANCELLED
+    assert engine.assess().state is AppState.CANCELLED
 
 
 def test_an_app_is_built_anew_only_when_its_list_has_changed() -> None:

@@ -16,8 +16,8 @@ from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     RESTART,
     STRAY,
     TIME,
-    Verdict,
-    judge,
+    Assessment,
+    assess,
 )
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.states import AppState
@@ -85,15 +85,15 @@ def app(found: AppRecord | None, *jobs: Any) -> App:
     return App("x", {(one.role, one.attempt): one for one in jobs}, found)
 
 
-def steps(verdict: Verdict) -> list[Any]:
+def steps(assessment: Assessment) -> list[Any]:
     """What there is to do, in few words."""
-    found: list[Any] = [(one.role, one.attempt, why) for one, why in verdict.end]
-    found += [f"restart {verdict.restart}"] if verdict.restart else []
-    found += ["settle"] if verdict.settle_failure else []
-    found += ["create"] if verdict.create else []
-    found += [("release", *(one.role for one in verdict.release))] if verdict.release is not None else []
-    found += ["settle end"] if verdict.settle_end else []
-    found += [("expire", *(f"{one.role}{one.attempt}" for one in verdict.expire))] if verdict.expire else []
+    found: list[Any] = [(one.role, one.attempt, why) for one, why in assessment.end]
+    found += [f"restart {assessment.restart}"] if assessment.restart else []
+    found += ["settle"] if assessment.settle_failure else []
+    found += ["create"] if assessment.create else []
+    found += [("release", *(one.role for one in assessment.release))] if assessment.release is not None else []
+    found += ["settle end"] if assessment.settle_end else []
+    found += [("expire", *(f"{one.role}{one.attempt}" for one in assessment.expire))] if assessment.expire else []
     return found
 
 
@@ -113,9 +113,9 @@ def steps(verdict: Verdict) -> list[Any]:
     ],
 )
 def test_what_is_clear_from_the_jobs_alone(jobs, state):
-    verdict = judge(app(None, *jobs), TWO, NOW)
+    assessment = assess(app(None, *jobs), TWO, NOW)
 
-    assert (verdict.state, verdict.unclear, verdict.settled) == (state, False, True)
+    assert (assessment.state, assessment.unclear, assessment.settled) == (state, False, True)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_what_is_clear_from_the_jobs_alone(jobs, state):
     ],
 )
 def test_everything_else_needs_the_anchor(jobs):
-    assert judge(app(None, *jobs), TWO, NOW).unclear
+    assert assess(app(None, *jobs), TWO, NOW).unclear
 
 
 def test_a_time_limit_that_is_over_needs_the_anchor():
     jobs = [job("a", RUNS), job("b", RUNS)]
 
-    assert judge(app(None, *jobs), plan("REPLICA", "REPLICA", limit=10.0), NOW).unclear
-    assert not judge(app(None, *jobs), plan("REPLICA", "REPLICA", limit=30.0), NOW).unclear
+    assert assess(app(None, *jobs), plan("REPLICA", "REPLICA", limit=10.0), NOW).unclear
+    assert not assess(app(None, *jobs), plan("REPLICA", "REPLICA", limit=30.0), NOW).unclear
 
 
 # ---- the states, and what to do --------------------------------------------------------------------------------------
@@ -407,15 +407,15 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
 @pytest.mark.parametrize("name", TABLE)
 def test_state_and_next_step(name):
     known, given, state, todo = TABLE[name]
-    verdict = judge(given, known, NOW)
+    assessment = assess(given, known, NOW)
 
-    assert (verdict.state, steps(verdict)) == (state, todo)
+    assert (assessment.state, steps(assessment)) == (state, todo)
 
 
 def test_the_success_of_an_app_lets_its_jobs_go_without_the_anchor():
     """One list of Jobs is enough to see that nothing is left to do."""
-    first = judge(app(None, job("a", DONE), job("b", DONE)), KEPT, NOW)
-    again = judge(app(None, job("a", DONE, ttl_s=60), job("b", DONE, ttl_s=60)), KEPT, NOW)
+    first = assess(app(None, job("a", DONE), job("b", DONE)), KEPT, NOW)
+    again = assess(app(None, job("a", DONE, ttl_s=60), job("b", DONE, ttl_s=60)), KEPT, NOW)
 
     assert (first.state, steps(first)) == (AppState.SUCCEEDED, [("expire", "a0", "b0")])
     assert (again.state, steps(again)) == (AppState.SUCCEEDED, [])
@@ -425,7 +425,7 @@ def test_the_cause_of_a_failure_outlives_the_job_that_failed():
     noted = anchor(result="FAILED", **{"why-0": "a/0 failed: exit code 3"})
     given = app(noted, job("b", failed(), ended=PEER, ttl_s=60))
 
-    assert judge(given, KEPT, NOW).msg == "a/0 failed: exit code 3"
+    assert assess(given, KEPT, NOW).msg == "a/0 failed: exit code 3"
 
 
 def test_only_a_submitter_begins():
@@ -433,20 +433,20 @@ def test_only_a_submitter_begins():
     made = app(anchor(0, None, released=False))
     waits = app(anchor(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
 
-    assert steps(judge(made, TWO, NOW, submitted=True)) == ["create"]
-    assert steps(judge(waits, TWO, NOW, submitted=True)) == [("release", "a", "b")]
+    assert steps(assess(made, TWO, NOW, submitted=True)) == ["create"]
+    assert steps(assess(waits, TWO, NOW, submitted=True)) == [("release", "a", "b")]
 
 
 def test_a_queue_lets_go_by_itself():
     given = app(anchor(0, "a", released=False), job("a", {}, suspend=True))
 
-    assert steps(judge(given, plan("REPLICA", queue=True), NOW, submitted=True)) == [("release",)]
+    assert steps(assess(given, plan("REPLICA", queue=True), NOW, submitted=True)) == [("release",)]
 
 
 def test_the_limit_is_told():
     _, given, _, _ = TABLE["time limit, kept by Kubernetes"]
 
-    assert "time limit of 10 s" in judge(given, plan("REPLICA", limit=10.0), NOW).msg
+    assert "time limit of 10 s" in assess(given, plan("REPLICA", limit=10.0), NOW).msg
 
 
 @pytest.mark.parametrize(
@@ -458,4 +458,4 @@ def test_a_time_limit_that_kubernetes_has_kept_is_named(ended, at, told) -> None
     status["conditions"][0]["lastTransitionTime"] = at
     found = app(anchor(0, "a"), job("a", status, **({"ended": ended} if ended else {})))
 
-    assert ("time limit of 10 s" in judge(found, plan("REPLICA", limit=10.0), 1000.0).msg) is told
+    assert ("time limit of 10 s" in assess(found, plan("REPLICA", limit=10.0), 1000.0).msg) is told

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Plan, PlannedRole, job_of, pod_of
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy
@@ -61,7 +61,7 @@ def answer(state: AppState, *pods: Any, msg: str = "<NONE>", **status: Any) -> D
         "status": status,
     }
     app = App("x", {("main", 0): job_of(document)})
-    return response_from(app, PLAN, Verdict(state, msg), pods, None)
+    return response_from(app, PLAN, Assessment(state, msg), pods, None)
 
 
 def told(found: DescribeAppResponse) -> list[tuple[AppState, int | None, str | None]]:

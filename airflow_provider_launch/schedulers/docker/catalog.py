@@ -23,13 +23,13 @@ _CLOCK_S = 60
 
 
 class Catalog:
-    """Looks apps up in one engine, and remembers what the last look has shown."""
+    """Reads apps of one engine, and remembers what the last poll has shown."""
 
     def __init__(self, engine: Engine) -> None:
         self.mutex = threading.RLock()
-        """Held by who looks and acts on it: two threads need not do the same work."""
+        """Hold while listing apps and acting on the result, so that two threads do not repeat the work."""
         self.listed_at = 0.0
-        """When the last look began, by `time.monotonic`."""
+        """When the last poll began, by `time.monotonic`."""
         self._engine = engine
         # Read without the mutex, so reading must not change the order.
         self._apps: FIFOCache[str, tuple[App, float]] = FIFOCache(_KEPT_APPS)
@@ -38,7 +38,7 @@ class Catalog:
         self._requests: LRUCache[str, DockerRequest] = LRUCache(_KEPT_REQUESTS)
         self._guard = threading.Lock()
 
-    def look(self, ids: list[str]) -> tuple[dict[str, App], float]:
+    def poll(self, ids: list[str]) -> tuple[dict[str, App], float]:
         """List the containers of these apps with one request; return the apps, and the engine's time."""
         with self.mutex:
             began = self.listed_at = time.monotonic()
@@ -61,21 +61,21 @@ class Catalog:
         containers, now = self._engine.containers()
         return apps_in(containers), now
 
-    def look_once(self, app_id: str) -> tuple[App, float]:
-        """Look at one app; return it, and when the look began.
+    def poll_one(self, app_id: str) -> tuple[App, float]:
+        """Poll one app; return it, and when the poll began.
 
         Raises:
             UnknownAppException: the engine has nothing of it.
         """
         began = time.monotonic()
-        apps, _ = self.look([app_id])
+        apps, _ = self.poll([app_id])
         if app_id not in apps:
             raise UnknownAppException(app_id)
         return apps[app_id], began
 
     def known(self, app_id: str) -> tuple[App, float]:
-        """Return what the last look has shown of an app, and when it began; looks now if there was none."""
-        return self._apps.get(app_id) or self.look_once(app_id)
+        """Return what the last poll has shown of an app, and when it began; polls now if there was none."""
+        return self._apps.get(app_id) or self.poll_one(app_id)
 
     def request(self, app: App) -> DockerRequest | None:
         """Return what the app was made from; None: its record was removed."""

@@ -23,11 +23,11 @@ __all__ = [
     "Plan",
     "apps_in",
     "container_in",
+    "discarded_name",
     "end_of",
     "epoch_ns",
     "exit_code_of",
     "taken_name",
-    "void_name",
 ]
 
 # Podman has states of its own, and its list shows them; its inspection maps them as we do:
@@ -37,7 +37,7 @@ _STATES = {
     "stopping": "running",  # TERM was sent, and its processes may write logs
 }
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
-_TAKEN, _VOID = ".by-", ".void-"
+_TAKEN, _DISCARDED = ".by-", ".void-"
 _NO_MARKS: Mapping[str, Container] = MappingProxyType({})
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -49,7 +49,7 @@ class Container:
     id: str
     name: str
     made: str
-    """Name with which it was created; what was added since says that it was taken over, or is void."""
+    """Name with which it was created; what was added since says that it was taken over, or is discarded."""
     state: str
     """created, running, paused, restarting, removing, exited, dead."""
     exit_code: int | None
@@ -57,7 +57,7 @@ class Container:
     created: int
     """Epoch seconds by the engine's clock."""
     image_id: str
-    genuine: bool
+    created_by_us: bool
     """Whether the launcher made it, and not somebody from an image that was made of one of its containers."""
     kind: str
     app_id: str
@@ -73,9 +73,9 @@ class Container:
     """Labels that few containers have: of marks, of leases, the name of the app."""
 
     @property
-    def void(self) -> bool:
+    def discarded(self) -> bool:
         """Whether it was renamed so that nobody starts it any more."""
-        return (self.unstarted or self.removing) and _VOID in self._added
+        return (self.unstarted or self.removing) and _DISCARDED in self._added
 
     @property
     def taken(self) -> bool:
@@ -167,7 +167,7 @@ class Plan:
     @classmethod
     def of(cls, app: App) -> Plan:
         """Return the plan of the app, which each of its containers carries."""
-        return _plan(app.bearer.plan)
+        return _plan(app.plan_source.plan)
 
 
 @lru_cache(maxsize=1024)
@@ -190,21 +190,21 @@ class App:
     record: Container | None = None
     marks: Mapping[str, Container] = field(default_factory=lambda: _NO_MARKS)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
-    """(role, replica) to its containers, by attempt; void ones are left out."""
+    """(role, replica) to its containers, by attempt; discarded ones are left out."""
     voided: frozenset[tuple[str, int, int]] = frozenset()
-    """Role, replica, attempt of the app: those of which a container was made void."""
+    """Role, replica, attempt of the app: those of which a container was discarded."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
     begun: int = -1
     """The latest attempt of the app of which a replica was seen to run, or to have run, in this list or one before."""
 
     @property
-    def bearer(self) -> Container:
+    def plan_source(self) -> Container:
         """The record; if somebody has removed it, the oldest container of a replica."""
         return self.record or min(self.replicas(), key=lambda c: c.created)
 
     def replicas(self) -> list[Container]:
-        """Return all containers of replicas but void ones."""
+        """Return all containers of replicas but discarded ones."""
         return [container for attempts in self.attempts.values() for container in attempts]
 
     def app_attempt(self) -> int:
@@ -221,7 +221,7 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
     """
     lists: dict[str, list[Container]] = {}
     for container in containers:
-        if container.genuine:
+        if container.created_by_us:
             lists.setdefault(container.app_id, []).append(container)
     apps = {}
     for app_id, listed in lists.items():
@@ -237,7 +237,7 @@ def _app(app_id: str, listed: list[Container], before: App | None) -> App:
             app.record = container
         elif container.kind == Kind.MARK:
             app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
-        elif container.kind == Kind.REPLICA and container.void:
+        elif container.kind == Kind.REPLICA and container.discarded:
             # What is being removed may have been started in spite of it, so it says no more than one that is gone.
             if container.unstarted:
                 app.voided |= {(container.role, container.replica, container.app_attempt)}
@@ -285,7 +285,7 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
-        genuine=bool(made) and (name == made or name.startswith((made + _TAKEN, made + _VOID))),
+        created_by_us=bool(made) and (name == made or name.startswith((made + _TAKEN, made + _DISCARDED))),
         kind=sys.intern(labels.get(Label.KIND, "")),
         app_id=name if name == app_id else app_id,
         plan=sys.intern(labels.get(Label.PLAN, "")),
@@ -312,9 +312,9 @@ def taken_name(container: Container, nonce: str) -> str:
     return f"{container.made}{_TAKEN}{nonce}"
 
 
-def void_name(container: Container, nonce: str) -> str:
+def discarded_name(container: Container, nonce: str) -> str:
     """Return a name under which nobody starts the container."""
-    return f"{container.name}{_VOID}{nonce}"
+    return f"{container.name}{_DISCARDED}{nonce}"
 
 
 def epoch_ns(text: str) -> int:

@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.docker.reconcile import Attempt
 from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
 from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
-from airflow_provider_launch.util.threads import each
+from airflow_provider_launch.util.threads import for_each_parallel
 
 __all__ = ["Creation", "first_attempts"]
 
@@ -47,7 +47,7 @@ class Creation:
 
     def create_all(self, request: DockerRequest, attempts: Iterable[Attempt], mine: set[str]) -> None:
         """Create one container for each attempt; the ids of those that did not exist go into `mine`."""
-        each(lambda attempt: self.create_one(request, attempt, mine), attempts)
+        for_each_parallel(lambda attempt: self.create_one(request, attempt, mine), attempts)
 
     def create_one(self, request: DockerRequest, attempt: Attempt, mine: set[str]) -> None:
         """Create the container of an attempt; its id goes into `mine` if it did not exist.
@@ -96,7 +96,7 @@ class Creation:
     def take_back(self, request: DockerRequest, mine: set[str]) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""
         try:
-            each(lambda container: self._engine.remove(container, force=False), mine)
+            for_each_parallel(lambda container: self._engine.remove(container, force=False), mine)
             self._engine.remove(request.app_id)
             self._engine.networks.remove(request.network, request.app_id)
         except LaunchError:

@@ -90,7 +90,7 @@ class GpuLeases:
 
     def _state(self, app: App, now: float) -> AppState:
         try:
-            return self._observer.judge(app, now).state
+            return self._observer.assess(app, now).state
         except AppUnavailableError:
             return AppState.UNKNOWN  # it may hold them, and others need not wait for it
 

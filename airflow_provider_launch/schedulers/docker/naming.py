@@ -35,7 +35,7 @@ class Label:
     """The task that launched the app, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
-    """Roles, replicas, retries and limits as JSON: enough to judge the app from one list of containers."""
+    """Roles, replicas, retries and limits as JSON: enough to assess the app from one list of containers."""
     ROLE = "launch.io/role"
     REPLICA = "launch.io/replica"
     APP_ATTEMPT = "launch.io/app-attempt"

@@ -1,6 +1,6 @@
-"""What every observer of an app does: it looks, judges, and does the next step that is due.
+"""What every observer of an app does: it reads, assesses, and does the next step that is due.
 
-Retries are made by whoever looks; `status.judge` says how observers keep out of each other's way.
+Retries are made by the observers; `reconcile.assess` explains how observers keep out of each other's way.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from airflow_provider_launch.schedulers.docker.containers import (
     Container,
     Detail,
     Plan,
+    discarded_name,
     epoch_ns,
     taken_name,
-    void_name,
 )
 from airflow_provider_launch.schedulers.docker.creation import Creation
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label, mark_name
 from airflow_provider_launch.schedulers.docker.reconcile import (
     FAIL,
+    Assessment,
     Attempt,
     EndMark,
-    Verdict,
+    assess,
     end_mark,
-    judge,
     to_inspect,
 )
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
@@ -47,7 +47,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
 )
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.util.threads import each
+from airflow_provider_launch.util.threads import for_each_parallel
 
 __all__ = ["Observer"]
 
@@ -72,7 +72,7 @@ _DOWN_NS = 900 * 1_000_000_000
 
 
 class Observer:
-    """Judges the apps of one engine and brings them on."""
+    """Assesses the apps of one engine and brings them on."""
 
     def __init__(self, engine: Engine, catalog: Catalog, creation: Creation) -> None:
         # What can be learnt again may go, but not between two containers of one app: a triggerer lives for months.
@@ -85,7 +85,7 @@ class Observer:
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
 
-    def judge(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Verdict:
+    def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return how an app is and what it needs.
 
         Args:
@@ -98,7 +98,7 @@ class Observer:
             # What was made in this moment has nothing to tell.
             if container.id not in made:
                 self.inspect(container)
-        return judge(app, Plan.of(app), self.details, now, submitted=submitted)
+        return assess(app, Plan.of(app), self.details, now, submitted=submitted)
 
     def inspect(self, container: Container) -> None:
         """Learn the detail of a container; again while it was never started, which may change."""
@@ -144,8 +144,8 @@ class Observer:
         cancelled: bool = False,
         mine: set[str] | None = None,
         request: DockerRequest | None = None,
-    ) -> tuple[App, Verdict] | None:
-        """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
+    ) -> tuple[App, Assessment] | None:
+        """Do what the app needs, step by step, reading it before each; return how it is then, None: it is gone.
 
         Args:
             app_id: the app.
@@ -156,57 +156,59 @@ class Observer:
         """
         created = set() if mine is None else mine
 
-        def read() -> tuple[App, Verdict] | None:
-            apps, now = self._catalog.look([app_id])
+        def read() -> tuple[App, Assessment] | None:
+            apps, now = self._catalog.poll([app_id])
             app = apps.get(app_id)
             if app is None:
                 self._give_back(created, None, keep=())
                 return None
-            verdict = self.judge(app, now, submitted=submitted, made=created)
+            assessment = self.assess(app, now, submitted=submitted, made=created)
             # While others are still to be created, what exists waits for them.
-            wanted = app.replicas() if verdict.create else verdict.start
+            wanted = app.replicas() if assessment.create else assessment.start
             self._give_back(created, app, keep=[c.id for c in wanted])
-            return app, verdict
+            return app, assessment
 
-        def act(found: tuple[App, Verdict]) -> bool:
-            app, verdict = found
-            if verdict.settled:
+        def act(found: tuple[App, Assessment]) -> bool:
+            app, assessment = found
+            if assessment.settled:
                 return False
-            if verdict.create and submitted and request is not None:
+            if assessment.create and submitted and request is not None:
                 self._creation.prepare(request)
-            return self._act(app, verdict, created, submitted=submitted, cancelled=cancelled)
+            return self._act(app, assessment, created, submitted=submitted, cancelled=cancelled)
 
         with self._catalog.mutex:
             return reconcile(read, act, rounds=_ROUNDS)
 
-    def _act(self, app: App, verdict: Verdict, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
+    def _act(self, app: App, assessment: Assessment, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
         """Do one step; True: look again at once."""
-        if verdict.mark is not None:
-            self.set_mark(app, verdict.mark.name, verdict.mark)
+        if assessment.mark is not None:
+            self.set_mark(app, assessment.mark.name, assessment.mark)
             return True
-        if verdict.void:
-            each(self._void, verdict.void)
+        if assessment.discard:
+            for_each_parallel(self._discard, assessment.discard)
             return True
-        if verdict.stop:
-            self._stop(verdict.stop, is_told=cancelled)
+        if assessment.stop:
+            self._stop(assessment.stop, is_told=cancelled)
             return False
-        if verdict.create:
+        if assessment.create:
             request = self._catalog.request(app)
             if request is not None:
-                self._create(app, verdict, request, mine)
+                self._create(app, assessment, request, mine)
             return request is not None
-        startable = [c for c in verdict.start if c.id in mine]
-        each(self._start, startable)
+        startable = [c for c in assessment.start if c.id in mine]
+        for_each_parallel(self._start, startable)
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
-        others = [c for c in verdict.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))]
+        others = [
+            c for c in assessment.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))
+        ]
         self._take_over(app.app_id, others)
         return bool(others)
 
-    def _create(self, app: App, verdict: Verdict, request: DockerRequest, mine: set[str]) -> None:
+    def _create(self, app: App, assessment: Assessment, request: DockerRequest, mine: set[str]) -> None:
         """Create what the app needs next; what the engine refuses to an app that has begun ends it."""
-        if verdict.state is AppState.SUBMITTED:
-            self._creation.create_all(request, verdict.create, mine)  # who submits it is told
+        if assessment.state is AppState.SUBMITTED:
+            self._creation.create_all(request, assessment.create, mine)  # who submits it is told
             return
         refused: dict[Attempt, LaunchError] = {}
 
@@ -216,8 +218,8 @@ class Observer:
             except (SchedulerRejectedError, AppConflictError) as error:
                 refused[attempt] = error
 
-        each(create, verdict.create)
-        for attempt in verdict.create:
+        for_each_parallel(create, assessment.create)
+        for attempt in assessment.create:
             if attempt in refused:
                 role, k, number, _ = attempt
                 cause = f"{role}/{k} could not be started again: {refused[attempt]}"
@@ -231,7 +233,7 @@ class Observer:
             mine.discard(container_id)
             container = listed.get(container_id)
             # The new name comes first: whoever is about to start it under the old one is too late then.
-            if app is None or (container is not None and container.unstarted and self._void(container)):
+            if app is None or (container is not None and container.unstarted and self._discard(container)):
                 self._engine.remove(container_id, force=False)
 
     def _start(self, container: Container) -> None:
@@ -261,14 +263,14 @@ class Observer:
                 if state["Status"] == "created" and not state.get("Error"):
                     self._start(container)
 
-        each(rename, containers)
+        for_each_parallel(rename, containers)
         if not taken:
             return
         time.sleep(_IN_FLIGHT_S)
         # Under a name that became free somebody may have made another one, and a start in flight may have met that.
-        apps, _ = self._catalog.look([app_id])
+        apps, _ = self._catalog.poll([app_id])
         counted = {container.id for container in apps[app_id].replicas()} if app_id in apps else set()
-        each(start, [container for container in taken if container.id in counted])
+        for_each_parallel(start, [container for container in taken if container.id in counted])
 
     def _overdue(self, container: Container) -> bool:
         moment = time.monotonic()
@@ -276,10 +278,10 @@ class Observer:
         since = self._unstarted_since.setdefault(container.name, moment)
         return moment - since > _TAKEOVER_S
 
-    def _void(self, container: Container) -> bool:
+    def _discard(self, container: Container) -> bool:
         """See that nobody starts the container any more; False: somebody else was faster."""
         try:
-            self._engine.rename(container.name, void_name(container, uuid.uuid4().hex[:8]))
+            self._engine.rename(container.name, discarded_name(container, uuid.uuid4().hex[:8]))
         except (NotFoundError, TakenError):
             return False
         return True
@@ -299,7 +301,7 @@ class Observer:
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
 
-        each(stop, due)
+        for_each_parallel(stop, due)
 
     def set_mark(self, app: App, mark: str, end: EndMark | None = None) -> None:
         """Write a decision into the engine, where all observers see it; the first one counts.

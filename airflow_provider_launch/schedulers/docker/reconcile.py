@@ -5,7 +5,7 @@ keep them from doing harm:
 
 * A name is created once, and who created a container starts it, after another look.
 * From a decisive moment on (a mark, or the failure that ends an attempt) no container of the attempt may be started.
-  One that was created before it is made void; one that was created later cannot be started, since its creator looks
+  One that was created before it is discarded; one that was created later cannot be started, since its creator looks
   again first.
 * What ended before the mark ended by itself; what ended after it was stopped.
 """
@@ -25,12 +25,12 @@ from airflow_provider_launch.specs.states import AppState
 __all__ = [
     "CANCEL",
     "FAIL",
+    "Assessment",
     "Attempt",
     "EndMark",
-    "Verdict",
+    "assess",
     "end_mark",
     "is_lasting",
-    "judge",
     "to_inspect",
 ]
 
@@ -58,7 +58,7 @@ class EndMark:
 
 
 @dataclass
-class Verdict:
+class Assessment:
     """What is true of an app, and what an observer has to do about it."""
 
     state: AppState
@@ -67,14 +67,14 @@ class Verdict:
     """Of each replica; None: its container has been removed from outside."""
     mark: EndMark | None = None
     stop: list[Container] = field(default_factory=list)
-    void: list[Container] = field(default_factory=list)
+    discard: list[Container] = field(default_factory=list)
     create: list[Attempt] = field(default_factory=list)
     start: list[Container] = field(default_factory=list)
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.mark or self.stop or self.void or self.create or self.start)
+        return not (self.mark or self.stop or self.discard or self.create or self.start)
 
 
 def end_mark(app_attempt: int) -> str:
@@ -95,12 +95,12 @@ def to_inspect(app: App) -> list[Container]:
 
 
 def is_lasting(app: App) -> bool:
-    """Tell whether a verdict that leaves nothing to do stands until the list shows something else."""
+    """Tell whether a assessment that leaves nothing to do stands until the list shows something else."""
     return Plan.of(app).time_limit_s is None and not to_inspect(app)
 
 
-def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Verdict:
-    """Return the verdict on an app.
+def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool = False) -> Assessment:
+    """Return the assessment on an app.
 
     Args:
         app: its containers.
@@ -109,13 +109,13 @@ def judge(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, su
         now: epoch seconds by the engine's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    verdict = _Judge(app, plan, details, now, submitted=submitted).verdict()
-    if app.record is not None or not (verdict.create or verdict.start):
-        return verdict
+    assessment = _Judge(app, plan, details, now, submitted=submitted).assessment()
+    if app.record is not None or not (assessment.create or assessment.start):
+        return assessment
     # What the containers were made from is gone.
-    why = f"{verdict.msg}; not possible: the record of the app was removed from outside"
+    why = f"{assessment.msg}; not possible: the record of the app was removed from outside"
     live = any(c.live for c in app.replicas())
-    return Verdict(AppState.RUNNING if live else AppState.FAILED, why, verdict.phases)
+    return Assessment(AppState.RUNNING if live else AppState.FAILED, why, assessment.phases)
 
 
 class _Judge:
@@ -140,7 +140,7 @@ class _Judge:
         self.live = [c for c in app.replicas() if c.live]
         self.marked_at = min((self._created(m) for m in (self.cancel, self.refused, ended) if m), default=None)
 
-    def verdict(self) -> Verdict:
+    def assessment(self) -> Assessment:
         phases = {key: self._phase(key, attempts) for key, attempts in self.current.items()}
         decision = self._decision(phases)
         # Of a cancelled app what had already failed for good keeps its reason.
@@ -158,7 +158,7 @@ class _Judge:
         if self.cancel is not None and not self._failed_before_cancel(decision):
             return self._cancelled(phases, unstarted)
         if decision.next is RetryAction.SUCCEED:
-            return Verdict(AppState.SUCCEEDED, phases=phases)
+            return Assessment(AppState.SUCCEEDED, phases=phases)
         if decision.next is RetryAction.FAIL:
             return self._ending(phases, unstarted, decision, FAIL)
         if decision.next is RetryAction.RESTART_APP:
@@ -229,7 +229,7 @@ class _Judge:
         limit = self.plan.time_limit_s
         if limit is None:
             return False
-        return self.now - self.app.bearer.created > limit and any(phase is not None for phase in phases.values())
+        return self.now - self.app.plan_source.created > limit and any(phase is not None for phase in phases.values())
 
     def _decisive_moment(self, decision: Decision) -> int | None:
         moments = [self.marked_at] if self.marked_at is not None else []
@@ -250,30 +250,30 @@ class _Judge:
 
     # ---- what follows ------------------------------------------------------------------------------------------------
 
-    def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Verdict:
+    def _cancelled(self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container]) -> Assessment:
         if phases and all(phase is Phase.SUCCEEDED for phase in phases.values()):
-            return Verdict(AppState.SUCCEEDED, phases=phases)
+            return Assessment(AppState.SUCCEEDED, phases=phases)
         if self.live or unstarted:
             state = AppState.RUNNING if self.live else AppState.SUBMITTED
-            return Verdict(state, "being cancelled", phases, stop=self.live, void=unstarted)
-        return Verdict(AppState.CANCELLED, "cancelled", phases)
+            return Assessment(state, "being cancelled", phases, stop=self.live, discard=unstarted)
+        return Assessment(AppState.CANCELLED, "cancelled", phases)
 
     def _ending(
         self, phases: dict[tuple[str, int], Phase | None], unstarted: list[Container], decision: Decision, kind: str
-    ) -> Verdict:
+    ) -> Assessment:
         cause = self._cause(decision)
         if self.live or unstarted:
-            verdict = Verdict(AppState.RUNNING, cause, phases, void=unstarted)
+            assessment = Assessment(AppState.RUNNING, cause, phases, discard=unstarted)
             if self.end is None and self.live:
-                verdict.mark = EndMark(self.number, kind, cause)
+                assessment.mark = EndMark(self.number, kind, cause)
             else:
-                verdict.stop = self.live
-            return verdict
+                assessment.stop = self.live
+            return assessment
         if kind == FAIL:
-            return Verdict(AppState.FAILED, cause, phases)
+            return Assessment(AppState.FAILED, cause, phases)
         # All containers of this attempt have ended, so the next one overlaps with none of them.
         again = [(role, k, self.number + 1, 0) for role, k in self.current]
-        return Verdict(AppState.RUNNING, cause, phases, create=again)
+        return Assessment(AppState.RUNNING, cause, phases, create=again)
 
     def _cause(self, decision: Decision) -> str:
         if self.end is not None:
@@ -284,7 +284,7 @@ class _Judge:
         text = ending_text(end_of(container, self.details.get(container.id)))
         return failure_message(container.role, container.replica, text, container.app_attempt + container.attempt)
 
-    def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Verdict:
+    def _going_on(self, phases: dict[tuple[str, int], Phase | None], decision: Decision) -> Assessment:
         lost = next((key for key, phase in phases.items() if phase is None), None)
         if lost is not None:
             # Whether it ran, and how it ended, is not known: a second run could be one too many.
@@ -292,23 +292,23 @@ class _Judge:
             container = f"the container of {lost[0]}/{lost[1]}"
             gone = not self.current[lost]
             msg = f"lost: {container} was removed from outside" if gone else f"deleting: {container} is being removed"
-            return Verdict(state, msg, phases)
-        verdict = Verdict(self._state_of_live(), phases=phases)
+            return Assessment(state, msg, phases)
+        assessment = Assessment(self._state_of_live(), phases=phases)
         if not self.began and self.number == 0 and not self.submitted:
-            return verdict
+            return assessment
         for role, k, attempt in decision.start:
             attempts = self.current[role, k]
             existing = attempts[-1] if attempts and attempts[-1].attempt == attempt else None
             if existing is None:
-                verdict.create.append((role, k, self.number, attempt))
+                assessment.create.append((role, k, self.number, attempt))
             else:
-                verdict.start.append(existing)
-        if not self.began and verdict.create:
+                assessment.start.append(existing)
+        if not self.began and assessment.create:
             # An attempt of the app begins when all of it exists.
-            verdict.start = []
+            assessment.start = []
         if decision.cause is not None:
-            verdict.msg = f"{self._cause(decision)}, started again"
-        return verdict
+            assessment.msg = f"{self._cause(decision)}, started again"
+        return assessment
 
     def _state_of_live(self) -> AppState:
         if not self.began and self.number == 0:

@@ -1,7 +1,7 @@
 """The Docker scheduler: apps as containers of one engine.
 
 All truth is in the engine, so any process that reaches it sees the same apps. What is here answers the `Scheduler`
-interface; a submission is made by `creation`, looks are those of `catalog`, and `observer` brings an app on.
+interface; a submission is made by `creation`, apps are read by `catalog`, and `observer` brings an app on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
-from airflow_provider_launch.schedulers.docker.reconcile import CANCEL, is_lasting, judge, to_inspect
+from airflow_provider_launch.schedulers.docker.reconcile import CANCEL, assess, is_lasting, to_inspect
 from airflow_provider_launch.schedulers.docker.request import (
     ERROR_PATH,
     OVERLAY_KIND,
@@ -70,7 +70,7 @@ from airflow_provider_launch.specs.owner import owner_from
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.threads import each
+from airflow_provider_launch.util.threads import for_each_parallel
 from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, ImageBuilds
 
 __all__ = ["DockerScheduler", "create_scheduler"]
@@ -183,7 +183,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _claim_gpus(self, request: DockerRequest) -> DockerRequest | None:
         """Do the same for an app with GPUs; the record keeps which."""
         while True:
-            app = self._catalog.look([request.app_id])[0].get(request.app_id)
+            app = self._catalog.poll([request.app_id])[0].get(request.app_id)
             known = app.record if app else None
             try:
                 if known is None:
@@ -228,7 +228,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         if not ids:
             return {}
         with self._catalog.mutex:
-            apps, now = self._catalog.look(ids)
+            apps, now = self._catalog.poll(ids)
             if len(ids) == 1 and ids[0] in apps:
                 # Roles and metadata cost an inspection, once; the states of many are told without them.
                 self._catalog.request(apps[ids[0]])
@@ -240,12 +240,12 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         # Of a thousand apps a few change between two polls: the response of the others is not built again.
         if kept is not None and kept[0] is app and kept[1] is request:
             return kept[2]
-        verdict = self._observer.judge(app, now)
-        is_quiet = verdict.settled and verdict.state is AppState.RUNNING and is_lasting(app)
-        if not verdict.settled:
-            app, verdict = self._observer.work(app.app_id) or (app, verdict)
+        assessment = self._observer.assess(app, now)
+        is_quiet = assessment.settled and assessment.state is AppState.RUNNING and is_lasting(app)
+        if not assessment.settled:
+            app, assessment = self._observer.work(app.app_id) or (app, assessment)
             request = self._catalog.known_request(app.app_id)
-        response = response_from(app, verdict, self._observer.details, self._host(), request)
+        response = response_from(app, assessment, self._observer.details, self._host(), request)
         if response.state is AppState.FAILED:
             add_error_files(response, lambda _, replica: self._error_text(app, replica))
         if is_quiet:
@@ -275,7 +275,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return self._error_files[container.id]
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[DockerRequest] | None:
-        apps, _ = self._catalog.look([app_id])
+        apps, _ = self._catalog.poll([app_id])
         app = apps.get(app_id)
         request = self._catalog.request(app) if app else None
         return AppDryRunInfo(request, format_request) if request else None
@@ -292,17 +292,17 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                     for container in to_inspect(app):
                         with contextlib.suppress(AppUnavailableError):  # the list itself says enough of most
                             self._observer.inspect(container)
-                verdict = judge(app, Plan.of(app), self._observer.details, now)
+                assessment = assess(app, Plan.of(app), self._observer.details, now)
             notes = app.record.notes if app.record else {}
             owner = owner_from(notes.get(Label.OWNER))
-            found.append(ListAppResponse(app_id, verdict.state, name=notes.get(Label.APP_NAME, ""), owner=owner))
+            found.append(ListAppResponse(app_id, assessment.state, name=notes.get(Label.APP_NAME, ""), owner=owner))
         return found
 
     def result(self, app_id: str) -> JsonValue:
         app, _ = self._catalog.known(app_id)
         if not _has_succeeded(app):
             # Seen before its end; or another attempt may have come since.
-            app, _ = self._catalog.look_once(app_id)
+            app, _ = self._catalog.poll_one(app_id)
         first = (next(iter(Plan.of(app).replicas)), 0)
         attempts = app.attempts.get(first)
         if not attempts:
@@ -310,7 +310,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         try:
             found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
         except NotFoundError as error:
-            self._catalog.look_once(app_id)
+            self._catalog.poll_one(app_id)
             raise SchedulerRejectedError(
                 f"the result of app {app_id!r} cannot be read any more: {error}; it was removed"
             ) from error
@@ -318,7 +318,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
 
     def exists(self, app_id: str) -> bool:
         # Who cancels or deletes an app does not want it to be brought on before.
-        return app_id in self._catalog.look([app_id])[0]
+        return app_id in self._catalog.poll([app_id])[0]
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
@@ -332,11 +332,11 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
 
     def _cancel_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
-            apps, now = self._catalog.look([app_id])
+            apps, now = self._catalog.poll([app_id])
             app = apps.get(app_id)
             if app is None:
                 return
-            if is_terminal(self._observer.judge(app, now).state):
+            if is_terminal(self._observer.assess(app, now).state):
                 return
             if CANCEL not in app.marks:
                 self._observer.set_mark(app, CANCEL)
@@ -345,20 +345,22 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)
         with self._catalog.mutex:
-            app = self._catalog.look([app_id])[0].get(app_id)
+            app = self._catalog.poll([app_id])[0].get(app_id)
             request = self._catalog.request(app) if app else None
         if app is None:
             return
         grace_s = max((role.body["StopTimeout"] for role in request.roles), default=0) if request else _GRACE_S
         limit_s = grace_s + self.connection.timeout_s
-        # Not under the lock: other apps are looked at meanwhile.
-        each(lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live])
+        # Not under the lock: other apps are polled meanwhile.
+        for_each_parallel(
+            lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live]
+        )
         containers, _ = self.engine.containers(app_id=app_id)
         left = apps_in(containers).get(app_id)
         if left is not None:
-            # Void and second containers too; the record last, so that an interrupted deletion can be repeated.
+            # Discarded and second containers too; the record last, so that an interrupted deletion can be repeated.
             record = left.record.id if left.record else None
-            each(self.engine.remove, [c.id for c in left.all if c.id != record])
+            for_each_parallel(self.engine.remove, [c.id for c in left.all if c.id != record])
             self.engine.networks.remove(app_id, app_id)
             if record:
                 self.engine.remove(record)
@@ -387,7 +389,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             if chunk.lines or certain or seen_at >= began or self._is_over(app):
                 return chunk
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
-            app, seen_at = self._catalog.look_once(app_id)
+            app, seen_at = self._catalog.poll_one(app_id)
 
     def _is_over(self, app: App) -> bool:
         """Tell whether an app was seen to have ended, in this list: no attempt follows."""

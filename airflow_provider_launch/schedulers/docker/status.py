@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ending_reason
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of, exit_code_of
-from airflow_provider_launch.schedulers.docker.reconcile import Verdict
+from airflow_provider_launch.schedulers.docker.reconcile import Assessment
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
@@ -21,7 +21,7 @@ _NS = 1_000_000_000
 
 def response_from(
     app: App,
-    verdict: Verdict,
+    assessment: Assessment,
     details: Mapping[str, Detail],
     hostname: str,
     request: DockerRequest | None,
@@ -30,7 +30,7 @@ def response_from(
 
     Args:
         app: its containers.
-        verdict: on them.
+        assessment: on them.
         details: container id to detail, as far as known.
         hostname: the engine's host.
         request: of the app; None: roles and metadata stay empty.
@@ -38,17 +38,17 @@ def response_from(
     number = app.app_attempt()
     by_role: dict[str, list[ReplicaStatus]] = {}
     restarts = number
-    for (role, k), phase in verdict.phases.items():
+    for (role, k), phase in assessment.phases.items():
         attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
         newest = attempts[-1] if attempts else None
         if newest is not None:
             restarts += newest.attempt
-        status = _replica(role, k, phase, newest, details, hostname, verdict.state)
+        status = _replica(role, k, phase, newest, details, hostname, assessment.state)
         by_role.setdefault(role, []).append(status)
     return app_response(
         app.app_id,
-        verdict.state,
-        msg=verdict.msg,
+        assessment.state,
+        msg=assessment.msg,
         restarts=restarts,
         replicas=by_role,
         app=request.app_def if request else None,

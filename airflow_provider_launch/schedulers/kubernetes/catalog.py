@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, Pod, apps_in, plan_in, pod_of
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -79,11 +79,11 @@ class Known:
 
 
 class Catalog:
-    """Looks apps up in one namespace, and remembers what does not change or was seen last."""
+    """Reads apps of one namespace, and remembers what does not change or was seen last."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.mutex = threading.RLock()
-        """Held by who looks and acts on it: two threads need not do the same work."""
+        """Hold while listing apps and acting on the result, so that two threads do not repeat the work."""
         self._cluster = cluster
         self._known: dict[str, Known] = {}
         self._tidied_at = time.monotonic()
@@ -166,18 +166,18 @@ class Catalog:
             raise UnknownAppException(app_id)
         return self.plan(app_id)
 
-    def read_pods(self, apps: list[tuple[App, Verdict]]) -> None:
+    def read_pods(self, apps: list[tuple[App, Assessment]]) -> None:
         """Read the pods of the apps whose Jobs have changed, or that wait for something: with one request."""
         moment = time.monotonic()
         wanted = []
         many = len(apps) > _UNSTEADY_APPS
-        for app, verdict in apps:
+        for app, assessment in apps:
             known = self.of(app.app_id)
             # Before its release an app has no pods.
-            if verdict.state in {AppState.SUBMITTED, AppState.UNKNOWN} or not app.jobs:
+            if assessment.state in {AppState.SUBMITTED, AppState.UNKNOWN} or not app.jobs:
                 continue
             jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
-            steady = is_terminal(verdict.state) or all(job.steady for job in jobs)
+            steady = is_terminal(assessment.state) or all(job.steady for job in jobs)
             due = not steady and moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
             if known.pods_of != app.versions or due:
                 wanted.append(app)

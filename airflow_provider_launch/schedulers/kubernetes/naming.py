@@ -40,7 +40,7 @@ class Annotation:
     """Of the anchor: the task that launched the app, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
-    """Of Jobs: roles, replicas, retries and limits as JSON, enough to judge the app from one list of Jobs."""
+    """Of Jobs: roles, replicas, retries and limits as JSON, enough to assess the app from one list of Jobs."""
     REQUEST = "launch.io/request"
     """Of the anchor: the request, packed."""
     ATTEMPT = "launch.io/attempt"

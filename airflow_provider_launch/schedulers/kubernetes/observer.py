@@ -1,6 +1,6 @@
-"""What every observer of an app does: it looks, judges, and does the next step that is due.
+"""What every observer of an app does: it reads, assesses, and does the next step that is due.
 
-`reconcile.judge` says how observers keep out of each other's way: each change names the state that it changes.
+`reconcile.assess` explains how observers keep out of each other's way: each change names the state that it changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Job, Plan, Pod, pod_of
-from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Verdict, judge
+from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
 from airflow_provider_launch.specs.errors import (
@@ -31,7 +31,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
-from airflow_provider_launch.util.threads import each
+from airflow_provider_launch.util.threads import for_each_parallel
 
 __all__ = ["Observer"]
 
@@ -61,27 +61,32 @@ class Observer:
         self._catalog = catalog
 
     def work(
-        self, app_id: str, *, submitted: bool = False, request: KubernetesRequest | None = None, bears: bool = False
-    ) -> tuple[App, Plan, Verdict] | None:
-        """Do what the app needs, step by step, each after another look; return how it is then, None: it is gone.
+        self,
+        app_id: str,
+        *,
+        submitted: bool = False,
+        request: KubernetesRequest | None = None,
+        report_refusals: bool = False,
+    ) -> tuple[App, Plan, Assessment] | None:
+        """Do what the app needs, step by step, reading it before each; return how it is then, None: it is gone.
 
         Args:
             app_id: the app.
             submitted: the caller is at work on the submission.
             request: of the submission.
-            bears: a step that is refused, or that a webhook fails, is told by the verdict, and tried again some other
-                time.
+            report_refusals: put a refused step into the message of the assessment instead of raising; the next poll
+                retries it.
 
         Raises:
             SchedulerRejectedError: the step is refused each time.
             SchedulerUnavailableError: somebody else was faster each time, and the app has not begun.
         """
         late: LaunchError | None = None
-        refused: tuple[App, Plan, Verdict] | None = None
+        refused: tuple[App, Plan, Assessment] | None = None
         pauses = _pauses()
         now = 0.0
 
-        def read() -> tuple[App, Plan, Verdict] | None:
+        def read() -> tuple[App, Plan, Assessment] | None:
             nonlocal late, now
             if late is not None:
                 time.sleep(next(pauses))  # the other observer finishes its step meanwhile
@@ -89,7 +94,7 @@ class Observer:
             found, now = self._read(app_id, submitted=submitted)
             return found
 
-        def act(found: tuple[App, Plan, Verdict]) -> bool:
+        def act(found: tuple[App, Plan, Assessment]) -> bool:
             nonlocal late, refused
             try:
                 return not found[2].settled and self._act(*found, request, now)
@@ -97,7 +102,7 @@ class Observer:
                 late = error  # another observer was faster: read again
                 return True
             except (SchedulerRejectedError, AppConflictError, AppUnavailableError) as error:
-                if not bears:
+                if not report_refusals:
                     raise
                 refused = self._refused(found, error)
                 return False
@@ -107,14 +112,14 @@ class Observer:
             return refused
         if late is None or found is None or is_terminal(found[2].state):
             return found
-        return self._left_over(found, late, submitted=submitted, bears=bears)
+        return self._left_over(found, late, submitted=submitted, report_refusals=report_refusals)
 
     def _left_over(
-        self, found: tuple[App, Plan, Verdict], late: LaunchError, *, submitted: bool, bears: bool
-    ) -> tuple[App, Plan, Verdict]:
+        self, found: tuple[App, Plan, Assessment], late: LaunchError, *, submitted: bool, report_refusals: bool
+    ) -> tuple[App, Plan, Assessment]:
         """Return or raise what follows when another observer was faster in every round."""
         unwritten = self._unwritten(found[0].app_id, late)
-        if bears:
+        if report_refusals:
             return self._refused(found, unwritten)
         begun = found[0].anchor is not None and found[0].anchor.released
         if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
@@ -129,29 +134,29 @@ class Observer:
             return SchedulerRejectedError(f"{text}; ask the administrator of the cluster to allow it")
         return SchedulerUnavailableError(f"{text}; the same call may succeed later")
 
-    def _refused(self, found: tuple[App, Plan, Verdict], error: LaunchError) -> tuple[App, Plan, Verdict]:
-        """Remember what the cluster said to the step that is due, and return the verdict with it."""
+    def _refused(self, found: tuple[App, Plan, Assessment], error: LaunchError) -> tuple[App, Plan, Assessment]:
+        """Remember why the cluster refused the step that is due, and return the assessment with it."""
         known = self._catalog.of(found[0].app_id)
         if known.refusal != str(error):
             # Who follows a running app is shown its states, and this is none.
             log.warning("app %s: its next step is tried again and again: %s", found[0].app_id, error)
         known.refusal, known.refused_at = str(error), time.monotonic()
-        return self.borne(found) or found
+        return self.with_recent_refusal(found) or found
 
-    def borne(self, found: tuple[App, Plan, Verdict]) -> tuple[App, Plan, Verdict] | None:
-        """Return the verdict with what the cluster said a moment ago to the step that is due; None: nothing."""
-        app, plan, verdict = found
+    def with_recent_refusal(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment] | None:
+        """Return the assessment with the refusal of a moment ago of the step that is due; None: there was none."""
+        app, plan, assessment = found
         known = self._catalog.of(app.app_id)
         if time.monotonic() - known.refused_at > _REFUSED_S:
             return None
-        return app, plan, verdict if is_terminal(verdict.state) else replace(verdict, msg=known.refusal)
+        return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=known.refusal)
 
     def cancel(self, app_id: str) -> None:
-        """End an app by the wish of its user; no-op for one that has ended.
+        """End an app at the request of its user; no-op for one that has ended.
 
         Raises:
-            SchedulerRejectedError: the cluster does not let us write the wish, or end a Job.
-            SchedulerUnavailableError: the wish could not be written.
+            SchedulerRejectedError: the cluster does not let us write the request, or end a Job.
+            SchedulerUnavailableError: the request could not be written.
         """
         late: ConflictError | None = None
         pauses = _pauses()
@@ -176,7 +181,7 @@ class Observer:
             raise self._unwritten(app_id, late) from late
         self.work(app_id)
 
-    def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Verdict] | None, float]:
+    def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Assessment] | None, float]:
         """Return an app with its anchor and what it needs, None if there is none, and the server's time."""
         apps, now = self._catalog.jobs([app_id])
         app = apps.get(app_id) or App(app_id)
@@ -185,50 +190,50 @@ class Observer:
         if app.anchor is None or (submitted and app.anchor.deleting):
             return None, now
         plan = self._catalog.plan(app_id)
-        return (app, plan, judge(app, plan, now, submitted=submitted)), now
+        return (app, plan, assess(app, plan, now, submitted=submitted)), now
 
-    def _act(self, app: App, plan: Plan, verdict: Verdict, request: KubernetesRequest | None, now: float) -> bool:
+    def _act(self, app: App, plan: Plan, assessment: Assessment, request: KubernetesRequest | None, now: float) -> bool:
         """Do one step; True: look again at once."""
         anchor = app.anchor
         assert anchor is not None
-        if verdict.end:
-            self._end(app, verdict.end, plan)
-            self._expire(plan, verdict.expire, now)
+        if assessment.end:
+            self._end(app, assessment.end, plan)
+            self._expire(plan, assessment.expire, now)
             return False
-        if verdict.settle_end or verdict.expire:
+        if assessment.settle_end or assessment.expire:
             # The app has ended, whatever the cluster says to this.
             with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
-                if verdict.settle_end:
-                    self._note_result(app, plan, verdict)
-                self._expire(plan, verdict.expire, now)
+                if assessment.settle_end:
+                    self._note_result(app, plan, assessment)
+                self._expire(plan, assessment.expire, now)
             return False
-        if verdict.restart is not None:
-            cause = self._cause(app, plan, Verdict(AppState.FAILED))
+        if assessment.restart is not None:
+            cause = self._cause(app, plan, Assessment(AppState.FAILED))
             self._note(anchor, {Annotation.ATTEMPT: str(anchor.attempt + 1), **cause})
-        elif verdict.settle_failure:
-            self._note_result(app, plan, Verdict(AppState.FAILED, verdict.msg, verdict.phases))
-        elif verdict.create:
+        elif assessment.settle_failure:
+            self._note_result(app, plan, Assessment(AppState.FAILED, assessment.msg, assessment.phases))
+        elif assessment.create:
             self._create(app, request or self._catalog.whole_request(app.app_id))
-        elif verdict.release is not None:
-            for job in verdict.release:
+        elif assessment.release is not None:
+            for job in assessment.release:
                 change = {"metadata": {"resourceVersion": job.version}, "spec": {"suspend": False}}
                 self._cluster.patch("jobs", job.name, change)
             self._note(anchor, {Annotation.RELEASED: str(anchor.attempt)})
         return True
 
-    def _cause(self, app: App, plan: Plan, verdict: Verdict) -> dict[str, str]:
+    def _cause(self, app: App, plan: Plan, assessment: Assessment) -> dict[str, str]:
         """Return why an attempt failed, for the anchor."""
-        cause = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).msg
+        cause = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).msg
         return {f"{Annotation.CAUSE}{app.attempt}": cause[:500]}
 
-    def _note_result(self, app: App, plan: Plan, verdict: Verdict) -> None:
+    def _note_result(self, app: App, plan: Plan, assessment: Assessment) -> None:
         """Write down how the app has ended: soon its Jobs may not tell any more."""
         assert app.anchor is not None
-        notes = {Annotation.RESULT: verdict.state.name}
-        if verdict.state is AppState.FAILED:
+        notes = {Annotation.RESULT: assessment.state.name}
+        if assessment.state is AppState.FAILED:
             # The answer that follows needs the same pods.
-            self._catalog.read_pods([(app, verdict)])
-            notes |= self._cause(app, plan, verdict)
+            self._catalog.read_pods([(app, assessment)])
+            notes |= self._cause(app, plan, assessment)
         self._note(app.anchor, notes)
 
     def _expire(self, plan: Plan, jobs: list[Job], now: float) -> None:
@@ -332,7 +337,7 @@ class Observer:
             if change or job.ended is None:
                 self._cluster.patch("jobs", job.name, _ending(job, why, change, plan))
             if 0 < len(live) <= _STOPPED_PODS:
-                each(self._stop, [pod for pod in mine if _is_to_stop(pod, now)])
+                for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now)])
 
     def _stop(self, pod: Pod) -> None:
         """Let the node end a pod: TERM, and KILL after its grace."""

@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Verdict", "judge"]
+__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Assessment", "assess"]
 
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER = "leader"
@@ -25,7 +25,7 @@ leader has succeeded."""
 
 
 @dataclass
-class Verdict:
+class Assessment:
     """What is true of an app, and what an observer has to do about it."""
 
     state: AppState
@@ -56,8 +56,8 @@ class Verdict:
         return not steps and self.release is None
 
 
-def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdict:
-    """Return the verdict on an app.
+def assess(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Assessment:
+    """Return the assessment on an app.
 
     Args:
         app: its Jobs, and its anchor as far as it was read, later than the Jobs.
@@ -65,15 +65,15 @@ def judge(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Verdi
         now: epoch seconds by the server's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    verdict = _Judge(app, plan, now, submitted=submitted).verdict()
+    assessment = _Judge(app, plan, now, submitted=submitted).assessment()
     if plan.ttl_s is None or (app.anchor and app.anchor.deleting):
-        return verdict
+        return assessment
     # Of an app that lost a Job nothing more is to come either; and after a cancel nobody may look again.
-    over = is_terminal(verdict.state) or (verdict.state is AppState.UNKNOWN and not verdict.unclear)
-    if (over and verdict.settled) or any(why == CANCEL for _, why in verdict.end):
-        verdict.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
-    verdict.settle_end = app.anchor is not None and app.anchor.result is None and is_terminal(verdict.state)
-    return verdict
+    over = is_terminal(assessment.state) or (assessment.state is AppState.UNKNOWN and not assessment.unclear)
+    if (over and assessment.settled) or any(why == CANCEL for _, why in assessment.end):
+        assessment.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
+    assessment.settle_end = app.anchor is not None and app.anchor.result is None and is_terminal(assessment.state)
+    return assessment
 
 
 class _Judge:
@@ -94,7 +94,7 @@ class _Judge:
         self.strays = [job for slug, job in current.items() if job is not None and slug not in self.members]
         self.older = [job for (_, attempt), job in app.jobs.items() if attempt < self.number]
 
-    def verdict(self) -> Verdict:  # noqa: PLR0911 - a table
+    def assessment(self) -> Assessment:  # noqa: PLR0911 - a table
         if self.anchor is None:
             return self._without_anchor()
         phases = {slug: self._phase(job) for slug, job in self.members.items()}
@@ -102,32 +102,32 @@ class _Judge:
         live = [job for job in self.app.jobs.values() if not job.finished]
         if self.anchor.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
             msg = "cancelled" if self.anchor.result is AppState.CANCELLED else NONE
-            return Verdict(self.anchor.result, msg, phases)
+            return Assessment(self.anchor.result, msg, phases)
         if self.anchor.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
             end = [(job, LEADER) for job in live if self.plan.leader]
-            return Verdict(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
+            return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
         if self.anchor.cancelled:
             return self._cancelled(phases, live)
         if decision.next is RetryAction.RESTART_APP:
             assert decision.cause is not None
-            return Verdict(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
+            return Assessment(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
         return self._going_on(phases)
 
-    def _without_anchor(self) -> Verdict:
-        """Judge what goes on undisturbed, or has ended well: that is most apps, most of the time."""
+    def _without_anchor(self) -> Assessment:
+        """Assess what goes on undisturbed, or has ended well: that is most apps, most of the time."""
         jobs = list(self.members.values())
         if len(jobs) == len(self.plan.roles):
             if all(job.complete and job.ended is None for job in jobs):
-                return Verdict(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
+                return Assessment(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
             quiet = not any(
                 self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs
             )
             if quiet and not self._late() and all(job.finished for job in self.older):
                 phases = {slug: self._phase(job) for slug, job in self.members.items()}
-                return Verdict(self._state_of_live(), phases=phases)
-        return Verdict(AppState.UNKNOWN, unclear=True)
+                return Assessment(self._state_of_live(), phases=phases)
+        return Assessment(AppState.UNKNOWN, unclear=True)
 
     # ---- what is -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class _Judge:
 
     # ---- what follows ------------------------------------------------------------------------------------------------
 
-    def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Verdict:
+    def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Assessment:
         limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         timed = decision.next is RetryAction.FAIL and decision.cause is None
         assert self.anchor is not None
@@ -183,10 +183,10 @@ class _Judge:
             why = TIME if timed else PEER
             failed = [job for slug, job in self.members.items() if phases[slug] is Phase.FAILED]
             end = [(job, OWN if job in failed else why) for job in live]
-            return Verdict(AppState.RUNNING, msg, phases, end=end)
+            return Assessment(AppState.RUNNING, msg, phases, end=end)
         if self.plan.restarts and self.anchor.result is None:
-            return Verdict(AppState.RUNNING, msg, phases, settle_failure=True)
-        return Verdict(AppState.FAILED, msg, phases)
+            return Assessment(AppState.RUNNING, msg, phases, settle_failure=True)
+        return Assessment(AppState.FAILED, msg, phases)
 
     def _beyond_backstop(self) -> bool:
         """Tell whether Kubernetes itself has kept the time limit, since nobody observed the app."""
@@ -199,17 +199,17 @@ class _Judge:
             for job in self.members.values()
         )
 
-    def _cancelled(self, phases: dict[str, Phase], live: list[Job]) -> Verdict:
+    def _cancelled(self, phases: dict[str, Phase], live: list[Job]) -> Assessment:
         if live:
             ran = self.number > 0 or any(job.ran for job in live)
             state = AppState.RUNNING if ran else AppState.PENDING if self._was_released() else AppState.SUBMITTED
-            return Verdict(state, "being cancelled", phases, end=[(job, CANCEL) for job in live])
-        return Verdict(AppState.CANCELLED, "cancelled", phases)
+            return Assessment(state, "being cancelled", phases, end=[(job, CANCEL) for job in live])
+        return Assessment(AppState.CANCELLED, "cancelled", phases)
 
     def _was_released(self) -> bool:
         return self.anchor is not None and self.anchor.released
 
-    def _going_on(self, phases: dict[str, Phase]) -> Verdict:
+    def _going_on(self, phases: dict[str, Phase]) -> Assessment:
         assert self.anchor is not None
         begun = self.number > 0 or self.submitted
         if self.committed is not None and len(self.members) < len(self.plan.roles):
@@ -219,17 +219,17 @@ class _Judge:
             state = AppState.RUNNING if live else AppState.UNKNOWN
             # An observer that stalled may have made it anew.
             end = [(job, STRAY) for job in self.strays if not job.finished]
-            return Verdict(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
+            return Assessment(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
         waiting = AppState.RUNNING if self.number else AppState.SUBMITTED
         if old := [job for job in self.older if not job.finished]:
             # Only when they have ended are their pods gone, so that no two attempts overlap.
-            return Verdict(waiting, NONE, phases, end=[(job, RESTART) for job in old])
+            return Assessment(waiting, NONE, phases, end=[(job, RESTART) for job in old])
         if self.committed is None:
-            return Verdict(waiting, NONE, phases, create=begun)
+            return Assessment(waiting, NONE, phases, create=begun)
         if not self.anchor.released:
             ready = [] if self.plan.queue else [job for job in self.members.values() if job.suspended]
-            return Verdict(waiting, NONE, phases, release=ready if begun else None)
-        return Verdict(self._state_of_live(), NONE, phases)
+            return Assessment(waiting, NONE, phases, release=ready if begun else None)
+        return Assessment(self._state_of_live(), NONE, phases)
 
     def _state_of_live(self) -> AppState:
         ran = self.number > 0 or any(job.ran for job in self.members.values())

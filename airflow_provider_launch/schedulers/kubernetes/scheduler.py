@@ -1,7 +1,7 @@
 """The Kubernetes scheduler: apps as Indexed Jobs of one namespace.
 
 All truth is in the cluster, so any process that reaches it sees the same apps. What is here answers the `Scheduler`
-interface; names are claimed by `claims`, looks are those of `catalog`, and `observer` does what Kubernetes does not do
+interface; names are claimed by `claims`, apps are read by `catalog`, and `observer` does what Kubernetes does not do
 by itself: the end of the others after a failure, and retries of the whole app.
 """
 
@@ -38,7 +38,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict, judge
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
     KubernetesRequest,
@@ -175,7 +175,7 @@ class KubernetesScheduler(
             open_apps = [app for app in open_apps if self._final(app) is None]
             anchors = self._anchors(open_apps, now)
             looked = {app.app_id: self._looked(app, now, anchors, alone=len(ids) == 1) for app in open_apps}
-            self._catalog.read_pods([(app, verdict) for app, _, verdict in filter(None, looked.values())])
+            self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, looked.values())])
             return {app_id: self._described(apps.get(app_id), looked.get(app_id)) for app_id in ids}
 
     def _final(self, app: App) -> DescribeAppResponse | None:
@@ -185,14 +185,14 @@ class KubernetesScheduler(
         same = known.final_of == {job.uid for job in app.jobs.values()}
         return known.final if same else None
 
-    def _described(self, app: App | None, looked: tuple[App, Plan, Verdict] | None) -> DescribeAppResponse | None:
+    def _described(self, app: App | None, looked: tuple[App, Plan, Assessment] | None) -> DescribeAppResponse | None:
         if looked is None:
             return self._final(app) if app else None
-        app, plan, verdict = looked
+        app, plan, assessment = looked
         known = self._catalog.of(app.app_id)
         if known.final is not None and app.anchor is not None and not app.anchor.deleting:
             return known.final  # an end is not taken back while the TTL removes the Jobs that told it
-        response = response_from(app, plan, verdict, known.pods, known.request)
+        response = response_from(app, plan, assessment, known.pods, known.request)
         if response.state is AppState.PENDING:
             if known.began:
                 response.state = AppState.RUNNING
@@ -204,13 +204,13 @@ class KubernetesScheduler(
         return response
 
     def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
-        """Return the anchors, by one list, if many apps cannot be judged without; None: they are asked for one by one.
+        """Return the anchors by one list if many apps need them; None: they are asked for one by one.
 
         Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
         The list is read after the Jobs, so it is not older than they are.
         """
         plans = [(app, app.plan()) for app in apps]
-        wanted = [app.app_id for app, plan in plans if plan is None or judge(app, plan, now).unclear]
+        wanted = [app.app_id for app, plan in plans if plan is None or assess(app, plan, now).unclear]
         if apps and time.monotonic() - self._anchors_at > _MARKS_S:
             self._anchors_at = time.monotonic()
             wanted = [app.app_id for app in apps]
@@ -222,36 +222,38 @@ class KubernetesScheduler(
 
     def _looked(
         self, app: App, now: float, anchors: Mapping[str, AppRecord] | None, *, alone: bool
-    ) -> tuple[App, Plan, Verdict] | None:
-        """Judge an app and do what it needs; None: there is none."""
+    ) -> tuple[App, Plan, Assessment] | None:
+        """Assess an app and do what it needs; None: there is none."""
         known = self._catalog.of(app.app_id)
         plan = app.plan()
-        verdict = judge(app, plan, now) if plan is not None else None
+        assessment = assess(app, plan, now) if plan is not None else None
         told = anchors is not None and app.app_id in anchors
-        if verdict is None or verdict.unclear or told or (alone and known.request is None):
+        if assessment is None or assessment.unclear or told or (alone and known.request is None):
             try:
                 app.anchor = (
                     self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
                 )
             except DamagedError as error:
                 # One bad record must not cost the answers on the others.
-                verdict = verdict or Verdict(AppState.UNKNOWN)
-                return app, plan or _NO_PLAN, dataclasses.replace(verdict, msg=str(error))
+                assessment = assessment or Assessment(AppState.UNKNOWN)
+                return app, plan or _NO_PLAN, dataclasses.replace(assessment, msg=str(error))
             if app.anchor is None:
                 # Its Jobs, if there are any left, go with it.
                 self._catalog.forget(app.app_id)
                 return None
             plan = plan or self._catalog.plan(app.app_id)
             self._catalog.complete(app)
-            verdict = judge(app, plan, now)
+            assessment = assess(app, plan, now)
         assert plan is not None
         if app.anchor is not None and app.anchor.deleting:
-            end = known.final or verdict
+            end = known.final or assessment
             # Why it failed stays true, and is asked for longer than what becomes of its objects.
-            return app, plan, Verdict(end.state, end.msg if is_terminal(end.state) else "being deleted", verdict.phases)
-        if verdict.settled:
-            return app, plan, verdict
-        return self._observer.borne((app, plan, verdict)) or self._observer.work(app.app_id, bears=True)
+            msg = end.msg if is_terminal(end.state) else "being deleted"
+            return app, plan, Assessment(end.state, msg, assessment.phases)
+        if assessment.settled:
+            return app, plan, assessment
+        refused = self._observer.with_recent_refusal((app, plan, assessment))
+        return refused or self._observer.work(app.app_id, report_refusals=True)
 
     def _silence(self, app: App) -> str:
         """Return why a Job has no pods, which only the events tell."""
@@ -314,30 +316,30 @@ class KubernetesScheduler(
         items, now = self.cluster.list("jobs", selector([]))
         apps = apps_in(items)
         anchors, _ = self.cluster.list("services", selector([]))
-        judged: builtins.list[tuple[App, Plan, Verdict, Mapping[str, str]]] = []
+        assessed: builtins.list[tuple[App, Plan, Assessment, Mapping[str, str]]] = []
         with self._catalog.mutex:
             for document in anchors:
                 if (anchor := AppRecord.of(document)) is not None:
                     listed = self._listed(apps.get(anchor.name) or App(anchor.name), anchor, now)
-                    judged.append((*listed, anchor.annotations))
-            waiting = [(app, verdict) for app, _, verdict, _ in judged if verdict.state is AppState.PENDING]
+                    assessed.append((*listed, anchor.annotations))
+            waiting = [(app, assessment) for app, _, assessment, _ in assessed if assessment.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
-            for app, plan, verdict, notes in judged:
-                state = response_from(app, plan, verdict, self._catalog.of(app.app_id).pods, None).state
+            for app, plan, assessment, notes in assessed:
+                state = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).state
                 name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
                 found.append(ListAppResponse(app.app_id, state, name=name, owner=owner))
         return sorted(found, key=lambda row: row.app_id)
 
-    def _listed(self, app: App, anchor: AppRecord, now: float) -> tuple[App, Plan, Verdict]:
+    def _listed(self, app: App, anchor: AppRecord, now: float) -> tuple[App, Plan, Assessment]:
         try:
             with readable(anchor):
                 anchor.check()
                 plan = app.plan() or plan_in(plan_text(unpacked(anchor.annotations[Annotation.REQUEST])))
         except DamagedError as error:
-            return app, app.plan() or _NO_PLAN, Verdict(AppState.UNKNOWN, str(error))
+            return app, app.plan() or _NO_PLAN, Assessment(AppState.UNKNOWN, str(error))
         app.anchor = anchor
-        return app, plan, judge(app, plan, now)
+        return app, plan, assess(app, plan, now)
 
     def result(self, app_id: str) -> JsonValue:
         with self._catalog.mutex:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Plan, PlannedRole, Pod
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Verdict
+from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.specs.sentinels import NONE
@@ -31,43 +31,43 @@ def newest_attempts(pods: Iterable[Pod], attempt: int) -> Newest:
 
 
 def response_from(
-    app: App, plan: Plan, verdict: Verdict, pods: Iterable[Pod], request: KubernetesRequest | None
+    app: App, plan: Plan, assessment: Assessment, pods: Iterable[Pod], request: KubernetesRequest | None
 ) -> DescribeAppResponse:
     """Return the answer for one app.
 
     Args:
         app: its Jobs.
         plan: its roles.
-        verdict: on it.
+        assessment: on it.
         pods: as far as known.
         request: of the app; None: roles and metadata stay empty.
     """
     newest = newest_attempts(pods, app.attempt)
-    if verdict.state is AppState.PENDING and any(pod.began for pod in newest.values()):
+    if assessment.state is AppState.PENDING and any(pod.began for pod in newest.values()):
         # The Job's counters come a second later.
-        verdict = replace(verdict, state=AppState.RUNNING)
+        assessment = replace(assessment, state=AppState.RUNNING)
     replicas = {}
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         replicas[role.name] = [
-            _replica(role, k, job, newest.get((role.slug, k)), verdict.state, led=plan.leader)
+            _replica(role, k, job, newest.get((role.slug, k)), assessment.state, led=plan.leader)
             for k in range(role.num_replicas)
         ]
-    msg = verdict.msg
-    if verdict.state is AppState.FAILED and msg == NONE:
+    msg = assessment.msg
+    if assessment.state is AppState.FAILED and msg == NONE:
         msg = cause_of(app, plan, newest)
-    elif verdict.state is AppState.PENDING and msg == NONE:
+    elif assessment.state is AppState.PENDING and msg == NONE:
         msg = waits_for(newest.values()) or NONE
     failed = _first_failed(app, newest)
     response = app_response(
         app.app_id,
-        verdict.state,
+        assessment.state,
         msg=msg,
         restarts=app.attempt + sum(pod.attempt for pod in newest.values()),
         replicas=replicas,
         app=request.app_def if request else None,
     )
-    if verdict.state is AppState.FAILED and failed:
+    if assessment.state is AppState.FAILED and failed:
         response.structured_error_msg = _reply(failed)
     return response
 

@@ -4,7 +4,7 @@
 <root>/apps/<app>/   app.json          the request; the directory appears whole, by a rename
                      lock              flock of the supervisor
                      state.json        what the supervisor saw last; final once terminal
-                     cancel, delete    marks: the wish of an observer
+                     cancel, delete    marks: requests of an observer
                      ports.json        chosen ports
                      supervisor.log
                      run/<app attempt>/<role>/<replica>/<replica attempt>/
