@@ -60,7 +60,7 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
     if len(app.roles) > _NODE_GROUPS:
         raise UnsupportedError(
             f"the app has {len(app.roles)} roles, and a multi-node job of 'aws_batch' has at most {_NODE_GROUPS}; "
-            f"join roles of equal images, which tell their replicas apart by macros.replica_id"
+            f"join roles of equal images, which distinguish their replicas by macros.replica_id"
         )
     if count > _NODES:
         raise UnsupportedError(f"the app has {count} replicas, 'aws_batch' has at most {_NODES} nodes; use fewer")
