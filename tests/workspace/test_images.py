@@ -37,8 +37,13 @@ def runner(docker_proxy: FaultProxy):
         yield runner
 
 
+def name_of(project: Path) -> str:
+    return f"ws-{(project / 'mark').read_text()}"
+
+
 def launched(runner: Runner, image: str, project: Path, script: str = "cat mark", **cfg: Any) -> tuple[str, Any]:
-    app = AppDef("ws", [Role("main", image, entrypoint="sh", args=["-c", script])])
+    # The engine is shared: no other app has this name.
+    app = AppDef(name_of(project), [Role("main", image, entrypoint="sh", args=["-c", script])])
     handle = runner.run(app, "docker", {"pull": "never", **cfg}, str(project))
     status = runner.wait(handle, 0.2, timeout=60)
     lines = list(runner.log_lines(handle, "main"))
@@ -78,7 +83,7 @@ def test_a_recipe_that_fails_is_told_and_nothing_launched(runner, docker_engine,
         launched(runner, docker_engine.image, project)
 
     assert [word for word in words if word not in str(caught.value)] == []
-    assert "ws" not in {row.name for row in runner.list("docker")}
+    assert name_of(project) not in {row.name for row in runner.list("docker")}
 
 
 def test_a_registry_that_refuses_is_told_and_nothing_launched(runner, docker_engine, project, tmp_path):
@@ -94,7 +99,7 @@ def test_a_registry_that_refuses_is_told_and_nothing_launched(runner, docker_eng
     finally:
         served.close()
 
-    assert "ws" not in {row.name for row in runner.list("docker")}
+    assert name_of(project) not in {row.name for row in runner.list("docker")}
 
 
 def test_a_registry_that_is_away_is_told(runner, docker_engine, project):
