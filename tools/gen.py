@@ -137,7 +137,12 @@ def pipelines_page() -> str:
     parts = [MADE_OF_PIPELINES, "# Fields of pipelines", PIPELINES]
     parts += [
         "## The file",
-        _described(model.PipelineModel, renamed={"graph": "dag", "catalog_conn_id": ""}, hidden=("folder", "file")),
+        _described(
+            model.PipelineModel,
+            optional=("name",),
+            renamed={"graph": "dag", "catalog_conn_id": ""},
+            hidden=("folder", "file"),
+        ),
     ]
     parts += ["## A graph", "Below `dag`, in `branch`, and in each of `branches`.", _described(model.Graph)]
     parts += ["## Every step", "Beside `type`.", _described(model.Step, hidden=("name",))]
@@ -166,7 +171,9 @@ def pipelines_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _described(cls: Any, hidden: Sequence[str] = (), renamed: Mapping[str, str] | None = None) -> str:
+def _described(
+    cls: Any, hidden: Sequence[str] = (), optional: Sequence[str] = (), renamed: Mapping[str, str] | None = None
+) -> str:
     from airflow_provider_launch.util.docstrings import field_docstrings
 
     helps = field_docstrings(cls)
@@ -176,12 +183,12 @@ def _described(cls: Any, hidden: Sequence[str] = (), renamed: Mapping[str, str] 
         if not name or field.name in (*hidden, "place") or field.name not in helps:
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        is_required = default is dataclasses.MISSING
+        is_required = default is dataclasses.MISSING and name not in optional
         shown = (
             "required"
             if is_required
             else ""
-            if default in (None, "", (), {}) or dataclasses.is_dataclass(default)
+            if default in (None, "", (), {}, dataclasses.MISSING) or dataclasses.is_dataclass(default)
             else f"`{default!r}`"
         )
         text = " ".join(helps[field.name].split()).replace("|", "\\|")

@@ -216,7 +216,7 @@ def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) ->
                 step.place,
             )
         )
-    _check_options(backend, options, place, problems)
+    _check_options(kind, backend, options, place, problems)
     return Placement(kind, backend, settings, options)
 
 
@@ -345,7 +345,9 @@ def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def _check_options(backend: Backend, options: Mapping[str, Any], place: Place, problems: list[Problem]) -> None:
+def _check_options(
+    kind: str, backend: Backend, options: Mapping[str, Any], place: Place, problems: list[Problem]
+) -> None:
     """Refuse options that the scheduler does not know, where its options can be read without its client."""
     try:
         module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend.name}.options")
@@ -361,7 +363,7 @@ def _check_options(backend: Backend, options: Mapping[str, Any], place: Place, p
     schema = opts.as_runopts()
     known = [*setting_names(), *(name for name, _ in schema)]
     problems.extend(
-        Problem(f"{name!r} is no setting of executor {backend.name!r}; {closest(name, known)}", place)
+        Problem(f"{name!r} is no setting of executor {kind!r}; {closest(name, known)}", place)
         for name in options
         if schema.registered_name(name) is None
     )

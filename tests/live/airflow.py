@@ -23,6 +23,7 @@ from tests.support.local import until
 __all__ = ["Airflow", "free_ports"]
 
 DAGS = Path(__file__).with_name("dags.py")
+PIPELINES = Path(__file__).with_name("pipelines")
 _READY_S = 120.0
 # Users and tasks have a server each. On SQLite a user's request may wait for a lock on the event loop of its server,
 # while the task's request that has the lock waits for the loop.
@@ -90,6 +91,7 @@ class Airflow:
         """Start all, and return when Airflow has read the DAGs and is ready."""
         (self.home / "dags").mkdir()
         shutil.copy(DAGS, self.home / "dags" / "live.py")
+        shutil.copytree(PIPELINES, self.home / "dags" / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
         self._command("db", "migrate")
         for part in _PARTS:
             self.start(part)
