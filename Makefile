@@ -32,6 +32,7 @@ AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BU
   AIRFLOW__CORE__DAGS_FOLDER=$(abspath $(DAGS)) AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db \
   AIRFLOW_CONN_LAUNCH_DOCKER_DEFAULT='launch-docker://?pull=never' \
+  AIRFLOW_CONN_LAUNCH_SLURM_DEFAULT='launch-slurm://?root=$(subst /,%2F,$(BUILD))%2Fslurm' \
   AIRFLOW_CONN_LAUNCH_KUBERNETES_DEFAULT='launch-kubernetes://'
 # Containers need an engine, and an image: made from files of this machine, so that nothing is pulled.
 ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker images) || \
@@ -44,6 +45,11 @@ CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.ku
 
 # A server that runs the jobs in Docker, for the time of the demo.
 BATCH = $(if $(findstring aws_batch,$(DAG)),$(PY) -m tests.engines.aws_batch)
+
+# A cluster of yours is used if SLURM_CONF names it.
+SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLURM_CONF=$$SLURM_CONF || $(PY) -m tests.engines.slurm status) || \
+  { echo "$(DAG) needs a Slurm cluster: SLURM_CONF names yours; root can start one: $(PY) -m tests.engines.slurm start"; exit 1; }; \
+  export $$(echo "$$made" | head -n 1);)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
@@ -80,8 +86,8 @@ $(TORCH): $(READY)
 
 torch: $(TORCH)  ## install torch for the example launch_torch_ddp and its test: 5 GB (the demo does it by itself)
 
-demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_aws_batch_demo, launch_torch_ddp
-	@$(ENGINE) $(CLUSTER) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp
+	@$(ENGINE) $(CLUSTER) $(SLURM) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)

@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_launch.hooks.docker",
                     "airflow_provider_launch.hooks.kubernetes",
                     "airflow_provider_launch.hooks.aws_batch",
+                    "airflow_provider_launch.hooks.slurm",
                 ],
             }
         ],
@@ -925,6 +926,292 @@ def get_provider_info() -> dict[str, Any]:
                         "what nobody follows. Empty means no "
                         "limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+            },
+            {
+                "connection-type": "launch_slurm",
+                "hook-class-name": "airflow_provider_launch.hooks.slurm.SlurmLaunchHook",
+                "hook-name": "Launch (Slurm)",
+                "conn-fields": {
+                    "root": {
+                        "label": "Root",
+                        "description": "Directory of apps and logs that login node "
+                        "and compute nodes share: an absolute path, "
+                        "or one below ~. Empty means ~/.launch/slurm.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "mount": {
+                        "label": "Mount",
+                        "description": "Where the worker itself has root mounted; "
+                        "logs are then read there, and not over ssh. "
+                        "Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_host": {
+                        "label": "Ssh host",
+                        "description": "Login node that is reached by ssh. Empty "
+                        "means that the worker has the commands "
+                        "of Slurm itself.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_port": {
+                        "label": "Ssh port",
+                        "description": "Port of the ssh server. Empty means 22.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
+                    "ssh_user": {
+                        "label": "Ssh user",
+                        "description": "User on the login node. Empty means that of the worker.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_key_file": {
+                        "label": "Ssh key file",
+                        "description": "File of the private key. Empty means "
+                        "the keys of the user's agent and of "
+                        "~/.ssh.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_key_secret": {
+                        "label": "Ssh key secret",
+                        "description": "The private key itself, as text. "
+                        "Hidden in the form and in logs. "
+                        "Empty means unset.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "ssh_key_password": {
+                        "label": "Ssh key password",
+                        "description": "Passphrase of the private key. Empty means unset.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "ssh_password": {
+                        "label": "Ssh password",
+                        "description": "Password of the user, where the login node takes one. Empty means unset.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "ssh_host_key": {
+                        "label": "Ssh host key",
+                        "description": "Key of the ssh server, ssh-ed25519 "
+                        "AAAA.... Empty means that "
+                        "known_hosts of the worker's user has "
+                        "it. A server\n"
+                        "that cannot prove this key is "
+                        "refused.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_jump_host": {
+                        "label": "Ssh jump host",
+                        "description": "Host through which the login node "
+                        "is reached, user@host:port; it "
+                        "takes the same key. Empty means "
+                        "unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "ssh_jump_host_key": {
+                        "label": "Ssh jump host key",
+                        "description": "Key of ssh_jump_host, as ssh_host_key. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "slurm_bin": {
+                        "label": "Slurm bin",
+                        "description": "Directory of sbatch and the others, "
+                        "where it is not on the path. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "slurm_conf": {
+                        "label": "Slurm conf",
+                        "description": "Configuration file of the cluster. Empty means Slurm's own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "timeout_s": {
+                        "label": "Timeout (seconds)",
+                        "description": "Seconds after which a command without an answer is given up. Empty means 30.0.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "settle_s": {
+                        "label": "Settle (seconds)",
+                        "description": "Seconds that files of a node may need "
+                        "until they are seen on the login node; "
+                        "an app whose end Slurm reports\n"
+                        "stays RUNNING for that long if its own "
+                        "record of the end is missing. NFS may "
+                        "need 60. Empty means 10.0.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "test_node": {
+                        "label": "Test node",
+                        "description": "Whether the test of the connection also "
+                        "lets a node write a file, by a job of "
+                        "some seconds. Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "keep_days": {
+                        "label": "Keep days",
+                        "description": "Days after which the directory of a finished app is removed. Empty means 14.",
+                        "schema": {"minimum": 0, "type": ["integer", "null"]},
+                    },
+                    "max_time_limit_s": {
+                        "label": "Max time limit (seconds)",
+                        "description": "The longest time_limit_s that a "
+                        "launch may ask for, and the "
+                        "limit of one that asks for none. "
+                        "Empty means that\n"
+                        "launches need no limit.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "partition": {
+                        "label": "Partition",
+                        "description": "Partition, or several with commas between. Empty means the cluster's default.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "account": {
+                        "label": "Account",
+                        "description": "Account that is charged. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "qos": {
+                        "label": "Qos",
+                        "description": "Quality of service. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "reservation": {
+                        "label": "Reservation",
+                        "description": "Reservation whose nodes are used. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "constraint": {
+                        "label": "Constraint",
+                        "description": "Features that nodes must have, as "
+                        "sbatch --constraint spells them. Empty "
+                        "means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "nodelist": {
+                        "label": "Nodelist",
+                        "description": "Nodes that must be part of the job. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "exclude": {
+                        "label": "Exclude",
+                        "description": "Nodes that must not be part of the job. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "exclusive": {
+                        "label": "Exclusive",
+                        "description": "Whether no other job shares the nodes. Empty means false.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
+                    "gpu_type": {
+                        "label": "Gpu type",
+                        "description": "Type of the GPUs, such as a100. Empty means any.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "comment": {
+                        "label": "Comment",
+                        "description": "Text that the comment of the job ends with. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "mail_user": {
+                        "label": "Mail user",
+                        "description": "Who gets mail about the job. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "mail_type": {
+                        "label": "Mail type",
+                        "description": "Events about which mail is sent, such as END,FAIL. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "container": {
+                        "label": "Container",
+                        "description": "What runs image as a container, where "
+                        "the site has it. Empty means that image "
+                        "is a directory of the cluster,\n"
+                        "in which replicas start, or empty.",
+                        "schema": {"const": "apptainer", "type": ["string", "null"]},
+                    },
+                    "container_mounts": {
+                        "label": "Container mounts",
+                        "description": "Directories of the nodes in the container, /data:/data:ro. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "setup": {
+                        "label": "Setup",
+                        "description": "Lines of bash before the program, in a "
+                        "login shell: module load cuda, conda "
+                        "activate train. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "copy_env": {
+                        "label": "Copy environment",
+                        "description": "Patterns (HF_*) of variables that "
+                        "replicas inherit from the launcher. "
+                        "AIRFLOW* is never copied. Empty means "
+                        "unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "working_dir": {
+                        "label": "Working dir",
+                        "description": "Directory in which replicas start. "
+                        "Empty means the image directory, or "
+                        "the home directory.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "on_disruption": {
+                        "label": "On disruption",
+                        "description": "What the loss of a node or a "
+                        "preemption means: a failure, or "
+                        "that Slurm puts the job back into "
+                        "its queue. That\n"
+                        "is not counted as a retry. Empty "
+                        "means fail.",
+                        "schema": {"enum": ["fail", "retry", None], "type": ["string", "null"]},
+                    },
+                    "signal": {
+                        "label": "Signal",
+                        "description": "Signal that replicas get signal_s before "
+                        "the time limit, for instance to write a "
+                        "checkpoint. Empty means USR1.",
+                        "schema": {"enum": ["USR1", "USR2", "INT", "HUP", "TERM", None], "type": ["string", "null"]},
+                    },
+                    "signal_s": {
+                        "label": "Signal (seconds)",
+                        "description": "Seconds before the time limit at which "
+                        "replicas get signal. Empty means that "
+                        "they get none.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "grace_s": {
+                        "label": "Grace (seconds)",
+                        "description": "Seconds between TERM and KILL when "
+                        "replicas are stopped. Where Slurm itself "
+                        "ends the job, or a replica has\n"
+                        "failed, its KillWait (30 seconds by "
+                        "default) is the longest. Empty means "
+                        "10.0.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "time_limit_s": {
+                        "label": "Time limit (seconds)",
+                        "description": "Seconds after which the app is ended "
+                        "as FAILED, counted from the start of "
+                        "its job. Empty means the limit of "
+                        "the\n"
+                        "partition.",
+                        "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "overlay": {
+                        "label": "Overlay",
+                        "description": "Options of sbatch that have no option "
+                        'here, by long name: {"nice": 100, '
+                        '"spread-job": true}. Null removes\n'
+                        "one that is set. Empty means unset.",
+                        "schema": {"additionalProperties": True, "type": ["object", "null"]},
                     },
                 },
                 "ui-field-behaviour": {

@@ -32,6 +32,8 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_proxy,
 )
 from tests.engines.registry import install_registry, missing_registry, registry
+from tests.engines.slurm import engine as slurm
+from tests.engines.slurm.fixtures import slurm_cluster, slurm_commands, slurm_root
 from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
 
@@ -48,6 +50,9 @@ __all__ = [  # fixtures for all
     "kubernetes_namespace",
     "kubernetes_proxy",
     "registry",
+    "slurm_cluster",
+    "slurm_commands",
+    "slurm_root",
 ]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -134,8 +139,20 @@ def _begin_docker_for_batch() -> None:
     os.environ.pop(f"{_MISSING}docker", None)
 
 
+def _begin_slurm(_: pytest.Config) -> None:
+    _slurm.begin(start=required("slurm"))
+
+
+def _begin_slurmctld(_: pytest.Config) -> None:
+    if required("slurmctld"):
+        slurm.install_programs()
+    if reason := slurm.why_missing():
+        raise EngineError(reason)
+
+
 _docker = Use()
 _kubernetes = kubernetes.Use()
+_slurm = slurm.Use()
 _BEGIN = {
     "docker": _begin_docker,
     "dockerd": _begin_dockerd,
@@ -143,6 +160,8 @@ _BEGIN = {
     "kube-apiserver": _begin_kube_apiserver,
     "registry": _begin_registry,
     "aws_batch": _begin_aws_batch,  # after docker, in which its jobs run
+    "slurm": _begin_slurm,
+    "slurmctld": _begin_slurmctld,
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 
@@ -161,6 +180,8 @@ ENGINES = {
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
     "registry": partial(os.environ.get, f"{_MISSING}registry"),  # of images, for workspaces
     "aws_batch": partial(os.environ.get, f"{_MISSING}aws_batch"),
+    "slurm": partial(os.environ.get, f"{_MISSING}slurm"),
+    "slurmctld": partial(os.environ.get, f"{_MISSING}slurmctld"),  # the same, of a cluster of a test's own
 }
 
 
@@ -198,6 +219,7 @@ def pytest_unconfigure() -> None:
     """Stop what this session started."""
     _docker.end()
     _kubernetes.end()
+    _slurm.end()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -96,6 +96,9 @@ _ROWS = (
         "aws",
         ("boto3", "botocore"),
     ),
+    BackendInfo(
+        "slurm", "Slurm", "Slurm", ("ssh_host", "ssh_port", "ssh_user", "root", "slurm_conf"), "slurm", ("paramiko",)
+    ),
 )
 
 BACKENDS: Mapping[str, BackendInfo] = {row.name: row for row in _ROWS}

@@ -17,6 +17,7 @@ from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.kubernetes import KubernetesLaunchHook
 from airflow_provider_launch.hooks.launch import HOOKS, LaunchHook
 from airflow_provider_launch.hooks.local import LocalLaunchHook
+from airflow_provider_launch.hooks.slurm import SlurmLaunchHook
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from tests.engines.docker.private import PrivateDocker
@@ -161,6 +162,7 @@ def test_airflow_can_make_each_hook_for_its_connection_test(conn_type) -> None:
         "launch_aws_batch": AwsBatchLaunchHook,
         "launch_docker": DockerLaunchHook,
         "launch_kubernetes": KubernetesLaunchHook,
+        "launch_slurm": SlurmLaunchHook,
     }[conn_type]
 
     assert hook_class(**{hook_class.conn_name_attr: "temporary"}).conn_type == conn_type

@@ -103,7 +103,8 @@ def test_the_form_hides_what_is_typed_as_password() -> None:
         if field["schema"].get("format") == "password"
     }
 
-    assert hidden == {"registry_password", "kubeconfig_secret", "aws_secret_access_key", "aws_session_token"}
+    of_ssh = {"ssh_key_secret", "ssh_key_password", "ssh_password"}
+    assert hidden == {"registry_password", "kubeconfig_secret", "aws_secret_access_key", "aws_session_token", *of_ssh}
 
 
 @pytest.mark.parametrize("conn_type", TYPES)
@@ -154,7 +155,7 @@ def test_a_switch_never_shows_off_for_what_is_on() -> None:
 
     assert TYPES["launch_docker"]["conn-fields"]["init"]["schema"]["enum"] == ["true", "false", None]
     assert TYPES["launch_kubernetes"]["conn-fields"]["in_cluster"]["schema"]["enum"] == ["true", "false", None]
-    assert switches == {"prepend_cwd", "privileged", "quiet", "assign_public_ip"}
+    assert switches == {"prepend_cwd", "privileged", "quiet", "assign_public_ip", "exclusive", "test_node"}
 
 
 @pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from airflow_provider_launch.schedulers.local import log_files
+from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.specs import AppState, Role
 from tests.support.local import Apps
 
 
 def test_a_cursor_loses_and_repeats_nothing_at_many_cuts(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read is done by a scheduler as another process has it, from a cursor that went through JSON."""
-    monkeypatch.setattr(log_files, "CHUNK_BYTES", 300)  # many cuts in a small log, also where the reads begin late
+    monkeypatch.setattr(file_log, "CHUNK_BYTES", 300)  # many cuts in a small log, also where the reads begin late
     program = (
         "import sys,time,random\n"
         "for i in range(4000):\n"

@@ -20,11 +20,12 @@ from airflow_provider_launch.schedulers.local.leases import gpu_env
 from airflow_provider_launch.schedulers.local.request import INHERITED
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.schedulers.local.supervisor import MARKER
+from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler
 from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE_ROOT_PARENT
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role, macros
 from airflow_provider_launch.specs.named_resources_generic import NAMED_RESOURCES
 
-SCHEDULERS = (LocalScheduler, DockerScheduler, KubernetesScheduler)
+SCHEDULERS = (LocalScheduler, DockerScheduler, KubernetesScheduler, SlurmScheduler)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_the_dollars_are_as_the_page_says() -> None:
 
 
 def test_who_offers_which_policy_and_mount_is_what_the_schedulers_declare(page) -> None:
-    rows = re.findall(r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE)
     mounts = {"BindMount": "BIND_MOUNT", "VolumeMount": "VOLUME_MOUNT", "DeviceMount": "DEVICE_MOUNT"}
     needed = {**mounts, **{policy.value: f"{policy.value}_RETRY" for policy in RetryPolicy}}
 

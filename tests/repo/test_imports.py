@@ -12,7 +12,7 @@ import pytest
 import airflow_provider_launch
 from tests.support.repeats import often
 
-HEAVY = ["boto3", "botocore", "docker", "fastapi", "kubernetes", "kubernetes_asyncio", "starlette"]
+HEAVY = ["boto3", "botocore", "docker", "fastapi", "kubernetes", "kubernetes_asyncio", "paramiko", "starlette"]
 CORE = ["specs", "specs.api", "schedulers", "schedulers.api", "runner", "follow"]
 
 

@@ -1,0 +1,157 @@
+"""Lines of one replica from its append-only files, by an exact cursor: whoever keeps files shares this.
+
+The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned], "stderr": [...]}`: offsets are
+bytes of whole lines that were delivered; `scanned` says up to where no line feed was found beyond, so that a long line
+which grows slowly is not searched again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
+
+__all__ = ["CHUNK_BYTES", "LONGEST_LINE", "LogFile", "OpenLog", "open_file", "position_in", "read_chunk"]
+
+CHUNK_BYTES = 256 * 1024
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
+_ORDER = (Stream.STDOUT, Stream.STDERR)
+
+
+class LogFile(Protocol):
+    """A file that only grows."""
+
+    @property
+    def inode(self) -> int:
+        """Return its number in the file system: another one means another file."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Return its bytes when it was opened."""
+        ...
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return these bytes; fewer only at the end of the file."""
+        ...
+
+
+OpenLog = Callable[[tuple[int, int], Stream], AbstractContextManager[LogFile | None]]
+"""Opens the log of an attempt; None where there is none yet."""
+
+
+def read_chunk(
+    attempts: Sequence[tuple[int, int]],
+    cursor: JsonValue,
+    streams: Stream | None,
+    *,
+    open_log: OpenLog,
+    is_complete: Callable[[int], bool],
+) -> LogChunk:
+    """Return the next lines of one replica.
+
+    Args:
+        attempts: (app attempt, replica attempt) of each, in order.
+        cursor: of an earlier chunk, or None.
+        streams: what to read; None and COMBINED mean both.
+        open_log: opens one file.
+        is_complete: whether nothing is added any more to the attempt of this index; asked before its files are read.
+    """
+    state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
+    wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
+    lines: list[LogLine] = []
+    for number, at in enumerate(attempts):
+        if state.get("at") and list(at) < list(state["at"]):
+            continue
+        if state.get("at") != list(at):
+            state = {"at": list(at)}
+        # Before the read: what was complete then is complete now.
+        complete = number < len(attempts) - 1 or is_complete(number)
+        exhausted = True
+        for stream in wanted:
+            with open_log(at, stream) as file:
+                if file is not None:
+                    texts, state[stream.value], at_end = _read_file(file, state.get(stream.value), complete)
+                    lines += [LogLine(text, stream, None, number) for text in texts]
+                    exhausted = exhausted and at_end
+        if lines or not (complete and exhausted):
+            break
+    return LogChunk(lines, state or None)
+
+
+def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:
+    """Return the offset from which the next read of this file begins."""
+    if isinstance(cursor, dict) and list(cursor.get("at") or []) == list(at) and (known := cursor.get(stream.value)):
+        return int(known[1])
+    return 0
+
+
+def _read_file(file: LogFile, position: Any, complete: bool) -> tuple[list[str], Any, bool]:
+    """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
+    inode, offset, scanned = position or (file.inode, 0, 0)
+    if inode != file.inode:
+        # Somebody replaced the file: its offsets mean nothing here.
+        offset = scanned = 0
+    end = _end_of_lines(file, offset, max(scanned, offset), complete=complete)
+    if end == offset:
+        return [], [file.inode, offset, file.size], file.size <= offset
+    data = file.read(offset, end - offset)
+    return split_lines(data.decode("utf-8", "replace")), [file.inode, end, end], end >= file.size
+
+
+def _end_of_lines(file: LogFile, offset: int, scanned: int, *, complete: bool) -> int:
+    """Return the end of the last whole line in the next `CHUNK_BYTES`, or of the first line if it is longer."""
+    # From here on nothing was searched yet; before it there is no line feed.
+    position = scanned
+    while position < file.size:
+        block = file.read(position, min(CHUNK_BYTES, file.size - position))
+        found = block.rfind(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(block)
+        if not block:
+            break
+        if position - offset >= LONGEST_LINE:
+            return position
+    return position if complete else offset
+
+
+class _File:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        status = os.fstat(fd)
+        self.inode, self.size = status.st_ino, status.st_size
+
+    def read(self, offset: int, count: int) -> bytes:
+        parts = []
+        while count > 0 and (part := os.pread(self._fd, count, offset)):
+            parts.append(part)
+            offset, count = offset + len(part), count - len(part)
+        return b"".join(parts)
+
+
+@contextlib.contextmanager
+def open_file(path: str) -> Iterator[LogFile | None]:
+    """Open a file of a file system that is mounted here; None where there is none.
+
+    The app may have put anything in its place: a FIFO must not stop the reader, nor a link lead it elsewhere.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        # ELOOP: a link; ENXIO: a socket.
+        if error.errno not in {errno.ENOENT, errno.ELOOP, errno.ENXIO}:
+            raise
+        yield None
+        return
+    try:
+        yield _File(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)

@@ -1,0 +1,277 @@
+"""The scripts that run where Slurm is. Whatever comes from users is an argument, or comes by stdin.
+
+Each ends with `exit`: 0, or one of the codes below with a text on stderr.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "CANCEL",
+    "CONFLICT",
+    "DISCARD",
+    "GONE",
+    "LOGS",
+    "MARK_END",
+    "NO_SLURM",
+    "OBSERVE",
+    "PROBE",
+    "READ",
+    "REFUSED",
+    "REMOVE",
+    "STATUS",
+    "SUBMIT",
+    "UNUSABLE",
+]
+
+CONFLICT: Final = 40
+"""The id belongs to another app."""
+NO_SLURM: Final = 41
+"""Slurm does not answer."""
+REFUSED: Final = 42
+"""Slurm refuses the job."""
+UNUSABLE: Final = 43
+"""The directory cannot be used."""
+GONE: Final = 44
+"""There is no such app."""
+
+_ROOT = """
+case $1 in '~/'*) root=$HOME/${1#'~/'} ;; *) root=$1 ;; esac
+"""
+_ENTER = (
+    _ROOT
+    + """
+if ! cd "$root/apps" 2>/dev/null; then
+    # Nothing was launched below it yet, which only a directory can show that is there; all else is no answer.
+    up=$root
+    while [ ! -e "$up" ] && [ ! -L "$up" ]; do up=${up%/*}; [ "$up" ] || up=/; done
+    cd "$up" || exit 43
+    [ "$up" != "$root" ] || [ ! -e apps ] && [ ! -L apps ] || { cd apps; exit 43; }
+    none
+fi
+"""
+)
+
+OBSERVE = (
+    """
+none() { echo none; exit 0; }
+# Every job of the user: one request, whatever the number of apps. The comment is last, it may hold anything.
+export SLURM_TIME_FORMAT=%s
+jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%k') || exit 41
+"""
+    + _ENTER
+    + r"""
+echo "now $(date +%s)"
+printf '%s\n' "$jobs" | grep -F '|launch:'
+echo files
+if [ "$2" = all ]; then ls; else cat; fi | xargs -r -d '\n' sh -c '
+    find "$@" -maxdepth 1 \( -name id -o -name claim -o -name end -o -name cancel -o -name delete -o -name alive \
+        -o -name submitted -o -name term -o -name status \) -printf "%p\t%i\t%T@\t%l\n" 2>/dev/null' find
+exit 0
+"""
+)
+"""`$1` root, `$2` `all` or `some`; ids by stdin. Jobs first, then files: what ended between has its record."""
+
+STATUS = (
+    "none() { exit 0; }"
+    + _ENTER
+    + r"""
+xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 -printf "%p\n" 2>/dev/null' find
+exit 0
+"""
+)
+"""`$1` root; directories by stdin. The names of what is in them."""
+
+READ = (
+    "none() { exit 0; }"
+    + _ENTER
+    + r"""
+while IFS= read -r path; do
+    if size=$(stat -c %s -- "$path" 2>/dev/null); then
+        sent=$size
+        [ "$sent" -le "$2" ] || sent=$2
+        printf '%s %s %s\n' "$sent" "$size" "$path"
+        head -c "$sent" -- "$path"
+    fi
+done
+exit 0
+"""
+)
+"""`$1` root, `$2` bytes of each file at most; paths by stdin. What does not exist is left out."""
+
+LOGS = (
+    "none() { exit 44; }"
+    + _ENTER
+    + r"""
+cd "$2" 2>/dev/null && [ -e id ] || exit 44
+[ ! -L end ] || echo end
+ls status 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
+echo files
+shift 4
+while [ "$#" -gt 2 ]; do
+    if at=$(stat -c '%i %s' -- "$1" 2>/dev/null); then
+        left=$((${at#* } - $2))
+        sent=$((left < $3 ? left : $3))
+        [ "$sent" -gt 0 ] || sent=0
+        printf '%s %s %s\n' "$sent" "$at" "$1"
+        tail -c "+$(($2 + 1))" -- "$1" | head -c "$sent"
+    fi
+    shift 3
+done
+exit 0
+"""
+)
+"""`$1` root, id, role, replica; then path, offset and limit of each file. The attempts, and bytes of these files."""
+
+SUBMIT = (
+    _ROOT
+    + r"""
+umask 077
+id=$2 nonce=$3 hash=$4 comment=$5
+shift 5
+mkdir -p "$root/apps" "$root/building" && cd "$root" || exit 43
+if [ -e "apps/$id/id" ]; then
+    cat >/dev/null
+else
+    # Beside its place, and then renamed: an app exists whole or not at all. Who comes second finds the first.
+    # `-m`: the time of `id` is when the app began to be, by the clock of this host.
+    new=building/$id.$nonce
+    mkdir "$new" && tar -xmf - -C "$new" || { rm -rf "$new"; exit 43; }
+    mv -T "$new" "apps/$id" 2>/dev/null
+    rm -rf "$new"
+fi
+cd "apps/$id" 2>/dev/null || exit 44
+IFS= read -r mine <id || [ "$mine" ] || exit 44
+[ "${mine%%:*}" = "$hash" ] || exit 40
+ended='CANCELLED|COMPLETED|FAILED|TIMEOUT|NODE_FAIL|BOOT_FAIL|DEADLINE|OUT_OF_MEMORY|PREEMPTED|REVOKED'
+over() { [ -L claim ] || [ -L end ] || [ -e cancel ]; }
+live() {
+    jobs=$(squeue --me -h -t all --name="$id" -o '%A|%T|%r|%k') || return 41
+    found=$(printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | grep -vE "^[0-9]+\|($ended)\|" | sort -n)
+}
+! over || exit 0
+live || exit 41
+if [ ! "$found" ]; then
+    ! over || exit 0
+    touch submitted
+    job=$(sbatch --parsable --hold --dependency=singleton --comment="launch:$mine:$nonce${comment:+ $comment}" \
+        --open-mode=append --output=job.log --input=/dev/null --export=ALL --chdir="$PWD" "$@" launch.sh "$nonce") || {
+        # Refused, and nobody else has submitted it: nothing is left of it.
+        if live && [ ! "$found" ] && [ ! -L claim ]; then exit 42; fi
+        exit 41
+    }
+    live || exit 41
+    [ "$found" ] || found="${job%%;*}|PENDING|JobHeldUser|"
+fi
+kept=${found%%|*}
+for other in $(printf '%s\n' "$found" | tail -n +2 | grep -F '|JobHeldUser|' | cut -d '|' -f 1); do
+    scancel "$other"
+done
+if [ -e cancel ]; then
+    scancel "$kept"
+    exit 0
+fi
+case $(printf '%s\n' "$found" | head -n 1) in *'|JobHeldUser|'*)
+    # One that has ended meanwhile is an app like any other.
+    error=$(scontrol release "$kept" 2>&1) || case $error in
+        *'already finished'*) ;;
+        *) echo "$error" >&2; exit 41 ;;
+    esac
+    ;;
+esac
+exit 0
+"""
+)
+"""`$1` root, id, nonce, spec hash, comment, options of sbatch; a tar of the app's files by stdin.
+
+Submits only if neither Slurm nor the claim knows the app. Of several held jobs of racing submitters the one with the
+lowest number stays; whichever job starts in spite of all this has to win the claim.
+"""
+
+CANCEL = (
+    "none() { exit 44; }"
+    + _ENTER
+    + r"""
+cd "$2" 2>/dev/null && [ -e id ] || exit 44
+touch "$3" cancel || exit 43
+[ ! -L end ] || [ "$3" = delete ] || exit 0
+ln -s cancel claim 2>/dev/null
+IFS= read -r mine <id || [ "$mine" ] || exit 44
+jobs=$(squeue --me -h -t all --name="$2" -o '%A|%T|%k') || exit 41
+printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | while IFS='|' read -r job state comment; do
+    case $state in
+        # The script of the job ends its replicas with their grace, and records that.
+        RUNNING) scancel --batch --signal=TERM "$job" ;;
+        PENDING | CONFIGURING | SUSPENDED | REQUEUED | REQUEUE_HOLD | SPECIAL_EXIT) scancel "$job" ;;
+    esac
+done
+exit 0
+"""
+)
+"""`$1` root, `$2` id, `$3` `cancel` or `delete`. Without a claim the app is over: no job can win it any more."""
+
+DISCARD = """
+shift
+scancel "$@"
+exit 0
+"""
+"""`$1` root, then ids of jobs that can never win the claim of their app."""
+
+MARK_END = (
+    "none() { exit 0; }"
+    + _ENTER
+    + r"""
+while IFS='|' read -r id claim end; do
+    # A claim that was missing: from now on no job can win it.
+    if [ ! "$claim" ] || ln -s "$claim" "$id/claim" 2>/dev/null; then ln -s "$end" "$id/end" 2>/dev/null; fi
+    echo "$id|$(readlink "$id/end")"
+done
+exit 0
+"""
+)
+"""`$1` root; `id|claim or nothing|end` by stdin: ends that an observer found. The first one stays, and is written."""
+
+REMOVE = (
+    "none() { exit 0; }"
+    + _ENTER
+    + r"""
+while IFS= read -r id; do
+    mv -T "$id" "../building/$id.$2" 2>/dev/null
+    rm -rf "../building/$id.$2"
+done
+exit 0
+"""
+)
+"""`$1` root, `$2` something unique; ids by stdin. Each is gone in one step."""
+
+PROBE = (
+    _ROOT
+    + r"""
+for program in bash sbatch squeue scancel scontrol find xargs tar stat readlink awk; do
+    command -v "$program" >/dev/null || { echo "there is no $program on the path" >&2; exit 42; }
+done
+umask 077
+mkdir -p "$root/apps" "$root/building" || exit 43
+file=$root/building/probe.$2
+echo "$2" >"$file" || exit 43
+squeue --version
+squeue --me -h -t all -o %A >/dev/null || exit 41
+if [ "$3" ]; then
+    # Written by a node, and read here again.
+    timeout "$4" srun -Q -N 1 -n 1 --time=1 --job-name=launch-probe sh -c 'cp "$1" "$1.node"' sh "$file" >&2 ||
+        { echo "no node has copied $file within $4 seconds; it may be busy, or not have this directory" >&2; exit 42; }
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        [ "$(cat "$file.node" 2>/dev/null)" != "$2" ] || break
+        sleep 1
+    done
+    [ "$(cat "$file.node")" = "$2" ] || { echo "what a node has written to $file.node is not seen here" >&2; exit 42; }
+    rm -f "$file.node"
+fi
+exit 0
+"""
+)
+"""`$1` root, `$2` something unique, `$3` whether a node is tried, `$4` for how many seconds. What is missing there.
+
+It leaves `building/probe.<unique>`, by which the worker's mount is checked.
+"""

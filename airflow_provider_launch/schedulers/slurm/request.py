@@ -1,0 +1,242 @@
+"""From an app to what Slurm is given: the options of sbatch and srun, and what its role files hold. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_launch.schedulers._kit.request import (
+    AppRequest,
+    RoleRequest,
+    common_fields,
+    format_app,
+    format_role,
+    request_from_json,
+)
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable, refuse_equal_port_variables
+from airflow_provider_launch.schedulers.masking import masked_args, masked_env
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
+from airflow_provider_launch.schedulers.slurm.overlay import applied
+from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.specs.app_dict import app_to_dict
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.sentinels import NONE
+
+__all__ = ["SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
+
+_OF_BASH = frozenset(
+    [
+        "BASHOPTS",
+        "BASHPID",
+        "BASH_ARGV0",
+        "BASH_COMMAND",
+        "BASH_SUBSHELL",
+        "BASH_VERSINFO",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "LINENO",
+        "PPID",
+        "RANDOM",
+        "SECONDS",
+        "SHELLOPTS",
+        "SRANDOM",
+        "UID",
+        "_",
+    ]
+)
+"""Variables that bash sets itself, whatever is assigned."""
+
+
+@dataclass
+class SlurmRole(RoleRequest):
+    """What `role-<n>.sh` is made of; `slug` is the directory of the role."""
+
+    prologue: list[str]
+    """Lines of bash between the variables and the program."""
+    prefix: list[str]
+    """What runs the container; empty: the program runs on the node itself."""
+    img_root: str
+    """Value of the macro."""
+
+
+@dataclass
+class SlurmRequest(AppRequest[SlurmRole]):
+    """All that is needed to run the app, as it is written to `app.json`; a port that is 0 is chosen at the start."""
+
+    components: list[list[str]]
+    """Options of sbatch; more than one list make a heterogeneous job."""
+    steps: list[list[str]]
+    """Options of srun for each component."""
+    order: list[int]
+    """Roles by number, in the order of their tasks."""
+    comment: str
+    grace_s: float
+    signal: str
+    signal_s: float | None
+    requeue: bool
+    login_shell: bool
+
+
+def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[str, str]) -> SlurmRequest:
+    """Return the request for `app`.
+
+    Args:
+        app: the app; left as it is.
+        opts: options of this launch.
+        app_id: its id, a valid directory name.
+        environ: variables of the launcher.
+
+    Raises:
+        UnsupportedError: a role wants what Slurm cannot give.
+        InvalidAppError: an option or a variable cannot be used.
+    """
+    refuse_equal_port_variables(app)
+    for role in app.roles:
+        _refuse_unusable(role, opts)
+    groups = _components(app.roles)
+    components, steps = [], []
+    for number, members in enumerate(groups):
+        needs = _needs(app.roles[members[0]], sum(app.roles[at].num_replicas for at in members), opts)
+        # Not one name for all: they would wait for each other, as jobs of one name shall.
+        name = app_id if number == 0 else f"{app_id}+{number}"
+        components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *_limits(opts)], opts.overlay))
+        steps.append([f"--het-group={number}", *needs] if len(groups) > 1 else needs)
+    return SlurmRequest(
+        app_id=app_id,
+        name=app.name,
+        spec_hash=spec_hash(app, opts),
+        ports={port_variable(role.name, name): port for role in app.roles for name, port in role.port_map.items()},
+        time_limit_s=opts.time_limit_s,
+        roles=[_role(number, role, opts, environ) for number, role in enumerate(app.roles)],
+        app=app_to_dict(app),
+        components=components,
+        steps=steps,
+        order=[at for members in groups for at in members],
+        comment=opts.comment or "",
+        grace_s=opts.grace_s,
+        signal=opts.signal,
+        signal_s=opts.signal_s,
+        requeue=opts.on_disruption == "retry",
+        login_shell=bool(opts.setup),
+    )
+
+
+def request_from(document: Mapping[str, object]) -> SlurmRequest:
+    """Return the request that `to_json` gave."""
+    return request_from_json(SlurmRequest, SlurmRole, document)
+
+
+def format_request(request: SlurmRequest) -> str:
+    """Return the request for people, with secrets masked."""
+    command = " : ".join(shlex.join(options) for options in request.components)
+    lines = [
+        format_app(request.app_id, request.name, f", grace {request.grace_s:g} s", request.time_limit_s),
+        f"sbatch {command} launch.sh",
+        *(f"port {name}: {port or 'chosen at start'}" for name, port in request.ports.items()),
+    ]
+    for role in request.roles:
+        values = macros.Values(role.img_root, request.app_id, "<replica>", RANK0_ENV)
+        args = [values.substitute(arg) for arg in role.args]
+        env = {name: values.substitute(text) for name, text in role.env.items()}
+        lines += format_role(
+            role.name,
+            role.num_replicas,
+            shlex.join(role.prefix) or "on nodes",
+            policy=role.policy,
+            max_retries=role.max_retries,
+            details=[
+                *role.prologue,
+                shlex.join([role.entrypoint, *masked_args(args)]),
+                *(f"  {name}={shlex.quote(value)}" for name, value in sorted(masked_env(env).items())),
+            ],
+        )
+    return "\n".join(lines)
+
+
+def _components(roles: Sequence[Role]) -> list[list[int]]:
+    """Return the roles by number, those with equal needs together.
+
+    A component of a heterogeneous job shares no node with another, and waits longer: as few as possible.
+    """
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for at, role in enumerate(roles):
+        groups.setdefault((role.resource.cpu, role.resource.gpu, role.resource.memMB), []).append(at)
+    return list(groups.values())
+
+
+def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
+    cpus = max(role.resource.cpu, 1)
+    needs = [f"--ntasks={tasks}", f"--cpus-per-task={cpus}"]
+    if role.resource.memMB > 0:
+        # The memory of a task; `--mem` is that of a node.
+        needs.append(f"--mem-per-cpu={math.ceil(role.resource.memMB / cpus)}M")
+    if role.resource.gpu > 0:
+        kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
+        needs.append(f"--gpus-per-task={kind}{role.resource.gpu}")
+    return needs
+
+
+def _placement(opts: SlurmOpts) -> list[str]:
+    names = (
+        "partition", "account", "qos", "reservation", "constraint", "nodelist", "exclude", "mail_user", "mail_type",
+    )  # fmt: skip
+    options = [f"--{name.replace('_', '-')}={value}" for name in names if (value := getattr(opts, name))]
+    return [*options, "--exclusive"] if opts.exclusive else options
+
+
+def _limits(opts: SlurmOpts) -> list[str]:
+    limits = ["--requeue" if opts.on_disruption == "retry" else "--no-requeue"]
+    if opts.time_limit_s is not None:
+        # A net below our own limit: Slurm counts minutes.
+        limits.append(f"--time={math.ceil((opts.time_limit_s + opts.grace_s) / 60) + 1}")
+    return limits
+
+
+def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str]) -> SlurmRole:
+    image = "" if role.image == NONE else role.image
+    prologue, prefix = [], []
+    if opts.container:
+        # The directory of the attempt, for result and error: the same path inside.
+        prologue.append('export APPTAINER_BINDPATH="${launch_at%/run/*}"')
+        prefix += ["apptainer", "exec", *(["--nv"] if role.resource.gpu > 0 else [])]
+        prefix += [f"--bind={mount}" for mount in opts.container_mounts or []]
+        prefix += [*([f"--pwd={opts.working_dir}"] if opts.working_dir else []), image]
+    elif image:
+        # Below the home directory if it is relative.
+        prologue += ["cd", f"cd -- {shlex.quote(image)} || exit 126", 'PATH="$PATH:$PWD"']
+    else:
+        prologue.append("cd")
+    if opts.working_dir and not opts.container:
+        prologue.append(f"cd -- {shlex.quote(opts.working_dir)} || exit 126")
+    slug = f"{number}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", role.name)[:40]
+    fields = common_fields(role, slug, environ, opts.copy_env)
+    return SlurmRole(
+        **fields, prologue=[*prologue, *(opts.setup or [])], prefix=prefix, img_root="" if prefix else image
+    )
+
+
+def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
+    if role.resource.devices:
+        raise UnsupportedError(
+            f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'slurm'; "
+            f"ask for them by the option overlay, as `gres`"
+        )
+    if opts.container and role.image in {"", NONE}:
+        raise InvalidAppError(f"role {role.name!r}: image is empty, and option container runs it; name an image")
+    for name in role.env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII) or name.startswith("launch_"):
+            raise InvalidAppError(
+                f"role {role.name!r}: env: {name!r} cannot be set by a shell script; use letters, digits and '_', "
+                f"and no 'launch_' in front"
+            )
+        if name in _OF_BASH:
+            raise InvalidAppError(f"role {role.name!r}: env: {name!r} is a variable of bash itself; rename it")

@@ -1,0 +1,260 @@
+"""The Slurm scheduler: apps as jobs of a cluster."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.naming import file_slug
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    ListAppResponse,
+    LogChunk,
+    Stream,
+    check_replica,
+)
+from airflow_provider_launch.schedulers.responses import add_error_files
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps
+from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
+from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
+from airflow_provider_launch.schedulers.slurm.records import Job, Observation
+from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
+from airflow_provider_launch.schedulers.slurm.status import Standing, response_from, standing
+from airflow_provider_launch.schedulers.slurm.store import Store
+from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.owner import owner_of
+from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.states import AppState, is_terminal
+
+__all__ = ["SlurmScheduler", "create_scheduler"]
+
+_APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SWEEP_EVERY_S = 3600.0
+_DAY_S = 86400.0
+
+
+class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
+    """Runs each app as one job, whose script runs its attempts and keeps its record in a shared directory.
+
+    The truth is in that directory; what Slurm knows of the job is added to it. Any process that reaches both sees the
+    same apps.
+    """
+
+    name: ClassVar[str] = "slurm"
+    opts_type = SlurmOpts
+    connection_type = SlurmConnection
+    app_id_pattern = _APP_ID
+    app_id_help: ClassVar[str] = "cannot name a job; use up to 100 letters, digits, '.', '_' and '-'"
+    needs_image: ClassVar[bool] = False
+    refusal_cures: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
+        (Capability.BIND_MOUNT, Capability.VOLUME_MOUNT, Capability.DEVICE_MOUNT),
+        "replicas see the files of their node, and containers those of option container_mounts: leave them out",
+    )
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.REPLICA_RETRY,
+            Capability.APPLICATION_RETRY,
+            Capability.ADOPT,
+            Capability.STREAMS,
+            Capability.RANK0,
+            Capability.PORTS,
+            Capability.GPU,
+            Capability.RESULT,
+        }
+    )
+    poll_interval_s: ClassVar[float] = 5.0
+
+    def __init__(self, session_name: str, connection: SlurmConnection | None = None) -> None:
+        super().__init__(session_name, connection)
+        self._store = Store(self.connection, _transport(self.connection))
+        self._known = KnownApps(self._store)
+        # Without ssh the directory is here by itself.
+        self._mount = self.connection.mount or (None if self.connection.ssh_host else self.connection.root)
+        # Describe is called from the threads of several followers.
+        self._mutex = threading.Lock()
+        self._next_sweep = 0.0
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def _app_slug(self, name: str) -> str:
+        return file_slug(name)[:60] or "app"
+
+    def _build_request(self, app: AppDef, opts: SlurmOpts, app_id: str) -> SlurmRequest:
+        return build_request(app, opts, app_id, os.environ)
+
+    def _format_request(self, request: SlurmRequest) -> str:
+        return format_request(request)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[SlurmRequest]) -> str:
+        request = dryrun_info.request
+        self._store.submit(request)
+        return request.app_id
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = list(app_ids)
+        found: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
+        # Ids come from handles, which anybody can write.
+        valid = [app_id for app_id in found if self._is_app_id(app_id)]
+        if valid:
+            found.update(self._responses(self._store.observe(valid)))
+        return found
+
+    def _responses(self, seen: Observation) -> dict[str, DescribeAppResponse]:
+        """Return the answer for each app that there is; what was deleted and has ended is removed."""
+        with self._mutex:
+            apps = self._known.load(seen.records)
+            standings = self._standings(seen, apps)
+            if gone := [app_id for app_id, found in standings.items() if _is_left_over(apps[app_id], found)]:
+                self._store.remove(gone)
+            left = {app_id: apps[app_id] for app_id in standings if app_id not in gone}
+            # Before their states nothing of a replica is known, and after the end nothing changes any more.
+            self._known.load_attempts([app for app in left.values() if app.record.claim])
+            responses = {}
+            for app_id, app in left.items():
+                response = response_from(app.record, standings[app_id], app.request, app.attempts)
+                if response.state is AppState.FAILED:
+                    self._known.load_errors(app)
+                    add_error_files(response, app.error)
+                responses[app_id] = response
+        return responses
+
+    def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
+        """Return the state of each app; ends that were found out here are put on record, and the record counts."""
+        jobs: dict[str, builtins.list[Job]] = {}
+        for job in seen.jobs:
+            jobs.setdefault(job.app, []).append(job)
+        found = {
+            app_id: standing(app.record, jobs.get(app.identity, []), seen.now, self.connection.settle_s)
+            for app_id, app in apps.items()
+        }
+        self._store.discard(
+            [
+                job.id
+                for app in apps.values()
+                for job in jobs.get(app.identity, [])
+                if app.record.end and (job.state, job.reason) == ("PENDING", "JobHeldUser")
+            ]
+        )
+        new = [(app_id, one.claim, f"{one.end},{seen.now}") for app_id, one in found.items() if one.is_new]
+        for app_id, end in self._store.mark_ends(new).items():
+            apps[app_id].record.end = end
+            found[app_id] = standing(apps[app_id].record, [], seen.now, self.connection.settle_s)
+        # One that lost the race for the claim runs: its next poll shows how.
+        return {app_id: Standing(AppState.PENDING) if one.is_new else one for app_id, one in found.items()}
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[SlurmRequest] | None:
+        if not self._is_app_id(app_id):
+            return None
+        found = self._store.requests([app_id]).get(app_id)
+        return AppDryRunInfo(found[1], format_request) if found else None
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
+        rows = []
+        seen = self._store.observe(None)
+        for app_id, response in self._responses(seen).items():
+            name = self._known.app(app_id).request.name
+            rows.append(ListAppResponse(app_id, response.state, name=name, owner=owner_of(response.metadata)))
+        self._sweep(seen)
+        return rows
+
+    def _sweep(self, seen: Observation) -> None:
+        """Remove apps that ended more than `keep_days` ago, at most once an hour."""
+        if time.monotonic() < self._next_sweep:
+            return
+        self._next_sweep = time.monotonic() + _SWEEP_EVERY_S
+        limit = seen.now - self.connection.keep_days * _DAY_S
+        old = [one.app_id for one in seen.records.values() if one.end and float(one.end.split(",")[2]) < limit]
+        self._store.remove(old)
+
+    def result(self, app_id: str) -> JsonValue:
+        found = self.describe(app_id)
+        if found is None:
+            raise UnknownAppException(app_id)
+        with self._mutex:
+            path = self._known.app(app_id).newest_path(0, 0, "result")
+        files = self._store.read([path] if path else [], RESULT_LIMIT_BYTES)
+        return parse_result(*files[path]) if path in files else None
+
+    # ---- end -------------------------------------------------------------------------------------------------
+
+    def cancel(self, app_id: str) -> None:
+        if self._is_app_id(app_id):
+            self._cancel_existing(app_id)
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self._store.cancel(app_id, "cancel")
+
+    def delete(self, app_id: str) -> None:
+        if self._is_app_id(app_id):
+            self._delete_existing(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        if self._store.cancel(app_id, "delete"):
+            # One that has ended is removed at once, another when its end is seen: by its own job, or by a poll.
+            self.describe(app_id)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def probe(self) -> str:
+        """Return what was found, when worker, login node and directory have all that is needed.
+
+        Raises:
+            LaunchError: names what is missing, and where.
+        """
+        return self._store.probe(mount=self._mount, with_node=self.connection.test_node)
+
+    # ---- logs ------------------------------------------------------------------------------------------------
+
+    def read_logs(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogChunk:
+        request = self._request(app_id)
+        if request is None:
+            raise UnknownAppException(app_id)
+        role = check_replica(request.app_def.roles, role_name, k)
+        number = request.app_def.roles.index(role)
+        place = (number, request.roles[number].slug, k)
+        return read_chunk(self._store, self._mount, app_id, place, cursor, streams)
+
+    def _request(self, app_id: str) -> SlurmRequest | None:
+        """Return the request of an app; the one that is kept may be of an app that was deleted meanwhile."""
+        if not self._is_app_id(app_id):
+            return None
+        with self._mutex:
+            return self._known.request(app_id)
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> SlurmScheduler:
+    """Return the Slurm scheduler.
+
+    Args:
+        session_name: part of every handle; the connection id in Airflow.
+        **kwargs: fields of `SlurmConnection`; others are ignored, since all factories get the same.
+    """
+    return SlurmScheduler(session_name, connection_from(SlurmConnection, kwargs))
+
+
+def _transport(connection: SlurmConnection) -> Transport:
+    if connection.ssh_host is None:
+        return LocalTransport()
+    from airflow_provider_launch.schedulers.slurm.ssh import SshTransport
+
+    return SshTransport(connection)
+
+
+def _is_left_over(app: KnownApp, found: Standing) -> bool:
+    return app.record.deleted and is_terminal(found.state)

@@ -1,0 +1,98 @@
+"""The files of an app that its batch script reads: variables, and one file per role. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shlex
+import tarfile
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
+from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, SlurmRole
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.roles import Role
+
+__all__ = ["app_files", "packed"]
+
+_REPLICA = "\0"
+"""Stands for the number of the replica until a text is quoted; no text of a user holds it."""
+_STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
+
+
+def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
+    """Return name to content of all files of a new app.
+
+    `instance` differs between two apps that have the same id one after the other.
+    """
+    roles = {f"role-{number}.sh": _role_file(role, request.app_id) for number, role in enumerate(request.roles)}
+    document: dict[str, Any] = {"request": request.to_json(), "instance": instance}
+    return {
+        "app.json": json.dumps(document, separators=(",", ":")),
+        "id": f"{request.spec_hash}:{instance}",
+        "plan": _plan(request),
+        **roles,
+        **_scripts(),
+    }
+
+
+def packed(contents: dict[str, str]) -> bytes:
+    """Return the files as a tar, readable by nobody else: they hold what was given as secret."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, text in contents.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o600
+            tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@cache
+def _scripts() -> dict[str, str]:
+    folder = files(__package__) / "scripts"
+    return {name: (folder / name).read_text(encoding="utf-8") for name in ("launch.sh", "replica.sh")}
+
+
+def _plan(request: SlurmRequest) -> str:
+    values = {
+        "grace_s": f"{request.grace_s:g}",
+        "limit_s": "" if request.time_limit_s is None else str(math.ceil(request.time_limit_s)),
+        "warn_s": "" if request.signal_s is None else str(math.ceil(request.signal_s)),
+        "signal": request.signal,
+        "requeue": str(int(request.requeue)),
+        "login": "--login" if request.login_shell else "",
+        "order": " ".join(map(str, request.order)),
+        "ports": " ".join(f"{name}={port}" for name, port in request.ports.items()),
+        "policies": " ".join(
+            f"{at}:{role.num_replicas}:{role.policy}:{role.max_retries}" for at, role in enumerate(request.roles)
+        ),
+    }
+    for at, role in enumerate(request.roles):
+        values[f"folder_{at}"] = role.slug
+        values[f"count_{at}"] = str(role.num_replicas)
+        values[f"policy_{at}"] = role.policy
+        values[f"retries_{at}"] = str(role.max_retries)
+    lines = [f"launch_{name}={shlex.quote(value)}" for name, value in values.items()]
+    steps = " : ".join(f'{_STEP} {shlex.join(step)} bash ./replica.sh "$1"' for step in request.steps)
+    return "\n".join([*lines, f"launch_step() {{ exec srun {steps}; }}", ""])
+
+
+def _role_file(role: SlurmRole, app_id: str) -> str:
+    values = macros.Values(img_root=role.img_root, app_id=app_id, replica_id=_REPLICA, rank0_env=RANK0_ENV)
+    known = replica_env(app_id, Role(role.name, "", num_replicas=role.num_replicas), 0, "")
+    known["LAUNCH_REPLICA_ID"] = _REPLICA
+    del known[RANK0_ENV]  # it is known when an attempt starts
+    env = {**role.copied_env, **known, **{name: values.substitute(text) for name, text in role.env.items()}}
+    words = [*role.prefix, role.entrypoint, *(values.substitute(arg) for arg in role.args)]
+    # What is copied by a pattern may have a name that no shell takes; such names of a role are refused.
+    exports = [f"export {name}={_quoted(value)}" for name, value in env.items() if name.isidentifier()]
+    return "\n".join([*exports, *role.prologue, f"set -- {' '.join(map(_quoted, words))}", ""])
+
+
+def _quoted(text: str) -> str:
+    """Return the text as one word of bash, with the number of the replica where it belongs."""
+    return '"$launch_k"'.join(shlex.quote(part) for part in text.split(_REPLICA))

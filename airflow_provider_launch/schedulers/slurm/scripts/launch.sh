@@ -1,0 +1,149 @@
+#!/bin/bash
+# The job of an app: claims it, runs its attempts, records its end. Slurm starts it in the directory of the app.
+# Argument: the nonce of this submission. The state is in names of files and targets of links, which exist whole or not.
+
+. ./plan
+term='' interrupted='' timers=()
+
+now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
+note() { until : >"status/$1"; do sleep 1; done; } # a full disk: the record comes when there is room
+end() { until ln -s "$1,$(now)" end 2>/dev/null || [ -L end ]; do sleep 1; done; }
+in_background() { set -m; "$@" & set +m; timers+=($!); } # a group of its own, so that its sleep ends with it
+stop_timers() { local t; for t in "${timers[@]}"; do kill -KILL -- "-$t" 2>/dev/null; done; timers=(); }
+signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps only, of all components
+
+keep_stopping() { # again and again: a step that has just begun does not get the first one, nor does a busy controller
+    local until=$((SECONDS + ${launch_grace_s%.*} + 30))
+    while :; do
+        if [ "$SECONDS" -lt "$until" ]; then signal_replicas TERM; else signal_replicas KILL; fi
+        sleep 3
+    done
+}
+
+watch_clock() { # shows that this script lives; warns before the time limit, and keeps it
+    local warned='' left
+    while :; do
+        touch alive
+        left=15
+        if [ "$launch_limit_s" ]; then
+            if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
+                left=$((launch_limit_s - launch_warn_s - SECONDS))
+                [ "$left" -gt 0 ] || { warned=1; left=$((launch_limit_s - SECONDS)); signal_replicas "$launch_signal"; }
+            else
+                left=$((launch_limit_s - SECONDS))
+            fi
+            [ "$SECONDS" -lt "$launch_limit_s" ] || { note limit; keep_stopping; }
+        fi
+        sleep $((left < 15 ? (left > 0 ? left : 0) : 15))
+    done
+}
+
+on_term() { # by our cancel, by scancel, or by Slurm itself: the reason is known now and not later
+    interrupted=1
+    [ ! "$term" ] || return
+    term=$(timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed -n '1s/.* Reason=\([A-Za-z_]*\).*/\1/p')
+    term=${term:-None}
+    note "term,$term,$(now)"
+    touch term
+    # Also where Slurm itself signals the replicas: a step that is just being made has none yet.
+    in_background keep_stopping
+}
+is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS remembers that a file was missing, until the directory is read anew
+
+choose_ports() {
+    local used name port hex
+    used=$(awk 'FNR > 1 { split($2, at, ":"); print at[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+    for name in $launch_ports; do
+        port=${name#*=}
+        while [ "$port" = 0 ]; do
+            port=$((20000 + RANDOM % 12000))
+            printf -v hex %04X "$port"
+            case $used in *"$hex"*) port=0 ;; esac
+            used="$used $hex"
+        done
+        echo "export ${name%%=*}=$port"
+    done
+}
+
+# What is true of one attempt: `SUCCEEDED`, or `FAILED,<role>,<replica>,<code>,<again>` with the first failure.
+outcome() {
+    ls status | awk -F, -v a="$1" -v used="$2" -v policies="$launch_policies" '
+        $1 == "exit" && $2 == a {
+            at = $3 "," $4
+            if (!(at in last) || $5 + 0 > last[at]) { last[at] = $5 + 0; code[at] = $6; stopped[at] = $7; time[at] = $8 }
+        }
+        END {
+            roles = split(policies, policy, " ")
+            again = 1
+            for (i = 1; i <= roles; i++) {
+                split(policy[i], part, ":") # role:replicas:policy:retries
+                for (k = 0; k < part[2]; k++) {
+                    at = part[1] "," k
+                    if (!(at in last)) { if (lost == "") { lost = at; lost_again = part[3] == "APPLICATION" && part[4] > used } }
+                    else if (stopped[at] == 1) n_stopped++
+                    else if (code[at] != 0) {
+                        if (first == "" || time[at] < time[first]) first = at
+                        if (part[3] != "APPLICATION" || part[4] <= used) again = 0
+                    }
+                }
+            }
+            if (first != "") print "FAILED," first "," code[first] "," again
+            else if (lost != "") print "FAILED," lost ",137," lost_again
+            else if (n_stopped) print "STOPPED"
+            else print "SUCCEEDED"
+        }'
+}
+
+run_attempt() {
+    mkdir "run/$1"
+    host=${SLURMD_NODENAME:-$HOSTNAME}
+    getent hosts "$host" >/dev/null || host=$(hostname)
+    { echo "export TORCHX_RANK0_HOST=$host"; choose_ports; } >"run/$1/env"
+    launch_step "$1" &
+    local step=$!
+    while :; do # a trap ends `wait`
+        interrupted=''
+        wait "$step"
+        [ "$interrupted" ] || break
+    done
+}
+
+mkdir -p status run
+trap on_term TERM
+# Job ids are used again after a crash of the controller; a nonce is not. A requeued job has its own claim.
+ln -s "$1" claim 2>/dev/null
+[ "$(readlink claim)" = "$1" ] || exit 78
+in_background watch_clock
+while :; do
+    attempt=$(ls run | sort -n | tail -n 1)
+    attempt=$((${attempt:--1} + 1))
+    used=$(ls status | grep -c '^failed,')
+    if [ "$term" ] || is_marked cancel; then
+        found=STOPPED
+    else
+        run_attempt "$attempt"
+        found=$(outcome "$attempt" "$used")
+    fi
+    [ "$found" != SUCCEEDED ] || break
+    ! is_marked cancel && [ ! -e status/limit ] && [ ! "$term" ] && [ "${found##*,}" = 1 ] || break
+    note "failed,$attempt"
+done
+stop_timers
+if is_marked cancel; then
+    end CANCELLED,cancel
+elif [ -e status/limit ]; then
+    end FAILED,limit
+elif [ "$found" = SUCCEEDED ]; then
+    end SUCCEEDED,exit
+elif [ ! "$term" ] && ls status | grep -q "^start,$attempt,"; then
+    end FAILED,exit
+elif [ ! "$term" ]; then
+    end FAILED,nostart
+elif [ "$launch_requeue" = 0 ] && { [ "$term" = TimeLimit ] || [ "$term" = NodeDown ]; }; then
+    end "FAILED,$term"
+fi # else Slurm alone knows: preempted, put back, cancelled by somebody
+if is_marked delete && [ -L end ]; then
+    dir=$PWD
+    cd / && rm -rf "$dir"
+fi
+[ "$found" = SUCCEEDED ]

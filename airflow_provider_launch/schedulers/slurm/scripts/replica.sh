@@ -1,0 +1,86 @@
+#!/bin/bash
+# One replica as srun starts it: its attempts, signals, files and exit codes. Argument: the attempt of the app.
+# With `program` first it becomes the program of the replica: environment, directory, arguments.
+
+if [ "$1" = program ]; then
+    launch_k=$2 launch_role_file=$3 launch_env=$4 launch_attempt=$5 launch_at=$6 launch_result=$7
+    for launch_name in $(compgen -e); do
+        case $launch_name in
+            PATH | HOME | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_* | TZ | TMPDIR | XDG_RUNTIME_DIR | KRB5CCNAME) ;;
+            SLURM_* | SLURMD_NODENAME | CUDA_* | NVIDIA_* | ROCR_* | HIP_* | ZE_* | GPU_DEVICE_ORDINAL | PMI* | OMPI_*) ;;
+            LD_LIBRARY_PATH | MODULE* | LMOD_* | LOADEDMODULES | _LMFILES_ | BASH_ENV | PWD) ;;
+            *) unset "$launch_name" ;;
+        esac
+    done
+    export LAUNCH_ATTEMPT=$launch_attempt TORCHELASTIC_ERROR_FILE=$launch_at/error.json
+    [ ! "$launch_result" ] || export LAUNCH_RESULT_PATH=$launch_at/result
+    . "$launch_env"
+    . "$launch_role_file"
+    exec "$@"
+fi
+
+. ./plan
+app_attempt=$1 k=${SLURM_PROCID:-0}
+for r in $launch_order; do
+    count=launch_count_$r
+    [ "$k" -ge "${!count}" ] || break
+    k=$((k - ${!count}))
+done
+folder=launch_folder_$r policy=launch_policy_$r retries=launch_retries_$r
+dir=$PWD/run/$app_attempt/${!folder}/$k
+mkdir -p "$dir"
+exec </dev/null >/dev/null 2>>"$dir/replica.log"
+
+pid='' stop='' interrupted='' timer=''
+now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
+note() { until : >"status/$1"; do sleep 1; done; }
+forward() { interrupted=1; [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
+kill_late() { sleep "$launch_grace_s"; kill -KILL -- "-$1"; }
+on_stop() {
+    interrupted=1
+    [ ! "$stop" ] || return
+    stop=1
+    [ ! "$pid" ] || stop_program
+}
+stop_program() {
+    forward TERM
+    set -m
+    kill_late "$pid" &
+    timer=$!
+    set +m
+}
+trap on_stop TERM
+for name in USR1 USR2 INT HUP; do trap "forward $name" "$name"; done
+
+node=${SLURMD_NODENAME:-$HOSTNAME} n=0
+result=''
+[ "$r/$k" != 0/0 ] || result=1
+while [ ! "$stop" ]; do
+    at=$dir/$n stopped=0
+    mkdir -p "$at"
+    note "start,$app_attempt,$r,$k,$n,${node//[^A-Za-z0-9._-]/_},$(now)"
+    # A group of its own: a signal for this script must not end the program before it is known who sent it.
+    set -m
+    bash $launch_login ./replica.sh program "$k" "./role-$r.sh" "./run/$app_attempt/env" \
+        $((app_attempt > n ? app_attempt : n)) "$at" "$result" >>"$at/stdout" 2>>"$at/stderr" &
+    pid=$!
+    set +m
+    [ ! "$stop" ] || stop_program
+    while :; do # a trap ends `wait`
+        interrupted=''
+        wait "$pid"
+        code=$?
+        [ "$interrupted" ] || break
+    done
+    # Slurm may signal both of us, and the program first: was it stopped, or has it failed?
+    [ "$code" = 0 ] || [ "$stop" ] || sleep 0.3
+    [ ! "$stop" ] || stopped=1
+    kill -KILL -- "-$pid" # what it left in the background
+    [ ! "$timer" ] || kill -KILL -- "-$timer"
+    pid=''
+    note "exit,$app_attempt,$r,$k,$n,$code,$stopped,$(now)"
+    [ "$code" != 0 ] || exit 0
+    [ "${!policy}" = REPLICA ] && [ "$n" -lt "${!retries}" ] || break
+    n=$((n + 1))
+done
+exit "${code:-143}"

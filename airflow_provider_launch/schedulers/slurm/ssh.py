@@ -1,0 +1,329 @@
+"""The commands of a cluster by ssh: scripts go to shells that stay open, each answer comes in a frame of its own."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import io
+import shlex
+import socket
+import threading
+import time
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.slurm.transport import Answer
+from airflow_provider_launch.specs.errors import (
+    InvalidAppError,
+    MissingDependencyError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
+
+__all__ = ["SshTransport"]
+
+_SHELLS = 4
+"""At once; sshd allows ten sessions on a connection by default, and closed ones may linger."""
+_KEEPALIVE_S = 30
+_RECV_BYTES = 256 * 1024
+
+
+class SshTransport:
+    """Runs scripts on a login node, by one connection that is made when it is needed."""
+
+    def __init__(self, connection: SlurmConnection) -> None:
+        self._connection = connection
+        self.place = f"login node {connection.ssh_host}"
+        self._free = threading.Semaphore(_SHELLS)
+        self._mutex = threading.Lock()
+        self._clients: list[Any] = []
+        self._idle: list[_Shell] = []
+
+    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float) -> Answer:
+        """Run a script to its end; see `Transport`."""
+        deadline = time.monotonic() + timeout_s
+        if not self._free.acquire(timeout=timeout_s):
+            raise SchedulerUnavailableError(f"{self.place}: {_SHELLS} commands have not ended within {timeout_s:g} s")
+        try:
+            while True:
+                shell, is_used = self._shell()
+                try:
+                    answer = shell.run(script, args, stdin, deadline)
+                except _ClosedError as error:
+                    shell.close()
+                    if is_used:
+                        continue  # the server has hung up meanwhile; scripts may be run again
+                    raise SchedulerUnavailableError(f"{self.place} hung up: {error}") from error
+                except TimeoutError as error:
+                    shell.close()
+                    # Nothing can be known of a connection that is silent.
+                    self._hang_up()
+                    raise SchedulerUnavailableError(f"{self.place} has not answered within {timeout_s:g} s") from error
+                except BaseException:
+                    shell.close()  # its answer is for nobody
+                    raise
+                with self._mutex:
+                    self._idle.append(shell)
+                return answer
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """End the connection; the next command makes another."""
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        with self._mutex:
+            clients, self._clients, self._idle = self._clients, [], []
+        for client in reversed(clients):
+            with contextlib.suppress(Exception):  # of a connection that has ended
+                client.close()
+
+    def _shell(self) -> tuple[_Shell, bool]:
+        """Return a shell, and whether it was used before."""
+        with self._mutex:
+            if self._idle:
+                return self._idle.pop(), True
+        paramiko = _paramiko()
+        for is_last in (False, True):
+            transport = self._transport()
+            try:
+                channel = transport.open_session(timeout=self._connection.timeout_s)
+                channel.settimeout(self._connection.timeout_s)
+                channel.exec_command("exec /bin/sh")
+                return _Shell(channel, self._connection.timeout_s), False
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                # A connection that has ended shows it here.
+                self._hang_up()
+                if is_last:
+                    raise SchedulerUnavailableError(f"{self.place} opens no session: {error}") from error
+        raise AssertionError("unreachable")
+
+    def _transport(self) -> Any:
+        with self._mutex:
+            transport = self._clients[-1].get_transport() if self._clients else None
+            if transport is not None and transport.is_active():
+                return transport
+            self._clients, self._idle = [], []
+            self._clients = self._connect()
+            return self._clients[-1].get_transport()
+
+    def _connect(self) -> list[Any]:
+        where = self._connection
+        host = where.ssh_host or ""
+        user = where.ssh_user or getpass.getuser()
+        if not where.ssh_jump_host:
+            sock = self._socket(host, where.ssh_port)
+            return [self._client(sock, host, where.ssh_port, user, where.ssh_host_key)]
+        jump_user, jump, jump_port = _split_address(where.ssh_jump_host, user)
+        first = self._client(self._socket(jump, jump_port), jump, jump_port, jump_user, where.ssh_jump_host_key)
+        paramiko = _paramiko()
+        try:
+            way = first.get_transport().open_channel(
+                "direct-tcpip", (host, where.ssh_port), ("127.0.0.1", 0), timeout=where.timeout_s
+            )
+            return [first, self._client(way, host, where.ssh_port, user, where.ssh_host_key)]
+        except paramiko.SSHException as error:
+            first.close()
+            raise SchedulerUnavailableError(f"{jump} does not reach {self.place}: {error}") from error
+        except BaseException:
+            first.close()
+            raise
+
+    def _socket(self, host: str, port: int) -> socket.socket:
+        try:
+            sock = socket.create_connection((host, port), self._connection.timeout_s)
+        except OSError as error:
+            raise SchedulerUnavailableError(f"{host}:{port} is not reached: {error}") from error
+        # Requests are small, and each would wait for the answer to the one before.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _client(self, sock: Any, host: str, port: int, user: str, host_key: str | None) -> Any:
+        paramiko = _paramiko()
+        where = self._connection
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - as known_hosts spells them
+        limit = where.timeout_s
+        try:
+            if host_key:
+                known = _host_key(name, host_key)
+                client.get_host_keys().add(name, known.key.get_name(), known.key)
+            else:
+                client.load_system_host_keys()
+            key = _private_key(where.ssh_key_secret, where.ssh_key_password) if where.ssh_key_secret else None
+            is_given = key is not None or where.ssh_key_file is not None or where.ssh_password is not None
+            client.connect(
+                host,
+                port,
+                username=user,
+                sock=sock,
+                pkey=key,
+                key_filename=where.ssh_key_file,
+                passphrase=where.ssh_key_password,
+                password=where.ssh_password,
+                allow_agent=not is_given,
+                look_for_keys=not is_given,
+                timeout=limit,
+                banner_timeout=limit,
+                auth_timeout=limit,
+                channel_timeout=limit,
+            )
+        except BaseException as error:
+            client.close()
+            sock.close()
+            raise self._explained(error, host, user) from error
+        transport = client.get_transport()
+        transport.set_keepalive(_KEEPALIVE_S)
+        # Its thread would live as long as the server does, after nobody has this object any more.
+        weakref.finalize(self, _end, transport.sock).atexit = False
+        return client
+
+    def _explained(self, error: BaseException, host: str, user: str) -> BaseException:
+        paramiko = _paramiko()
+        if isinstance(error, paramiko.BadHostKeyException):
+            return SchedulerRejectedError(f"{host} proves another host key than the known one; somebody may be between")
+        if isinstance(error, paramiko.AuthenticationException):
+            return SchedulerRejectedError(
+                f"{host} refuses user {user!r}: {error}; check key and user in the connection"
+            )
+        if isinstance(error, paramiko.SSHException) and "known_hosts" in str(error):
+            return SchedulerRejectedError(
+                f"the host key of {host} is not known; set ssh_host_key in the connection, or add it to known_hosts"
+            )
+        if isinstance(error, FileNotFoundError):
+            return SchedulerRejectedError(f"ssh_key_file of the connection: {error}")
+        if isinstance(error, paramiko.SSHException | OSError | EOFError):
+            return SchedulerUnavailableError(f"no ssh with {host}: {error}")
+        return error
+
+
+class _ClosedError(Exception):
+    """The shell has ended without an answer."""
+
+
+class _Shell:
+    """One shell on the other side, which runs one script after the other."""
+
+    def __init__(self, channel: Any, timeout_s: float) -> None:
+        self._channel = channel
+        self._rest = b""
+        # What files of the login write comes before this, and is no answer.
+        mark = uuid.uuid4().hex
+        try:
+            self._send(f"printf '%s\\n' {mark}\n".encode(), time.monotonic() + timeout_s)
+            self._until(f"{mark}\n".encode(), time.monotonic() + timeout_s)
+        except (_ClosedError, TimeoutError) as error:
+            raise OSError(f"its shell does not answer: {error}") from error
+
+    def run(self, script: str, args: tuple[str, ...], stdin: bytes, deadline: float) -> Answer:
+        """Return the answer.
+
+        Raises:
+            _ClosedError: the frame is missing.
+            TimeoutError: the same, in time.
+        """
+        mark = uuid.uuid4().hex
+        command = shlex.join(["/bin/sh", "-c", script, "launch", *args])
+        text = (
+            f"exec 3>&1; error=$({{ base64 -d <<'{mark}' | {command} 3>&-\n"
+            f"{base64.b64encode(stdin).decode()}\n{mark}\n"
+            f'}} 2>&1 1>&3); printf \'\\n{mark} %s\\n%s\\n{mark}\\n\' "$?" "$error"\n'
+        )
+        self._send(text.encode(), deadline)
+        out = self._until(f"\n{mark} ".encode(), deadline)
+        code = self._until(b"\n", deadline)
+        error = self._until(f"\n{mark}\n".encode(), deadline)
+        return Answer(int(code), out, error.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """End the shell."""
+        with contextlib.suppress(Exception):  # of a connection that has ended
+            self._channel.close()
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        try:
+            self._channel.settimeout(_left(deadline))
+            self._channel.sendall(data)
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise _ClosedError(str(error)) from error
+
+    def _until(self, end: bytes, deadline: float) -> bytes:
+        """Return the bytes up to `end`, which is left out."""
+        data, searched = bytearray(self._rest), 0
+        while (found := data.find(end, searched)) < 0:
+            searched = max(0, len(data) - len(end))
+            try:
+                self._channel.settimeout(_left(deadline))
+                part = self._channel.recv(_RECV_BYTES)
+            except TimeoutError:
+                raise
+            except (OSError, EOFError) as error:
+                raise _ClosedError(str(error)) from error
+            if not part:
+                raise _ClosedError("the answer was cut off")
+            data += part
+        self._rest = bytes(data[found + len(end) :])
+        return bytes(data[:found])
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _paramiko() -> Any:
+    try:
+        import paramiko  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "ssh_host of a connection to Slurm needs the package paramiko; "
+            "install the extra 'slurm' of airflow-provider-launch"
+        ) from error
+    return paramiko
+
+
+def _private_key(text: str, password: str | None) -> Any:
+    paramiko = _paramiko()
+    # A form keeps no line breaks; JSON spells them.
+    text = text.replace("\\n", "\n").strip() + "\n"
+    reason = ""
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key(io.StringIO(text), password)
+        except (paramiko.SSHException, ValueError, IndexError) as error:
+            reason = reason or type(error).__name__
+    raise InvalidAppError(
+        f"ssh_key_secret of the connection is no private key, or ssh_key_password does not open it ({reason})"
+    )
+
+
+def _host_key(name: str, text: str) -> Any:
+    known = _paramiko().hostkeys.HostKeyEntry.from_line(f"{name} {text.strip()}")
+    if known is None:
+        raise InvalidAppError(f"the host key of {name} in the connection is none; write `type key`")
+    return known
+
+
+def _split_address(text: str, user: str) -> tuple[str, str, int]:
+    name, _, rest = text.rpartition("@")
+    host, _, port = rest.partition(":")
+    if port and not port.isdigit():
+        raise InvalidAppError(f"ssh_jump_host {text!r} has no number as port; write user@host:port")
+    return name or user, host, int(port or 22)
+
+
+def _end(sock: Any) -> None:
+    with contextlib.suppress(OSError):
+        # After a plain close the thread that reads would log an error. A way through a jump host can only be closed.
+        sock.shutdown(socket.SHUT_RDWR) if isinstance(sock, socket.socket) else sock.close()

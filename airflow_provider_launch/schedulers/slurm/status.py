@@ -1,0 +1,233 @@
+"""From jobs and records to the state of an app: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
+from airflow_provider_launch.schedulers.signals import signal_in
+from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record
+from airflow_provider_launch.schedulers.slurm.request import SlurmRequest
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.statuses import ReplicaStatus
+
+__all__ = ["ENDS", "LIVE", "Standing", "response_from", "standing"]
+
+LIVE = {
+    "PENDING": AppState.PENDING,
+    "CONFIGURING": AppState.PENDING,  # the nodes boot
+    "REQUEUED": AppState.PENDING,
+    "REQUEUE_HOLD": AppState.PENDING,  # waits for an admin
+    "REQUEUE_FED": AppState.PENDING,
+    "SPECIAL_EXIT": AppState.PENDING,  # the same
+    "RESV_DEL_HOLD": AppState.PENDING,
+    "RUNNING": AppState.RUNNING,
+    "COMPLETING": AppState.RUNNING,  # an epilog may still write
+    "STAGE_OUT": AppState.RUNNING,
+    "RESIZING": AppState.RUNNING,
+    "SIGNALING": AppState.RUNNING,
+    "SUSPENDED": AppState.RUNNING,  # the nodes are kept, the processes stopped
+    "STOPPED": AppState.RUNNING,
+}
+"""States of a job that has not ended. A word that is not here nor below is one of a newer Slurm: UNKNOWN."""
+ENDS = {
+    "COMPLETED": "its record of the end is missing",  # never a success: that is what the records of replicas show
+    "CANCELLED": "cancelled in Slurm",
+    "FAILED": "its job failed",
+    "TIMEOUT": "time limit of its job reached",
+    "DEADLINE": "deadline of its job reached",
+    "OUT_OF_MEMORY": "out of memory",
+    "NODE_FAIL": "disrupted: a node was lost",
+    "BOOT_FAIL": "disrupted: a node did not boot",
+    "PREEMPTED": "disrupted: preempted by another job",
+    "REVOKED": "its job was revoked by a sibling cluster",
+}
+"""Word of Slurm to the message. CANCELLED is CANCELLED, the others are FAILED."""
+_OURS = {
+    "cancel": "cancelled",
+    "limit": "time limit reached",
+    "TimeLimit": "time limit of its job reached",
+    "NodeDown": "disrupted: a node was lost",
+    "nostart": "disrupted: Slurm could start no replica; job.log in its directory says why",
+    "dropped": "disrupted: Slurm has dropped its job",
+    "lost": "disrupted: Slurm has lost its job",
+    "unstarted": "disrupted: Slurm has lost its job before it started",
+}
+_UNSEEN_S = 60.0
+"""Seconds without a sign of life after which a job that Slurm does not know has ended; it shows one every 15."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of an app as a whole."""
+
+    state: AppState
+    word: str = ""
+    """Why, as the record of the end has it."""
+    msg: str = NONE
+    claim: str = ""
+    """Set with a new end: who takes the claim, so that no job can win it any more."""
+    is_new: bool = False
+    """Whether the end has still to be recorded."""
+
+    @property
+    def end(self) -> str:
+        """The text of the record, without the time."""
+        return f"{self.state.name},{self.word}"
+
+
+def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
+    """Return the state of an app.
+
+    Args:
+        record: its directory.
+        jobs: those of its submissions.
+        now: by the clock that wrote the times of jobs and records.
+        settle_s: seconds that a record may need until it is seen here.
+    """
+    if record.end:
+        name, word = record.end.split(",")[:2]
+        return Standing(AppState[name], word)
+    if record.claim in _OURS:
+        # Its observer was interrupted before it recorded the end.
+        state = AppState.CANCELLED if record.claim == "cancel" else AppState.FAILED
+        return Standing(state, record.claim, is_new=True)
+    if record.claim:
+        return _claimed(record, jobs, now, settle_s)
+    if record.cancelled:
+        return Standing(AppState.CANCELLED, "cancel", claim="cancel", is_new=True)
+    return _unclaimed(record, jobs, now, settle_s)
+
+
+def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
+    job = next((job for job in jobs if job.nonce == record.claim), None)
+    if job is None:
+        return _unseen(record, now, settle_s)
+    if job.state not in ENDS:
+        state = LIVE.get(job.state, AppState.UNKNOWN)
+        return Standing(state, msg=_waits(job) if state is AppState.PENDING else NONE)
+    if job.end is None or now - job.end < settle_s:
+        return Standing(AppState.RUNNING, msg=f"its job has ended ({job.state}); waits for the record of its end")
+    if record.cancelled:
+        return Standing(AppState.CANCELLED, "cancel", is_new=True)
+    if job.state == "CANCELLED" and not record.terminated:
+        # So ends what a controller does not recognise after a crash; nobody has asked for it.
+        return Standing(AppState.FAILED, "dropped", is_new=True)
+    return _of_slurm(job)
+
+
+def _unseen(record: Record, now: int, settle_s: float) -> Standing:
+    if now - record.alive < _UNSEEN_S + settle_s:
+        return Standing(AppState.RUNNING, msg="Slurm does not know its job any more; whether it still runs shows soon")
+    return Standing(AppState.CANCELLED if record.cancelled else AppState.FAILED, "lost", is_new=True)
+
+
+def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
+    live = [job for job in jobs if job.state not in ENDS]
+    if live:
+        if all(job.reason == "JobHeldUser" for job in live):
+            return Standing(AppState.SUBMITTED, msg="its job is held until its submission is complete")
+        # A job that runs has not begun its script yet.
+        return Standing(AppState.PENDING, msg=_waits(live[0]))
+    # Held ones that were cancelled are those of other submitters.
+    ended = [job for job in jobs if (job.state, job.reason) != ("CANCELLED", "JobHeldUser")]
+    if ended:
+        if any(job.end is None or now - job.end < settle_s for job in ended):
+            return Standing(AppState.PENDING, msg=f"its job has ended ({ended[-1].state}); waits for its records")
+        found = _of_slurm(ended[-1])
+        return Standing(found.state, found.word, claim="ended", is_new=True)
+    if now - record.submitted < _UNSEEN_S + settle_s:
+        return Standing(AppState.SUBMITTED, msg="waits for its submission to be complete")
+    return Standing(AppState.FAILED, "unstarted", claim="unstarted", is_new=True)
+
+
+def _of_slurm(job: Job) -> Standing:
+    return Standing(AppState.CANCELLED if job.state == "CANCELLED" else AppState.FAILED, job.state, is_new=True)
+
+
+def _waits(job: Job) -> str:
+    text = "waits in the queue" if job.reason in {"", "None"} else f"waits in the queue: {job.reason}"
+    if job.start:
+        text += f"; expected to start at {datetime.fromtimestamp(job.start, timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return text
+
+
+def response_from(
+    record: Record, found: Standing, request: SlurmRequest, attempts: Sequence[Attempt]
+) -> DescribeAppResponse:
+    """Return the answer for one app."""
+    current = max((one.app_attempt for one in attempts), default=0)
+    newest = {(one.role, one.replica): one for one in attempts if one.app_attempt == current}
+    has_cause = any(_failed_by_itself(one) for one in newest.values())
+    replicas = {
+        role.name: [
+            _replica(role.name, k, newest.get((number, k)), found.state, has_cause=has_cause)
+            for k in range(role.num_replicas)
+        ]
+        for number, role in enumerate(request.roles)
+    }
+    msg = found.msg
+    if is_terminal(found.state):
+        first = _first_failed(replicas) if found.word == "exit" else None
+        msg = _cause(first) if first else _end_text(found, request)
+    return app_response(
+        record.app_id,
+        found.state,
+        msg=msg,
+        restarts=current + sum(one.number for one in newest.values()),
+        replicas=replicas,
+        app=request.app_def,
+    )
+
+
+def _end_text(found: Standing, request: SlurmRequest) -> str:
+    if found.word == "limit" and request.time_limit_s is not None:
+        return f"time limit of {request.time_limit_s:g} s reached"
+    return _OURS.get(found.word) or ENDS.get(found.word) or NONE
+
+
+def _replica(role: str, k: int, newest: Attempt | None, state: AppState, *, has_cause: bool) -> ReplicaStatus:
+    ended = is_terminal(state)
+    if newest is None:
+        shown = AppState.CANCELLED if ended else AppState.PENDING if state is AppState.RUNNING else state
+        return ReplicaStatus(id=k, state=shown, role=role, hostname="")
+    status = ReplicaStatus(
+        id=k,
+        state=AppState.RUNNING,
+        role=role,
+        hostname=newest.host,
+        exit_code=newest.code,
+        start_time=None if newest.started is None else int(newest.started),
+        end_time=None if newest.ended is None else int(newest.ended),
+        num_restarts=newest.app_attempt + newest.number,
+    )
+    if newest.code is None:
+        if ended:
+            # Ended without a record: with the others, or it is the cause itself.
+            is_lost = state is AppState.FAILED and not has_cause
+            status.state = AppState.FAILED if is_lost else AppState.CANCELLED
+            status.exit_code = 137
+            status.reason = "killed from outside" if is_lost else "stopped"
+    elif newest.stopped:
+        status.state, status.reason = AppState.CANCELLED, signal_in(newest.code) or "stopped"
+    else:
+        status.state = AppState.FAILED if newest.code else AppState.SUCCEEDED
+        status.reason = signal_in(newest.code)
+    return status
+
+
+def _failed_by_itself(attempt: Attempt) -> bool:
+    return bool(attempt.code) and not attempt.stopped
+
+
+def _first_failed(replicas: dict[str, list[ReplicaStatus]]) -> ReplicaStatus | None:
+    failed = [one for role in replicas.values() for one in role if one.state is AppState.FAILED]
+    return min(failed, key=lambda one: one.end_time if one.end_time is not None else float("inf"), default=None)
+
+
+def _cause(replica: ReplicaStatus) -> str:
+    text = f"{replica.role}/{replica.id} exited with code {replica.exit_code}"
+    return f"{text} ({replica.reason})" if replica.reason else text

@@ -1,0 +1,225 @@
+"""The apps of one cluster: what the scripts do and read, behind a transport."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers.slurm import commands
+from airflow_provider_launch.schedulers.slurm.records import Attempt, Observation, parse_attempts, parse_observation
+from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, request_from
+from airflow_provider_launch.schedulers.slurm.script import app_files, packed
+from airflow_provider_launch.specs.errors import (
+    AppConflictError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
+    from airflow_provider_launch.schedulers.slurm.transport import Answer, Transport
+
+__all__ = ["Store"]
+
+_NEVER_HEALS = ("permission denied", "not a directory", "read-only file system", "file name too long")
+_UNREACHED = (
+    "unable to contact slurm controller",
+    "communication connection failure",
+    "connection refused",
+    "connection timed out",
+    "timed out",
+    "zero bytes were transmitted",
+    "temporarily unable",
+    "resource temporarily unavailable",
+    "backup controller",
+)
+
+
+class Store:
+    """Runs the scripts of `commands`, and turns their codes into errors."""
+
+    def __init__(self, connection: SlurmConnection, transport: Transport) -> None:
+        self._connection = connection
+        self._transport = transport
+
+    def submit(self, request: SlurmRequest) -> None:
+        """Create the app and its job, or adopt what is there.
+
+        Raises:
+            AppConflictError: the id belongs to another app.
+        """
+        nonce = uuid.uuid4().hex
+        tar = packed(app_files(request, instance=uuid.uuid4().hex))
+        options = [*request.components[0]]
+        for component in request.components[1:]:
+            options += [":", "--hold", *component]
+        comment = request.comment.replace("\n", " ")
+        args = (request.app_id, nonce, request.spec_hash, comment, *options)
+        answer = self._run(
+            commands.SUBMIT, *args, stdin=tar, codes={commands.CONFLICT, commands.REFUSED, commands.GONE}
+        )
+        if answer.code == commands.CONFLICT:
+            raise AppConflictError(
+                f"'slurm' has an app {request.app_id!r} with another definition; nothing was started. "
+                f"Choose another id, or delete that app first"
+            )
+        if answer.code == commands.GONE:
+            raise deleted_meanwhile(request.app_id)
+        if answer.code == commands.REFUSED:
+            self.remove([request.app_id])
+            self._refuse(answer.error, f"Slurm refuses app {request.app_id!r}")
+
+    def observe(self, app_ids: Iterable[str] | None) -> Observation:
+        """Return all jobs, and the records of these apps; None: of all."""
+        ids = "" if app_ids is None else "".join(f"{app_id}\n" for app_id in app_ids)
+        answer = self._run(commands.OBSERVE, "all" if app_ids is None else "some", stdin=ids.encode())
+        return parse_observation(answer.out.decode("utf-8", "replace"))
+
+    def attempts(self, app_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+        """Return the attempts of the replicas of each app."""
+        paths = "".join(f"{app_id}/status\n" for app_id in app_ids)
+        names: dict[str, list[str]] = {app_id: [] for app_id in app_ids}
+        for line in self._run(commands.STATUS, stdin=paths.encode()).out.decode("utf-8", "replace").split("\n"):
+            if line:
+                app_id, _, name = line.split("/")
+                names[app_id].append(name)
+        return {app_id: parse_attempts(found) for app_id, found in names.items()}
+
+    def read(self, paths: Iterable[str], limit: int) -> dict[str, tuple[bytes, int]]:
+        """Return path to beginning and size of each file that exists."""
+        lines = "".join(f"{path}\n" for path in paths)
+        data = self._run(commands.READ, str(limit), stdin=lines.encode()).out
+        return {path: (part, size) for path, part, (size,) in _framed(data)}
+
+    def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest]]:
+        """Return identity and request of each app that exists."""
+        found = self.read((f"{app_id}/app.json" for app_id in app_ids), limit=1 << 30)
+        apps = {}
+        for path, (data, _) in found.items():
+            document = json.loads(data)
+            request = request_from(document["request"])
+            apps[path.partition("/")[0]] = (f"{request.spec_hash}:{document['instance']}", request)
+        return apps
+
+    def mark_ends(self, ends: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+        """Record ends that an observer found; return those that are on record now.
+
+        Args:
+            ends: app id, who takes the claim (empty: it is taken), text of the end.
+        """
+        lines = "".join("|".join(end) + "\n" for end in ends)
+        if not lines:
+            return {}
+        text = self._run(commands.MARK_END, stdin=lines.encode()).out.decode()
+        rows = (line.partition("|") for line in text.splitlines())
+        return {app_id: end for app_id, _, end in rows if end}
+
+    def discard(self, jobs: Sequence[str]) -> None:
+        """End held jobs of apps that have ended: a submitter was killed before it did."""
+        if jobs:
+            self._run(commands.DISCARD, *jobs)
+
+    def cancel(self, app_id: str, mark: str) -> bool:
+        """Mark the app and end its job; return whether there is such an app."""
+        return self._run(commands.CANCEL, app_id, mark, codes={commands.GONE}).code != commands.GONE
+
+    def remove(self, app_ids: Iterable[str]) -> None:
+        """Remove the directories of apps that have ended."""
+        ids = "".join(f"{app_id}\n" for app_id in app_ids)
+        if ids:
+            self._run(commands.REMOVE, uuid.uuid4().hex, stdin=ids.encode())
+
+    def logs(
+        self, app_id: str, role: int, k: int, parts: Sequence[tuple[str, int, int]]
+    ) -> tuple[bool, list[Attempt], dict[str, tuple[bytes, list[int]]]]:
+        """Return whether the app has ended, the attempts of one replica, and parts of its files.
+
+        Args:
+            app_id: the app.
+            role: by number.
+            k: the replica.
+            parts: path below the app, offset and limit. What comes back has inode and size of the file beside it.
+
+        Raises:
+            UnknownAppException: there is no such app.
+        """
+        flat = [str(item) for part in parts for item in part]
+        answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE})
+        if answer.code == commands.GONE:
+            raise UnknownAppException(app_id)
+        head, _, data = answer.out.partition(b"files\n")
+        names = head.decode("utf-8", "replace").splitlines()
+        return "end" in names, parse_attempts(names), {path: (part, rest) for path, part, rest in _framed(data)}
+
+    def probe(self, *, mount: str | None, with_node: bool) -> str:
+        """Return what was found, when all that is needed is there.
+
+        Raises:
+            SchedulerRejectedError: names what is missing, and where.
+        """
+        mark = uuid.uuid4().hex
+        limit = max(1, int(self._connection.timeout_s) - 5)
+        answer = self._run(commands.PROBE, mark, "yes" if with_node else "", str(limit), codes={commands.REFUSED})
+        if answer.code == commands.REFUSED:
+            self._refuse(answer.error, f"{self._transport.place} cannot launch")
+        name = f"building/probe.{mark}"
+        is_seen = mount is None or (Path(mount).expanduser() / name).exists()
+        self._run(f'case $1 in "~/"*) cd;; esac; rm -f "${{1#"~/"}}/{name}"; exit 0')
+        if not is_seen:
+            raise SchedulerRejectedError(
+                f"what {self._transport.place} writes below {self._connection.root!r} is not seen on the worker "
+                f"below {mount!r}; correct or leave out mount in the connection"
+            )
+        version = answer.out.decode("utf-8", "replace").strip()
+        tried = "; a node wrote a file that was read back" if with_node else ""
+        return f"{version} answers on {self._transport.place}, which can write {self._connection.root!r}{tried}"
+
+    def close(self) -> None:
+        """Free the transport."""
+        self._transport.close()
+
+    def _run(self, script: str, *args: str, stdin: bytes = b"", codes: Iterable[int] = ()) -> Answer:
+        where = self._connection
+        lines = [f"export SLURM_CONF={shlex.quote(where.slurm_conf)}\n"] if where.slurm_conf else []
+        if where.slurm_bin:
+            lines.append(f"PATH={shlex.quote(where.slurm_bin)}:$PATH\n")
+        answer = self._transport.run("".join(lines) + script, where.root, *args, stdin=stdin, timeout_s=where.timeout_s)
+        if answer.code == 0 or answer.code in codes:
+            return answer
+        text = answer.error.strip() or f"exit code {answer.code}"
+        if answer.code == commands.UNUSABLE:
+            if any(word in text.lower() for word in _NEVER_HEALS):
+                raise SchedulerRejectedError(
+                    f"the directory {where.root!r} cannot be used on {self._transport.place}: {text}; "
+                    f"choose another root in the connection"
+                )
+            raise SchedulerUnavailableError(f"the directory {where.root!r} is away on {self._transport.place}: {text}")
+        if "not found" in text.lower() and "squeue" in text:
+            raise SchedulerRejectedError(
+                f"{self._transport.place} has no commands of Slurm: {text}; set slurm_bin in the connection"
+            )
+        raise SchedulerUnavailableError(f"Slurm does not answer on {self._transport.place}: {text}")
+
+    def _refuse(self, error: str, what: str) -> None:
+        text = error.strip().replace("\n", "; ") or "without a word"
+        if any(word in text.lower() for word in _UNREACHED):
+            raise SchedulerUnavailableError(f"{what} for now: {text}")
+        raise SchedulerRejectedError(f"{what}: {text}")
+
+
+def _framed(data: bytes) -> Iterator[tuple[str, bytes, list[int]]]:
+    """Yield path, content and further numbers of each file: `sent numbers... path`, and then as many bytes."""
+    at = 0
+    while at < len(data):
+        end = data.index(b"\n", at)
+        sent, *numbers, path = data[at:end].decode("utf-8", "replace").split(" ")
+        at = end + 1 + int(sent)
+        if at > len(data):
+            raise SchedulerUnavailableError("the answer about files of an app was cut off")
+        yield path, data[end + 1 : at], [int(number) for number in numbers]

@@ -1,0 +1,81 @@
+"""A distributed word count on a Slurm cluster: `launch_local_demo` with another image and another connection.
+
+One app, two roles: three `mapper` replicas each count the words of their share of a text and send the counts over TCP
+to the `reducer`, which adds them up. The app is one job, and each replica a task of it on any node.
+
+The nodes need python3, and the directory of this file: it is the image. In a checkout
+`make demo DAG=launch_slurm_demo` uses the cluster that `SLURM_CONF` names, or that of the tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Resource, Role, macros
+
+HERE = Path(__file__).parent
+IMAGE = str(HERE)  # on a file system that the nodes have, too
+CONNECTION = "launch_slurm_default"
+
+TEXT = "launch_wordcount.md"  # the documentation of this project
+MAPPERS = 3
+PROGRAM = f"{macros.img_root}/launch_wordcount.py"
+
+with DAG("launch_slurm_demo", schedule=None, catchup=False, doc_md=__doc__, tags=["launch", "example"]):
+    count_words = LaunchAppOperator(
+        task_id="count_words",
+        launch_conn_id=CONNECTION,
+        app=AppDef(
+            name="wordcount",
+            roles=[
+                Role(
+                    name="reducer",
+                    image=IMAGE,
+                    entrypoint="python3",
+                    args=[PROGRAM, "reduce", str(MAPPERS), macros.rank0_env],
+                    port_map={"counts": 0},
+                    resource=Resource(cpu=1, gpu=0, memMB=256),
+                ),
+                Role(
+                    name="mapper",
+                    image=IMAGE,
+                    entrypoint="python3",
+                    args=[
+                        PROGRAM,
+                        "map",
+                        macros.replica_id,
+                        str(MAPPERS),
+                        macros.rank0_env,
+                        f"{macros.img_root}/{TEXT}",
+                    ],
+                    num_replicas=MAPPERS,
+                    resource=Resource(cpu=1, gpu=0, memMB=256),
+                ),
+            ],
+        ),
+        time_limit_s=300,
+    )
+
+    @task
+    def compare(outcome: dict[str, Any]) -> int:
+        """Count once more, in one process and without the launcher, and compare."""
+        result = outcome["result"]
+        for word, count in result["top"].items():
+            print(f"{count:6} {word}")
+        expected = Counter(re.findall(r"\w+", (HERE / TEXT).read_text(encoding="utf-8").lower()))
+        print(f"with the launcher:    {result['words']} words, {result['distinct']} distinct")
+        print(f"without the launcher: {expected.total()} words, {len(expected)} distinct")
+        if (result["words"], result["distinct"]) != (expected.total(), len(expected)):
+            raise ValueError("the two counts differ")
+        if any(expected[word] != count for word, count in result["top"].items()):
+            raise ValueError("the two counts differ in a single word")
+        print("the two counts agree")
+        return int(result["words"])
+
+    compare(count_words.output)

@@ -1,0 +1,153 @@
+"""The Slurm scheduler keeps the contract, on a real cluster: where its commands are, and over ssh."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.testing import Engine, SchedulerContract
+from tests.engines.slurm.cluster import Cluster
+from tests.engines.slurm.fixtures import SlurmCommands
+from tests.faults.pipe import TcpPipe
+
+CAPABILITIES = frozenset(
+    {
+        Capability.REPLICA_RETRY,
+        Capability.APPLICATION_RETRY,
+        Capability.ADOPT,
+        Capability.STREAMS,
+        Capability.RANK0,
+        Capability.PORTS,
+        Capability.GPU,
+        Capability.RESULT,
+    }
+)
+
+
+class SlurmEngine(Engine):
+    """Looks at processes, at the files of replicas, and at what commands were run."""
+
+    def __init__(self, commands: SlurmCommands, root: Path) -> None:
+        self.commands = commands
+        self.root = root
+
+    def alive(self, app_id: str) -> int:
+        mark = f"LAUNCH_APP_ID={app_id}\0".encode()
+        found = 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                found += mark in (entry / "environ").read_bytes() + b"\0"
+        return found
+
+    def starts(self, app_id: str) -> int:
+        return len(list((self.root / "apps" / app_id / "run").glob("*/*/*/*/stdout")))
+
+    def left(self, app_id: str) -> int:
+        return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+
+    def requests(self) -> int:
+        return self.commands.calls()
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        # Its place is taken by a link to itself, for nothing there would say that nothing was launched yet.
+        away = self.root.with_name("away")
+        if is_there := self.root.exists():
+            self.root.rename(away)
+        self.root.symlink_to(self.root)
+        try:
+            yield
+        finally:
+            self.root.unlink()
+            if is_there:
+                away.rename(self.root)
+
+
+class _SlurmContract(SchedulerContract):
+    factory = "airflow_provider_launch.schedulers.slurm.scheduler:create_scheduler"
+    capabilities = CAPABILITIES
+    timeout_s = 180.0
+    many = 50
+
+    @pytest.fixture
+    def params(self, slurm_cluster: Cluster, slurm_root: Path, slurm_commands: SlurmCommands) -> dict[str, Any]:
+        where = {"slurm_conf": str(slurm_cluster.conf), "slurm_bin": str(slurm_commands.dir)}
+        return {"root": str(slurm_root), **where, "settle_s": 3.0}
+
+    @pytest.fixture
+    def unreachable_params(self, tmp_path: Path) -> dict[str, Any]:
+        (tmp_path / "file").touch()
+        return {"root": str(tmp_path / "file" / "root"), "slurm_conf": str(tmp_path / "none")}
+
+    @pytest.fixture
+    def image(self, slurm_root: Path) -> str:
+        return str(slurm_root.parent)
+
+    @pytest.fixture
+    def program_with_a_blank(self, slurm_root: Path) -> str:
+        program = slurm_root.parent / "a directory" / "prints its args"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
+        program.chmod(0o755)
+        return str(program)
+
+    @pytest.fixture
+    def engine(self, slurm_commands: SlurmCommands, slurm_root: Path) -> SlurmEngine:
+        return SlurmEngine(slurm_commands, slurm_root)
+
+
+@pytest.mark.timeout(600)  # 50 jobs take a minute on a busy machine
+@pytest.mark.engine("slurm")
+class TestSlurm(_SlurmContract):
+    """The commands of Slurm are on this host."""
+
+
+class SshEngine(SlurmEngine):
+    """The same, behind a pipe in front of sshd."""
+
+    def __init__(self, commands: SlurmCommands, root: Path, pipe: TcpPipe) -> None:
+        super().__init__(commands, root)
+        self.pipe = pipe
+
+    def cut_off(self) -> AbstractContextManager[None]:
+        return self.pipe.refused()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.engine("slurm")
+class TestSlurmOverSsh(_SlurmContract):
+    """The commands of Slurm, and the directory, are on a login node."""
+
+    @pytest.fixture
+    def pipe(self, slurm_cluster: Cluster) -> Iterator[TcpPipe]:
+        with TcpPipe(slurm_cluster.ssh_port) as pipe:
+            yield pipe
+
+    @pytest.fixture
+    def params(
+        self, slurm_cluster: Cluster, slurm_root: Path, slurm_commands: SlurmCommands, pipe: TcpPipe
+    ) -> dict[str, Any]:
+        return {
+            "root": str(slurm_root),
+            "slurm_bin": str(slurm_commands.dir),
+            "settle_s": 3.0,
+            "ssh_host": "127.0.0.1",
+            "ssh_port": pipe.port,
+            "ssh_user": "root",
+            "ssh_key_file": str(slurm_cluster.key),
+            "ssh_host_key": slurm_cluster.host_key,
+        }
+
+    @pytest.fixture
+    def unreachable_params(self) -> dict[str, Any]:
+        return {"ssh_host": "127.0.0.1", "ssh_port": 1}
+
+    @pytest.fixture
+    def engine(self, slurm_commands: SlurmCommands, slurm_root: Path, pipe: TcpPipe) -> SshEngine:
+        return SshEngine(slurm_commands, slurm_root, pipe)

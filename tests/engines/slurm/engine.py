@@ -1,0 +1,73 @@
+"""The Slurm cluster of the tests: one of our own, which all sessions share; the last that leaves stops it.
+
+Its files are below `/var/tmp/launch-slurm`, its ports from 26817 on. It runs beside a Slurm of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tests.engines.docker.daemon import EngineError
+from tests.engines.slurm.cluster import Cluster, install_programs, why_missing
+
+__all__ = ["OURS", "Use", "install_programs", "stop", "why_missing"]
+
+_BASE = Path("/var/tmp/launch-slurm")
+OURS = Cluster(_BASE / "cluster", 26817)
+_KEEP = "started-by-a-person"
+
+
+class Use:
+    """A use of our cluster: it stays while somebody uses it."""
+
+    def __init__(self) -> None:
+        self._users: IO[str] | None = None
+
+    def begin(self, *, start: bool, keep: bool = False) -> str:
+        """Return the directory of the cluster. `start` installs and starts it; `keep` lets it outlive all users."""
+        if start:
+            install_programs()
+        if reason := why_missing():
+            raise EngineError(reason)
+        if not start and not OURS.answers():
+            raise EngineError("no Slurm cluster of the tests runs; as root, LAUNCH_REQUIRE_ENGINES=slurm starts one")
+        with _alone():
+            if not OURS.answers():
+                OURS.start()
+            self._users = (_BASE / "users").open("w")
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            if keep:
+                (_BASE / _KEEP).touch()
+        return str(OURS.dir)
+
+    def end(self) -> None:
+        """Stop the cluster if nobody else uses it."""
+        if self._users is None:
+            return
+        with _alone(), self._users as users:
+            self._users = None
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not (_BASE / _KEEP).exists():
+                    stop()
+
+
+def stop() -> bool:
+    """Stop our cluster and remove all it has; return whether there was one."""
+    ran = OURS.conf.exists()
+    OURS.stop()
+    OURS.remove()
+    (_BASE / _KEEP).unlink(missing_ok=True)
+    return ran
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    _BASE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (_BASE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,106 @@
+"""A cluster of a test's own, which it may break; and what launches apps there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler, create_scheduler
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.states import is_terminal
+from tests.engines.slurm.cluster import NODES, Cluster
+
+
+class Place:
+    """A cluster and a scheduler on it."""
+
+    def __init__(self, cluster: Cluster, root: Path, **params: Any) -> None:
+        self.cluster = cluster
+        self.root = root
+        self.params = {"root": str(root), "slurm_conf": str(cluster.conf), "settle_s": 2.0, **params}
+        self.scheduler: SlurmScheduler = create_scheduler("tests", **self.params)
+
+    def role(self, script: str, name: str = "main", **fields: Any) -> Role:
+        """Return a role that runs a shell script; `$$` gives a `$`."""
+        resource = fields.pop("resource", Resource(cpu=1, gpu=0, memMB=64))
+        return Role(name, "", entrypoint="sh", args=["-c", script], resource=resource, **fields)
+
+    def dryrun(self, *roles: Role, **cfg: Any) -> Any:
+        return self.scheduler.submit_dryrun(AppDef("test", [*roles]), cfg)
+
+    def start(self, *roles: Role, **cfg: Any) -> str:
+        return self.scheduler.schedule(self.dryrun(*roles, **cfg))
+
+    def patiently(self, call: Callable[[], Any], timeout_s: float = 60) -> Any:
+        """Return the answer, once there is one."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with contextlib.suppress(SchedulerUnavailableError):
+                return call()
+            assert time.monotonic() < deadline, "Slurm does not answer"
+            time.sleep(0.3)
+
+    def end(self, app_id: str, timeout_s: float = 150) -> DescribeAppResponse:
+        """Return what is known of the app when it has ended."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.patiently(lambda: self.scheduler.describe(app_id))
+            assert found is not None
+            if is_terminal(found.state):
+                return found
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+
+    def until(self, app_id: str, text: str, role: str = "main", k: int = 0, timeout_s: float = 60) -> None:
+        """Wait until a replica has written a line with this text."""
+        deadline = time.monotonic() + timeout_s
+        while not any(text in line for line in self.scheduler.log_iter(app_id, role, k)):
+            assert time.monotonic() < deadline, f"{text!r} is not written"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def place(slurm_cluster: Cluster, slurm_root: Path) -> Iterator[Place]:
+    """The shared cluster."""
+    place = Place(slurm_cluster, slurm_root)
+    yield place
+    for row in place.scheduler.list():
+        place.scheduler.cancel(row.app_id)
+
+
+@pytest.fixture
+def make_own_cluster() -> Iterator[Callable[..., Place]]:
+    """Return what starts a cluster for this test alone."""
+    # Workers of `pytest -n` run such tests side by side.
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
+    made = []
+
+    def make(**options: Any) -> Place:
+        base = Path(tempfile.mkdtemp(prefix="launch-slurm-", dir="/var/tmp"))
+        base.chmod(0o755)  # munge's socket is for all
+        cluster = Cluster(base / "cluster", 27817 + 20 * number, **options)
+        made.append((cluster, base))
+        cluster.start()
+        return Place(cluster, cluster.dir / "root")
+
+    yield make
+    for cluster, base in made:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def resume_nodes(cluster: Cluster) -> None:
+    """Let nodes take jobs again: Slurm drains one that has seen a number of a job twice."""
+    for node in NODES:
+        with contextlib.suppress(Exception):
+            cluster.run("scontrol", "update", f"nodename={node}", "state=resume")

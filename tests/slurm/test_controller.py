@@ -1,0 +1,109 @@
+"""A controller that is killed: whatever it loses, no app runs twice, and each has an end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.specs import AppState
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.slurm.conftest import resume_nodes
+from tests.support.repeats import often
+
+pytestmark = [pytest.mark.engine("slurmctld"), pytest.mark.timeout(1800)]
+
+MOMENTS_S = (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 6.0)
+
+
+def counts(runs: Path, replicas: int) -> list[int]:
+    files = [runs.with_name(f"{runs.name}-{k}") for k in range(replicas)]
+    return [len(file.read_text().split()) if file.exists() else 0 for file in files]
+
+
+@pytest.mark.parametrize("moment_s", MOMENTS_S)
+def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, moment_s, record_property) -> None:
+    """What is lost is FAILED as disrupted; the same launch, repeated, starts nothing a second time."""
+    place = make_own_cluster()
+    for number in range(often(1, 10)):
+        runs = place.cluster.dir / f"runs-{number}"
+        role = place.role(f"echo run >>{runs}-$LAUNCH_REPLICA_ID; sleep 3", num_replicas=2)
+        info = place.dryrun(role)
+        app_id = place.scheduler.schedule(info)
+        time.sleep(moment_s)
+        place.cluster.kill_controller()
+        time.sleep(0.2)
+        place.cluster.start_controller()
+        place.patiently(lambda info=info: place.scheduler.schedule(info))
+        resume_nodes(place.cluster)
+        found = place.end(app_id)
+
+        record_property(f"try {number}", f"{found.state.name}, {found.msg}, runs {counts(runs, 2)}")
+        assert max(counts(runs, 2)) <= 1
+        if found.state is AppState.SUCCEEDED:
+            assert counts(runs, 2) == [1, 1]
+        else:
+            assert found.state is AppState.FAILED
+            assert "disrupted" in found.msg
+        # A number of a job that is used again belongs to nobody else.
+        place.scheduler.schedule(info)
+        assert place.end(app_id).state is found.state
+
+
+def test_a_controller_that_is_away_is_no_answer(make_own_cluster) -> None:
+    place = make_own_cluster()
+    app_id = place.start(place.role("echo up; sleep 6; echo down"))
+    place.until(app_id, "up")
+    place.cluster.kill_controller()
+
+    with pytest.raises(SchedulerUnavailableError):
+        place.scheduler.describe(app_id)
+    # The files do not need it, nor does the app.
+    assert [*place.scheduler.log_iter(app_id, "main")][:1] == ["up\n"]
+    time.sleep(7)
+    place.cluster.start_controller()
+    found = place.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["up\n", "down\n"]
+
+
+def test_what_slurm_has_forgotten_is_still_known(make_own_cluster) -> None:
+    place = make_own_cluster(min_job_age_s=2)
+    app_id = place.start(place.role("echo kept; exit 3"))
+    place.end(app_id)
+    deadline = time.monotonic() + 60
+    while place.cluster.run("squeue", "-h", "-t", "all"):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+    found = place.end(app_id)
+    assert found.state is AppState.FAILED
+    assert found.roles_statuses[0].replicas[0].exit_code == 3
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["kept\n"]
+
+
+def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
+    place = make_own_cluster()
+    app_id = place.start(place.role("echo up; sleep 300", num_replicas=2), overlay={"nodes": 2, "ntasks-per-node": 1})
+    place.until(app_id, "up", k=1)
+    node = place.scheduler.describe(app_id).roles_statuses[0].replicas[1].hostname
+    place.cluster.kill_node(node)  # not the one of the script
+    found = place.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert [one.state for one in found.roles_statuses[0].replicas].count(AppState.FAILED) == 1
+
+
+def test_a_lost_node_lets_the_app_begin_again_where_that_is_asked_for(make_own_cluster) -> None:
+    place = make_own_cluster()
+    role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || sleep 300")
+    app_id = place.start(role, on_disruption="retry")
+    place.until(app_id, "run 0")
+    node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
+    place.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    found = place.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["run 0\n", "run 1\n"]

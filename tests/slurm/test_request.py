@@ -1,0 +1,114 @@
+"""What Slurm is given: options of sbatch and srun, and the files that its job reads."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
+from airflow_provider_launch.schedulers.slurm.request import build_request, format_request, request_from
+from airflow_provider_launch.schedulers.slurm.script import app_files
+from airflow_provider_launch.specs import AppDef, Resource, Role, macros
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+GOLDEN = Path(__file__).parent / "golden"
+TRAINER = Role(
+    "trainer",
+    image="/apps/train",
+    entrypoint="python",
+    args=["-m", "train", "--rank", macros.replica_id, "--app", macros.app_id, "it's $$5"],
+    env={"TOKEN": "hush-hush", "WHO": f"{macros.replica_id}@{macros.rank0_env}"},
+    num_replicas=3,
+    max_retries=2,
+    resource=Resource(cpu=4, gpu=2, memMB=16_001),
+    port_map={"master": 0, "web": 8080},
+)
+DRIVER = Role("Über driver", image="", entrypoint="./drive", resource=Resource(cpu=1, gpu=0, memMB=512))
+OPTIONS: dict[str, Any] = {
+    "partition": "gpu",
+    "account": "research",
+    "gpu_type": "a100",
+    "exclusive": True,
+    "setup": ["module load cuda"],
+    "time_limit_s": 3600.0,
+    "signal_s": 60.0,
+    "overlay": {"nice": 100, "licenses": ["a", "b"], "exclusive": None},
+}
+
+
+def request(*roles: Role, **options: Any):
+    return build_request(AppDef("demo", [*roles]), SlurmOpts(**options), "demo-1", {"HF_HOME": "/hf", "X": "y"})
+
+
+@pytest.mark.parametrize(
+    ("name", "built"),
+    [
+        ("one_role", request(DRIVER)),
+        ("two_roles", request(TRAINER, DRIVER, **OPTIONS)),
+        ("equal_roles", request(DRIVER, Role("b", "", entrypoint="true", resource=DRIVER.resource))),
+        ("container", request(TRAINER, container="apptainer", container_mounts=["/data:/data:ro"], copy_env=["HF_*"])),
+    ],
+)
+def test_golden(name, built) -> None:
+    """After an intended change remove the file; the test then writes it anew."""
+    contents = app_files(built, "instance")
+    shown = {"dry run": format_request(built), **{key: contents[key] for key in sorted(contents) if key[-1] != "n"}}
+    shown |= {"plan": contents["plan"]}
+    shown = {key: text for key, text in shown.items() if key not in {"launch.sh", "replica.sh"}}
+    text = "\n".join(f"==== {key}\n{value}" for key, value in shown.items())
+    file = GOLDEN / f"{name}.txt"
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        pytest.fail(f"{file} was missing and is written; look at it, and run the test again")
+
+    assert text == file.read_text(encoding="utf-8")
+
+
+def test_a_request_survives_json() -> None:
+    built = request(TRAINER, DRIVER, **OPTIONS)
+
+    assert request_from(built.to_json()) == built
+
+
+def test_secrets_are_in_no_command_line_and_not_shown() -> None:
+    built = request(TRAINER)
+
+    assert "hush-hush" not in repr((built.components, built.steps))
+    assert "hush-hush" not in format_request(built)
+
+
+def test_the_files_are_bash(tmp_path) -> None:
+    for name, text in app_files(request(TRAINER, DRIVER, **OPTIONS), "instance").items():
+        if name.endswith(".sh") or name == "plan":
+            (tmp_path / name).write_text(text)
+            subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"overlay": {"hold": True}}, "hold"),
+        ({"overlay": {"--nice": 1}}, "--nice"),
+        ({"overlay": {"nice": {}}}, "nice"),
+        ({"container": "apptainer"}, "image"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, word) -> None:
+    with pytest.raises(InvalidAppError, match=word):
+        request(DRIVER, **options)
+
+
+@pytest.mark.parametrize("name", ["A-B", "launch_k", "UID", "1X", "Ä"])
+def test_variables_that_a_shell_cannot_set_are_refused(name) -> None:
+    with pytest.raises(InvalidAppError, match=name):
+        request(Role("a", "", entrypoint="true", env={name: "1"}))
+
+
+@pytest.mark.parametrize(("name", "path"), [("root", "launch"), ("mount", "./x"), ("root", "/a\nb")])
+def test_places_that_are_none_are_refused(name, path) -> None:
+    with pytest.raises(ValueError, match=name):
+        SlurmConnection(**{name: path})

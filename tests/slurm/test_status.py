@@ -1,0 +1,127 @@
+"""The state of an app from its record and the jobs of its submissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
+from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record, parse_attempts, parse_observation
+from airflow_provider_launch.schedulers.slurm.request import build_request
+from airflow_provider_launch.schedulers.slurm.status import ENDS, LIVE, Standing, response_from, standing
+from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
+
+NOW = 1000
+SETTLE_S = 10
+
+
+def job(state: str, nonce: str = "n1", reason: str = "None", end: int | None = None, start: int | None = None) -> Job:
+    return Job("7", state, reason, start, end, "hash:instance", nonce)
+
+
+def state_of(*jobs: Job, **record: Any) -> tuple[AppState, str, str]:
+    found = standing(Record("a", 1, **record), jobs, NOW, SETTLE_S)
+    return found.state, found.word, found.claim
+
+
+CLAIMED: dict[str, Any] = {"claim": "n1", "alive": NOW - 5.0}
+DEAD: dict[str, Any] = {"claim": "n1", "alive": NOW - 500.0}
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_job_that_lives_is_no_end(state) -> None:
+    assert state_of(job(state), **CLAIMED) == (LIVE[state], "", "")
+    assert state_of(job(state), submitted=NOW - 5.0)[0] in {AppState.PENDING, AppState.SUBMITTED}
+
+
+@pytest.mark.parametrize("state", ENDS)
+def test_an_end_that_only_slurm_knows_counts_when_the_record_had_its_time(state) -> None:
+    ended = AppState.CANCELLED if state == "CANCELLED" else AppState.FAILED
+
+    assert state_of(job(state, end=NOW - 2), **CLAIMED)[0] is AppState.RUNNING
+    assert state_of(job(state, end=NOW - 20), **CLAIMED, terminated=True) == (ended, state, "")
+    # It never began; from now on it cannot.
+    assert state_of(job(state, end=NOW - 20)) == (ended, state, "ended")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "record", "expected"),
+    [
+        ([], {"submitted": NOW - 5.0}, (AppState.SUBMITTED, "", "")),
+        ([job("PENDING", reason="JobHeldUser")], {}, (AppState.SUBMITTED, "", "")),
+        ([], {"submitted": NOW - 500.0}, (AppState.FAILED, "unstarted", "unstarted")),
+        ([job("CANCELLED", reason="JobHeldUser", end=1)], {"submitted": NOW - 5.0}, (AppState.SUBMITTED, "", "")),
+        ([], {"cancelled": True}, (AppState.CANCELLED, "cancel", "cancel")),
+        ([job("RUNNING")], {"cancelled": True, "claim": "cancel"}, (AppState.CANCELLED, "cancel", "")),
+        # Slurm has lost it, and used its number again for another submission.
+        ([job("RUNNING", nonce="n2")], CLAIMED, (AppState.RUNNING, "", "")),
+        ([job("COMPLETED", nonce="n2", end=1)], DEAD, (AppState.FAILED, "lost", "")),
+        ([], {**DEAD, "cancelled": True}, (AppState.CANCELLED, "lost", "")),
+        ([job("RUNNING")], {**CLAIMED, "end": "FAILED,exit,1.5"}, (AppState.FAILED, "exit", "")),
+        ([job("CANCELLED", end=1)], CLAIMED, (AppState.FAILED, "dropped", "")),
+        ([job("NEW_WORD")], CLAIMED, (AppState.UNKNOWN, "", "")),
+    ],
+)
+def test_states(jobs, record, expected) -> None:
+    assert state_of(*jobs, **record) == expected
+
+
+def test_a_waiting_app_says_why_and_until_when() -> None:
+    found = standing(Record("a", 1), [job("PENDING", reason="QOSMaxJobs", start=1_700_000_000)], NOW, SETTLE_S)
+
+    assert found.msg == "waits in the queue: QOSMaxJobs; expected to start at 2023-11-14 22:13 UTC"
+
+
+def test_what_the_scripts_write_is_read() -> None:
+    text = (
+        "now 1700000100\n"
+        "5|5+0|RUNNING|None|1700000000|N/A|launch:abc:inst:nonce a comment|with: all\n"
+        "9|9|PENDING|Priority|N/A|N/A|launch:torn\n"
+        "files\n"
+        "x\t1\t5.5\t\nx/id\t12\t6.5\t\nx/claim\t13\t7.5\tnonce\nx/status\t14\t8.5\t\nx/end\t15\t9.5\tFAILED,exit,9\n"
+        "torn/claim\t16\t1.0\tn\n"
+    )
+    found = parse_observation(text)
+
+    assert found.now == 1_700_000_100
+    assert found.jobs == [Job("5", "RUNNING", "None", 1_700_000_000, None, "abc:inst", "nonce")]
+    record = Record("x", 12, claim="nonce", end="FAILED,exit,9", submitted=6.5, changed="14 8.5")
+    assert found.records == {"x": record}
+
+
+def test_attempts_are_read_from_names() -> None:
+    names = [
+        "term,None,1.0",
+        "failed,0",
+        "start,0,1,2,0,node-1,10.5",
+        "exit,0,1,2,0,143,1,20.5",
+        "start,1,1,2,0,n,30.5",
+    ]
+
+    assert parse_attempts(names) == [
+        Attempt(0, 1, 2, 0, "node-1", 10.5, 143, stopped=True, ended=20.5),
+        Attempt(1, 1, 2, 0, "n", 30.5),
+    ]
+
+
+def replicas_of(found: Standing, *attempts: Attempt) -> dict[tuple[str, int], tuple[AppState, int | None]]:
+    role = Role("main", "", entrypoint="true", num_replicas=3, resource=Resource(1, 0, 1))
+    request = build_request(AppDef("demo", [role]), SlurmOpts(), "demo-1", {})
+    response = response_from(Record("demo-1"), found, request, attempts)
+    return {one.id: (one.state, one.exit_code) for one in response.roles_statuses[0].replicas}
+
+
+def test_who_ended_without_a_record_is_the_cause_only_where_nobody_else_is() -> None:
+    failed = Standing(AppState.FAILED, "exit")
+    lost = Attempt(0, 0, 0, 0, started=1.0)
+    stopped = Attempt(0, 0, 1, 0, started=1.0, code=143, stopped=True, ended=2.0)
+    cause = Attempt(0, 0, 2, 0, started=1.0, code=3, ended=1.5)
+
+    assert replicas_of(failed, lost, stopped) == {
+        0: (AppState.FAILED, 137),
+        1: (AppState.CANCELLED, 143),
+        2: (AppState.CANCELLED, None),
+    }
+    assert replicas_of(failed, lost, stopped, cause)[0] == (AppState.CANCELLED, 137)
+    assert replicas_of(Standing(AppState.RUNNING), lost)[0] == (AppState.RUNNING, None)
