@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.specs import AppState, RetryPolicy
+from tests.support.follow import collect, texts
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -58,69 +58,11 @@ def test_a_log_that_is_followed_loses_nothing_to_rotation(kubernetes_apps, kuber
     lines = "seq $((n * 10000)) $((n * 10000 + 3999)) | sed 's/$/ '$PAD'/'"
     flood = f"n=0; while [ $n -lt 12 ]; do n=$((n + 1)); {lines}; sleep 2; done"
     app_id = apps.start(apps.sh(f"PAD=$(head -c 990 /dev/zero | tr '\\0' x); echo first; sleep 4; {flood}"))
-    seen: list[str] = []
-    cursor, over = None, False
-    while True:
-        chunk = apps.scheduler.read_logs(app_id, "main", 0, cursor)
-        cursor = chunk.cursor
-        seen += [line.text.split()[0] for line in chunk.lines]
-        if not chunk.lines:
-            if over:
-                break
-            over = apps.scheduler.describe(app_id).state is AppState.SUCCEEDED
-            time.sleep(0.2)
+    with Follower(apps.another(), app_id) as follower:
+        seen = [text.split()[0] for text in texts(collect(follower, 240), "main")]
 
     assert any(request.query.get("follow") for request in kubernetes_proxy.matching("GET", "/log$"))
     assert seen == ["first", *(str(n * 10000 + k) for n in range(1, 13) for k in range(4000))]
-
-
-def test_a_log_that_is_followed_costs_no_requests_while_it_is_quiet(kubernetes_apps, kubernetes_proxy):
-    apps = kubernetes_apps
-    app_id = apps.start(apps.sh("echo one; sleep 12; echo two; sleep 300"))
-    apps.running(app_id)
-    lines, cursor, before = [], None, None
-    deadline = time.monotonic() + 60
-    while lines != ["one\n", "two\n"]:
-        assert time.monotonic() < deadline, lines
-        chunk = apps.scheduler.read_logs(app_id, "main", 0, cursor)
-        lines, cursor = lines + [line.text for line in chunk.lines], chunk.cursor
-        followed = any(request.query.get("follow") for request in kubernetes_proxy.matching("GET", "/log$"))
-        if followed and before is None:
-            before = kubernetes_proxy.count()
-        time.sleep(0.1)
-
-    assert before is not None, "the log is not followed"
-    assert kubernetes_proxy.count() == before
-
-
-def test_of_many_logs_only_some_are_followed(kubernetes_apps, kubernetes_proxy):
-    """Each costs a connection and a thread; the others are read as often as they are asked for.
-
-    The first replica of a role mostly says what is of interest: another one gives way to it.
-    """
-    apps = kubernetes_apps
-    count = 12
-    app_id = apps.start(apps.sh("for i in 1 2 3 4 5 6; do echo $i; sleep 2; done", num_replicas=count))
-    cursors, lines = [None] * count, [list[str]() for _ in range(count)]
-    followed: set[str] = set()
-    ended = False
-    while True:
-        got = 0
-        for k in reversed(range(count)):
-            chunk = apps.scheduler.read_logs(app_id, "main", k, cursors[k])
-            cursors[k] = chunk.cursor
-            lines[k] += [line.text for line in chunk.lines]
-            got += len(chunk.lines)
-        if max(map(len, lines)) < 6:  # all run
-            followed |= {r.path for r in kubernetes_proxy.matching("GET", "/log$") if r.query.get("follow")}
-        if ended and not got:
-            break
-        ended = apps.scheduler.describe(app_id).state is AppState.SUCCEEDED
-        time.sleep(0.2)
-
-    assert lines == [[f"{i}\n" for i in range(1, 7)]] * count
-    assert 0 < len(followed) <= 8 + 1
-    assert any("--main-0-" in path for path in followed)
 
 
 def test_an_attempt_that_never_began_hides_no_later_one(kubernetes_apps):
