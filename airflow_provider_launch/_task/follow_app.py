@@ -74,6 +74,8 @@ class AppFollow:
             # In a part the first lines are counted here, and the last ones are not kept.
             limit=None if is_part else self._limit,
         )
+        self._since = progress.since or time.time()
+        limit_s = options.start_limit_s
         self._follower = Follower(
             scheduler,
             app_id,
@@ -88,6 +90,8 @@ class AppFollow:
             log_drain_s=conf.getfloat("launch", "log_drain_s", fallback=30.0),
             scheduled=is_new,
             known=is_known,
+            watches_start=options.watches_start,
+            start_by=None if limit_s is None else self._since + limit_s,
         )
 
     def __enter__(self) -> Self:
@@ -118,7 +122,9 @@ class AppFollow:
     def progress(self) -> FollowProgress:
         """Where another part of the task continues."""
         progress = self.log.progress(self._follower.cursors)
-        return dataclasses.replace(progress, shown_bytes=self._limit.shown_bytes, tails=self.log.masked_tails())
+        return dataclasses.replace(
+            progress, shown_bytes=self._limit.shown_bytes, tails=self.log.masked_tails(), since=self._since
+        )
 
     def run(
         self,

@@ -49,6 +49,10 @@ class FollowOptions:
     """Log bytes shown per replica: the first and the last half of it. None: all."""
     kill_policy: str = "cancel"
     """"cancel", or "leave": what happens to the app when a user ends the task."""
+    watches_start: bool = False
+    """Whether an app that cannot begin is an error after a minute."""
+    start_limit_s: float | None = None
+    """Seconds in which the app must have begun. None: it may wait for ever."""
 
     def check(self) -> None:
         """Refuse what would only show when the app is followed, or never.

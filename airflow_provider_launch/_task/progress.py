@@ -39,6 +39,9 @@ class FollowProgress:
     deadline: float | None = None
     """Epoch seconds until when a trigger waits that was started anew."""
 
+    since: float | None = None
+    """Epoch seconds since when the task follows the app."""
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; what is empty is left out."""
         values = {
@@ -50,6 +53,7 @@ class FollowProgress:
             "url": self.url,
             "began": self.began,
             "deadline": self.deadline,
+            "since": self.since,
         }
         return {name: value for name, value in values.items() if value}
 
@@ -66,6 +70,7 @@ class FollowProgress:
             str(value.get("url") or "") or None,
             _number(value.get("began")),
             _number(value.get("deadline")),
+            _number(value.get("since")),
         )
 
 

@@ -53,6 +53,8 @@ class Follower:
         scheduled: the caller has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
         poller: shared by followers of the same scheduler. None: an own one.
+        watches_start: an app that cannot begin is an error after a minute.
+        start_by: epoch seconds by which it must have begun; with `watches_start`. None: it may wait for ever.
     """
 
     def __init__(
@@ -73,12 +75,20 @@ class Follower:
         scheduled: bool = False,
         known: bool = False,
         poller: Poller | None = None,
+        watches_start: bool = False,
+        start_by: float | None = None,
     ) -> None:
         if logs_from not in ("start", "now"):
             raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
         self._app_id = app_id
         self._known = known or scheduled
-        self._watch = StateTracker(app_handle or app_id, unavailable_for_s=unavailable_for_s, known=self._known)
+        self._watch = StateTracker(
+            app_handle or app_id,
+            unavailable_for_s=unavailable_for_s,
+            known=self._known,
+            watches_start=watches_start,
+            start_by=start_by,
+        )
         self._log_roles = None if log_roles is None else frozenset(log_roles)
         self._logs = logs
         self._cursors: dict[str, JsonValue] = dict(cursors or {})

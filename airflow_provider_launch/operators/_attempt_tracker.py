@@ -83,6 +83,19 @@ class AttemptTracker:
             call, self.check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning
         )
 
+    def cancel_not_started(self, error: Exception) -> None:
+        """Cancel the app that has not begun in time: the next try launches anew."""
+        record = self._record
+        if record is None:
+            return
+        try:
+            self.retry_while_unavailable(lambda: self._hook.scheduler.cancel(record.app_id))
+        except Exception as problem:  # noqa: BLE001 - the task fails anyway, and what was left is logged
+            self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
+        else:
+            self._log.warning("app %s has not begun, and is cancelled", record.app_id)
+            self.close(error)
+
     def cancel_killed(self) -> None:
         """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""
         record, killer = self._record, self._op._killer  # noqa: SLF001 - see `OperatorRun`

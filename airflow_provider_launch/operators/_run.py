@@ -34,6 +34,7 @@ from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
     AppStatusError,
     InvalidAppError,
     LaunchError,
@@ -121,6 +122,8 @@ class OperatorRun:
             # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
             if isinstance(error, AppKilledError) or not isinstance(error, Exception):
                 self._held.cancel_killed()
+            elif isinstance(error, AppNotStartedError):
+                self._held.cancel_not_started(error)
             self._close(killer)
             raise
         self._close(killer)
@@ -214,6 +217,8 @@ class OperatorRun:
         if why == "deadline":
             # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
             raise AirflowTaskTimeout(text)
+        if why == "not started":
+            raise AppNotStartedError(text)
         if why == "unreachable":
             raise SchedulerUnavailableError(text)
         if why == "error":

@@ -66,6 +66,8 @@ class LaunchAppOperator(BaseOperator):
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
         unavailable_for_s: how long a scheduler out of reach is borne.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
+        start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
+            what it waited for. None: it may wait for ever, but for what does not come by itself only a minute.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
             default_deferrable` says.
@@ -98,6 +100,7 @@ class LaunchAppOperator(BaseOperator):
         on_kill: str = "cancel",
         unavailable_for_s: float = 600,
         time_limit_s: float | None = None,
+        start_limit_s: float | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         defer_after_s: float | None = None,
@@ -120,6 +123,7 @@ class LaunchAppOperator(BaseOperator):
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
         self.time_limit_s = time_limit_s
+        self.start_limit_s = start_limit_s
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = _default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
@@ -135,7 +139,11 @@ class LaunchAppOperator(BaseOperator):
         from airflow_provider_launch._task.options import check_exit_codes, check_seconds
 
         self.follow_options.check()
-        for name, seconds in (("poll_interval_s", self.poll_interval_s), ("time_limit_s", self.time_limit_s)):
+        for name, seconds in (
+            ("poll_interval_s", self.poll_interval_s),
+            ("time_limit_s", self.time_limit_s),
+            ("start_limit_s", self.start_limit_s),
+        ):
             if seconds is not None:
                 check_seconds(name, seconds)
         if self.defer_after_s is not None:
@@ -161,6 +169,8 @@ class LaunchAppOperator(BaseOperator):
             self.logs_from,
             self.max_log_bytes,
             self.kill_policy,
+            watches_start=True,
+            start_limit_s=self.start_limit_s,
         )
 
     def _check_app(self) -> None:

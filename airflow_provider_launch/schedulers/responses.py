@@ -45,6 +45,8 @@ class DescribeAppResponse:
     metadata: dict[str, Any] = field(default_factory=dict)
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
+    is_stuck: bool = False
+    """It waits for what does not come by itself, as an image that nobody has; `msg` says for what."""
 
     def to_status(self) -> AppStatus:
         """Return the part that callers of the launcher see."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AppConflictError",
     "AppFailedError",
+    "AppNotStartedError",
     "AppStatusError",
     "AppUnavailableError",
     "InvalidAppError",
@@ -140,6 +141,10 @@ class AppStatusError(LaunchError):
     # The default calls the class with the text alone, which fails in whoever unpickles the error.
     def __reduce__(self) -> tuple[type[AppStatusError], tuple[object, ...]]:
         return type(self), (self.status, *self.args)
+
+
+class AppNotStartedError(LaunchError):
+    """The app has not begun in time, or never can; it is to be cancelled."""
 
 
 class AppFailedError(AppStatusError):

@@ -20,7 +20,7 @@ from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.replicas import standings_of
 from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
-from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.feed import Feed
 from airflow_provider_launch.triggers.hub import hub
@@ -54,6 +54,7 @@ class TriggerRun:
         "_deadline",
         "_error",
         "_feed",
+        "_handle",
         "_has_news",
         "_hub",
         "_is_masked",
@@ -64,6 +65,7 @@ class TriggerRun:
         "_masking",
         "_saved",
         "_shared",
+        "_since",
         "_stopping",
         "_task_log",
         "_timer",
@@ -79,9 +81,7 @@ class TriggerRun:
         self._app_id = app_id
         self._hub = hub()
         self._checkpoint = Checkpoint(trigger.task_instance)
-        self._watch = StateTracker(
-            handle, unavailable_for_s=trigger.options.unavailable_for_s, known=trigger.known or trigger.scheduled
-        )
+        self._handle = handle
         self._error: Exception | None = None
         self._ui_url = self._linked = ""
         self._stopping: asyncio.Future[dict[str, Any]] | None = None
@@ -101,6 +101,15 @@ class TriggerRun:
         # What an earlier trigger of this try has stored is newer than what the worker gave.
         progress = await self._checkpoint.load() or FollowProgress.from_json(trigger.progress or {})
         self._deadline = self._deadline_of(progress.deadline)
+        self._since = progress.since or time.time()
+        options = trigger.options
+        self._watch = StateTracker(
+            self._handle,
+            unavailable_for_s=options.unavailable_for_s,
+            known=trigger.known or trigger.scheduled,
+            watches_start=options.watches_start,
+            start_by=None if options.start_limit_s is None else self._since + options.start_limit_s,
+        )
         if trigger.options.max_log_bytes is not None:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
         # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
@@ -139,6 +148,8 @@ class TriggerRun:
         if ended:
             return "ended", ""
         if error is not None:
+            if isinstance(error, AppNotStartedError):
+                return "not started", str(error)
             return ("unreachable" if isinstance(error, SchedulerUnavailableError) else "error"), str(error)
         if self._left() <= 0:
             return "deadline", await self._end_at_deadline()
@@ -267,7 +278,9 @@ class TriggerRun:
 
     def _progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
         progress = self._task_log.progress(cursors)
-        return dataclasses.replace(progress, shown_bytes=self._limit.shown_bytes, deadline=self._deadline)
+        return dataclasses.replace(
+            progress, shown_bytes=self._limit.shown_bytes, deadline=self._deadline, since=self._since
+        )
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ CASES = [
     Case(
         "time_limit_s", {"time_limit_s": 1}, script="sleep 30", looks=lambda ran, _api: "time limit" in str(ran.error)
     ),
+    Case("start_limit_s", {"start_limit_s": 60}, looks=state, expected="success"),
     Case("skip_on_exit_code", {"skip_on_exit_code": [9]}, script="sleep 0.5; exit 9", looks=state, expected="skipped"),
     Case("skip_on_exit_code", {"skip_on_exit_code": 8}, script="sleep 0.5; exit 9", looks=state, expected="failed"),
     Case("result", {}, script="echo '{\"n\": 1}' > $LAUNCH_RESULT_PATH; sleep 0.5", looks=result),
@@ -133,6 +134,7 @@ def test_what_shows_only_in_trouble_reaches_the_trigger() -> None:
 def test_every_argument_has_a_case() -> None:
     arguments = set(inspect.signature(LaunchAppOperator.__init__).parameters) - {
         "self", "kwargs", "deferrable", "defer_after_s",  # the last two are about the other mode alone
+        "component", "component_args", "workspace",  # what is launched is the same before both modes part
     }  # fmt: skip
 
     assert arguments == {case.argument for case in CASES} & arguments

@@ -27,6 +27,7 @@ def test_a_pod_that_fits_on_no_node_waits_and_says_so(kubernetes_apps):
     found = apps.until(app_id, lambda found: "Insufficient cpu" in found.msg)
 
     assert found.state is AppState.PENDING
+    assert not found.is_stuck, "a node may come"
     apps.scheduler.cancel(app_id)
     assert apps.end(app_id).state is AppState.CANCELLED
 
@@ -37,6 +38,7 @@ def test_a_missing_image_waits_and_says_so(kubernetes_apps):
     found = apps.until(app_id, lambda found: "ErrImageNeverPull" in found.msg)
 
     assert found.state is AppState.PENDING
+    assert found.is_stuck
     apps.scheduler.cancel(app_id)
     assert apps.end(app_id).state is AppState.CANCELLED
 

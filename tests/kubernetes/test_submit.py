@@ -190,5 +190,6 @@ def test_an_image_of_root_waits_and_says_why(kubernetes_apps):
 
     assert found.state is AppState.PENDING
     assert "root" in found.msg
+    assert found.is_stuck
     apps.scheduler.cancel(app_id)
     assert apps.end(app_id).state is AppState.CANCELLED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -67,6 +68,7 @@ def response_from(
         replicas=replicas,
         app=request.app_def if request else None,
     )
+    response.is_stuck = assessment.state is AppState.PENDING and any(map(_is_stuck, newest.values()))
     if assessment.state is AppState.FAILED and failed:
         response.structured_error_msg = _reply(failed)
     return response
@@ -83,6 +85,21 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
         if job and (failing := job.failing):
             return f"{role.name} failed: {_said_of_job(failing)}"
     return NONE
+
+
+_STUCK = frozenset({"CreateContainerConfigError", "InvalidImageName", "ErrImageNeverPull"})
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_REFUSED = re.compile(
+    r"not found|denied|unauthorized|authorization|manifest unknown|no match for platform", re.IGNORECASE
+)
+"""What registries say to a pull that another one would not change; anything else may be an outage."""
+
+
+def _is_stuck(pod: Pod) -> bool:
+    """Return whether a pod waits for what only a person can change."""
+    if pod.began or pod.over:
+        return False
+    return pod.reason in _STUCK or (pod.reason in _PULLS and bool(_REFUSED.search(pod.message or "")))
 
 
 def waits_for(pods: Iterable[Pod]) -> str:

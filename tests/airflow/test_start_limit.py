@@ -1,0 +1,85 @@
+"""An app that has not begun in time is cancelled, and fails with what it waited for; in both modes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from airflow_provider_launch.follow import state_tracker
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.states import AppState
+from tests.airflow.support import launch, run_to_end, sh
+
+in_modes = pytest.mark.parametrize(
+    "how", [{}, {"deferrable": True, "defer_after_s": 0}, {"deferrable": True, "defer_after_s": 0.4}], ids=str
+)
+
+
+@pytest.fixture
+def pending(engine):
+    """Each app that is launched waits in a queue."""
+    launched = []
+
+    def wait_in_queue(app_id: str) -> None:
+        launched.append(app_id)
+        threading.Timer(0.05, lambda: engine.state(app_id, AppState.PENDING, "queue research is full")).start()
+
+    engine.on_schedule = wait_in_queue
+    return launched
+
+
+@in_modes
+def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> None:
+    """The time runs on from worker to triggerer and back."""
+    began = time.monotonic()
+    task = launch(sh("true"), launch_conn_id="cluster", start_limit_s=1.5, poll_interval_s=0.05, **how)
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state in {"failed", "up_for_retry"}
+    assert "has not begun by its start_limit_s; it waited for: queue research is full" in str(ran.error)
+    assert engine.cancelled == pending
+    assert time.monotonic() - began > 1.0
+    assert ran.told("has not begun, and is cancelled")
+
+
+@in_modes
+def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
+    def begin(app_id: str) -> None:
+        threading.Timer(0.05, lambda: engine.state(app_id, AppState.RUNNING)).start()
+        threading.Timer(1.5, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
+
+    engine.on_schedule = begin
+    task = launch(sh("true"), launch_conn_id="cluster", start_limit_s=0.6, poll_interval_s=0.05, **how)
+    ran, _ = run_to_end(task, api)
+
+    assert ran.state == "success"
+    assert engine.cancelled == []
+
+
+@in_modes
+def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
+    """Without any limit: nobody brings an image that is refused."""
+    from tests.support.fake_scheduler import FakeScheduler
+
+    monkeypatch.setattr(state_tracker, "STUCK_S", 0.5)
+    plain = FakeScheduler.describe_many
+
+    def stuck(self, app_ids):
+        found = plain(self, app_ids)
+        for response in filter(None, found.values()):
+            response.is_stuck = response.state is AppState.PENDING
+        return found
+
+    monkeypatch.setattr(FakeScheduler, "describe_many", stuck)
+    task = launch(sh("true"), launch_conn_id="cluster", poll_interval_s=0.05, **how)
+    ran, _ = run_to_end(task, api)
+
+    assert "the app cannot begin; it waited for: queue research is full" in str(ran.error)
+    assert engine.cancelled == pending
+
+
+def test_a_limit_is_a_duration() -> None:
+    with pytest.raises(InvalidAppError, match="start_limit_s=0 must be more than 0 seconds"):
+        launch(sh("true"), start_limit_s=0)
