@@ -27,6 +27,13 @@ def test_each_part_changes_the_id(change) -> None:
     assert app_id_for(**{**KEYS, **change}) != app_id_for(**KEYS)
 
 
+def test_names_that_run_together_stay_apart() -> None:
+    """Two tasks with one id would share an app."""
+    pairs = [("a", "b|c"), ("a|b", "c"), ("a|1:b", "c"), ("ab", "c")]
+
+    assert len({app_id_for(**{**KEYS, "run_id": one, "run_start": other}) for one, other in pairs}) == len(pairs)
+
+
 @pytest.mark.parametrize(("dag_id", "task_id"), [("1", "2"), ("ü", "ö"), ("x" * 200, "y" * 200), ("-", "_"), ("", "")])
 def test_every_name_gives_an_id_that_all_backends_take(dag_id, task_id) -> None:
     app_id = app_id_for(**{**KEYS, "dag_id": dag_id, "task_id": task_id})
