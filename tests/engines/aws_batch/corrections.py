@@ -17,7 +17,7 @@ import botocore.session
 from botocore.validate import ParamValidator
 from moto.batch import urls
 from moto.batch.exceptions import ClientException
-from moto.batch.models import BatchBackend, Job, JobDefinition
+from moto.batch.models import BatchBackend, Job, JobDefinition, JobQueue
 from moto.batch.responses import BatchResponse
 from moto.logs.exceptions import InvalidParameterException
 from moto.logs.models import LogStream
@@ -38,6 +38,7 @@ _PAGE_EVENTS = 10_000
 _REPLACED: Mapping[Any, tuple[str, ...]] = {
     Job: ("run", "describe", "describe_short", "terminate"),
     JobDefinition: ("describe",),
+    JobQueue: ("describe",),
     BatchBackend: (
         "register_job_definition",
         "submit_job",
@@ -73,6 +74,7 @@ def apply(settings: Settings) -> None:
     definitions_come_in_pages(settings)
     inactive_definitions_are_refused()
     ids_are_bounded()
+    queues_have_no_nulls()
     lists_are_of_running_jobs_and_late(settings)
     logs_come_in_pages(settings)
     answers_are_throttled_and_checked(settings)
@@ -225,6 +227,16 @@ def ids_are_bounded() -> None:
         return [self._jobs[job_id].describe() for job_id in ids if job_id in self._jobs]
 
     BatchBackend.describe_jobs = describe_jobs
+
+
+def queues_have_no_nulls() -> None:
+    """DescribeJobQueues, `schedulingPolicyArn`: a string, and absent without a policy; plain moto answers null."""
+    plain = JobQueue.describe
+
+    def describe(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if value is not None}
+
+    JobQueue.describe = describe
 
 
 def lists_are_of_running_jobs_and_late(settings: Settings) -> None:

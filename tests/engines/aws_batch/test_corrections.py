@@ -294,6 +294,18 @@ def test_long_lines_are_split_and_empty_ones_lost(ours, name) -> None:
     assert [len(line) for line in ours.lines(job["container"]["logStreamName"])] == [262_118, 37_882, 3]
 
 
+def test_a_queue_without_a_policy_has_no_null(ours, plain) -> None:
+    found = [account.batch.describe_job_queues(jobQueues=[QUEUE])["jobQueues"][0] for account in (ours, plain)]
+
+    assert "schedulingPolicyArn" not in found[0]
+    # boto3 leaves nulls out, so the body itself tells.
+    bodies = []
+    for account in (ours, plain):
+        account.batch.meta.events.register("after-call", lambda http_response, **_: bodies.append(http_response.text))
+        account.batch.describe_job_queues(jobQueues=[QUEUE])
+    assert ["null" in body for body in bodies] == [False, True]
+
+
 def test_requests_beyond_a_rate_are_throttled(ours, plain) -> None:
     with ours.server.settings(rates={"describejobs": 1, "GetLogEvents": 1}):
         found = [_code(lambda: ours.batch.describe_jobs(jobs=["x"])) for _ in range(4)]
