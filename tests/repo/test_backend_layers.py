@@ -15,7 +15,19 @@ from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
 ROOT = Path(airflow_provider_launch.__file__).parent
 PACKAGE = "airflow_provider_launch.schedulers"
 
-TRANSPORT = {"access", "builds", "client", "engine", "images", "log_reader", "logs", "live_log", "scheduler", "wire"}
+TRANSPORT = {
+    "access",
+    "builds",
+    "client",
+    "engine",
+    "images",
+    "log_reader",
+    "logs",
+    "live_log",
+    "ssh",
+    "scheduler",
+    "wire",
+}
 """Modules that talk to an engine; only these may import its SDK, or run a command."""
 PURE = {"containers", "manifests", "naming", "objects", "options", "overlay", "reconcile", "request", "status"}
 """Modules whose results depend on their arguments alone; they may not import those that talk to an engine."""

@@ -51,7 +51,7 @@ _OURS = {
     "limit": "time limit reached",
     "TimeLimit": "time limit of its job reached",
     "NodeDown": "disrupted: a node was lost",
-    "nostart": "disrupted: Slurm could start no replica; job.log in its directory says why",
+    "nostart": "disrupted: Slurm could start no replica; job.log in its directory shows why",
     "dropped": "disrupted: Slurm has dropped its job",
     "lost": "disrupted: Slurm has lost its job",
     "unstarted": "disrupted: Slurm has lost its job before it started",
