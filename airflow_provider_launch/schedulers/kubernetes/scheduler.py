@@ -250,7 +250,8 @@ class KubernetesScheduler(
             # Why it failed stays true, and is asked for longer than what becomes of its objects.
             msg = end.msg if is_terminal(end.state) else "being deleted"
             return app, plan, Assessment(end.state, msg, assessment.phases)
-        if assessment.settled:
+        # The record may name Jobs that were created since they were listed: only a second reading shows a loss.
+        if assessment.settled and assessment.state is not AppState.UNKNOWN:
             return app, plan, assessment
         refused = self._observer.with_recent_refusal((app, plan, assessment))
         return refused or self._observer.work(app.app_id, report_refusals=True)
