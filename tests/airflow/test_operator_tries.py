@@ -239,6 +239,7 @@ def test_an_app_that_is_taken_up_is_shown_from_now_on(engine, make_api, play) ->
     api = make_api(retries=1)
     run_task(on_cluster(wait=False), api)
     (app_id,) = engine.apps
+    engine.state(app_id, AppState.RUNNING)
     engine.write(app_id, "worker", 0, "early\n")
     threading.Timer(1.0, lambda: engine.write(app_id, "worker", 0, "late\n")).start()
     threading.Timer(1.3, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
