@@ -7,6 +7,7 @@ import importlib
 import os
 import pkgutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,8 @@ class Threads(ThreadsScheduler):
     timeout_s: ClassVar[float] = 30
     asked: ClassVar[int] = 0
     flowing: ClassVar[threading.Event] = threading.Event()
+    open_streams: ClassVar[list[socket.socket]] = []
+    """The far ends of streams, for schedulers which have some."""
 
     def _reached(self) -> Path:
         Threads.asked += 1
@@ -82,6 +85,12 @@ class WatchedEngine(ThreadsEngine):
 
     def requests(self) -> int:
         return Threads.asked
+
+    def cut_streams(self) -> int:
+        streams, Threads.open_streams = Threads.open_streams, []
+        for peer in streams:
+            peer.close()
+        return len(streams)
 
     @contextlib.contextmanager
     def stall_logs(self) -> Iterator[None]:

@@ -1,0 +1,65 @@
+"""Defects of logs that are followed by streams."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, ClassVar
+
+from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
+from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
+from tests.contract.broken.defects import Threads, caught_by
+
+
+@caught_by("test_silent_replicas_cost_almost_nothing")
+class StreamsInNameOnly(Threads):
+    """Has no stream when it is asked for one, and lists all apps for each read of a silent replica."""
+
+    poll_interval_s: ClassVar[float] = 0.1
+
+    def stream_log(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        for _ in range(10):
+            self._reached()
+        return super().read_logs(*args, **kwargs)
+
+
+class _OneRead(LogStream):
+    """The lines of one read, and then nothing until the connection ends."""
+
+    def __init__(self, lines: list[LogLine], cursor: JsonValue) -> None:
+        self._ours, self.peer = socket.socketpair()
+        self._ours.setblocking(False)
+        self._lines = lines
+        self._cursor = cursor
+        self.attempt, self.host, self.is_remote = 0, "here", False
+        self.end, self.refusal = None, ""
+
+    sock = property(lambda self: self._ours)
+    cursor = property(lambda self: self._cursor)
+    is_placed = True
+
+    def begin(self) -> list[LogLine]:
+        return self._lines
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        if not data:
+            self.end = StreamEnd.CUT
+        return []
+
+    def close(self) -> None:
+        self._ours.close()
+
+
+@caught_by("test_a_stream_that_is_cut_again_and_again_loses_no_line")
+class LosesALineAtEachCut(Threads):
+    """Its streams begin one line behind the place from which they are to go on."""
+
+    def stream_log(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogStream:
+        chunk = self.read_logs(app_id, role_name, k, cursor, streams=streams)
+        stream = _OneRead(chunk.lines[1:], chunk.cursor)
+        Threads.open_streams.append(stream.peer)
+        return stream
