@@ -45,8 +45,9 @@ on_term() { # by our cancel, by scancel, or by Slurm itself: the reason is known
     term=${term:-None}
     note "term,$term,$(now)"
     touch term
-    # Also where Slurm itself signals the replicas: a step that is just being made has none yet.
-    in_background keep_stopping
+    # Also where Slurm itself signals the replicas: a step that is just being made has none yet. But one that is put
+    # back into the queue has the same number, and would be cancelled there.
+    [ "$launch_requeue" = 1 ] && ! is_marked cancel || in_background keep_stopping
 }
 is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS remembers that a file was missing, until the directory is read anew
 
