@@ -14,15 +14,16 @@ signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps 
 
 keep_stopping() { # again and again: a step that has just begun does not get the first one, nor does a busy controller
     local until=$((SECONDS + ${launch_grace_s%.*} + 30))
-    while :; do
+    while kill -0 $$; do
         if [ "$SECONDS" -lt "$until" ]; then signal_replicas TERM; else signal_replicas KILL; fi
         sleep 3
     done
 }
 
+# Both end with the script: where it is killed alone, nothing must go on in its name.
 watch_clock() { # shows that this script lives; warns before the time limit, and keeps it
     local warned='' left
-    while :; do
+    while kill -0 $$; do
         touch alive
         left=15
         if [ "$launch_limit_s" ]; then
