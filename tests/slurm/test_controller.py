@@ -103,6 +103,7 @@ def test_a_lost_node_lets_the_app_begin_again_where_that_is_asked_for(make_own_c
     place.until(app_id, "run 0")
     node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
     place.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    resume_nodes(place.cluster)
     found = place.end(app_id)
 
     assert found.state is AppState.SUCCEEDED

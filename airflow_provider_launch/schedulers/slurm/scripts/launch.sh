@@ -67,7 +67,8 @@ choose_ports() {
     done
 }
 
-# What is true of one attempt: `SUCCEEDED`, or `FAILED,<role>,<replica>,<code>,<again>` with the first failure.
+# What is true of one attempt: SUCCEEDED, STOPPED, or FAILED,<role>,<replica>,<code>,<again> with the first failure; LOST
+# instead of FAILED where no replica failed by itself.
 outcome() {
     ls status | awk -F, -v a="$1" -v used="$2" -v policies="$launch_policies" '
         $1 == "exit" && $2 == a {
@@ -90,7 +91,7 @@ outcome() {
                 }
             }
             if (first != "") print "FAILED," first "," code[first] "," again
-            else if (lost != "") print "FAILED," lost ",137," lost_again
+            else if (lost != "") print "LOST," lost ",137," lost_again
             else if (n_stopped) print "STOPPED"
             else print "SUCCEEDED"
         }'
@@ -125,6 +126,8 @@ while :; do
     else
         run_attempt "$attempt"
         found=$(outcome "$attempt" "$used")
+        # Not by the app: who ends the job as a whole signals this script, too, but maybe later.
+        case $found in STOPPED | LOST*) [ "$term" ] || { in_background sleep 5; wait "$!"; } ;; esac
     fi
     [ "$found" != SUCCEEDED ] || break
     ! is_marked cancel && [ ! -e status/limit ] && [ ! "$term" ] && [ "${found##*,}" = 1 ] || break
@@ -137,9 +140,9 @@ elif [ -e status/limit ]; then
     end FAILED,limit
 elif [ "$found" = SUCCEEDED ]; then
     end SUCCEEDED,exit
-elif [ ! "$term" ] && ls status | grep -q "^start,$attempt,"; then
+elif [ ! "$term" ] && [ "$found" != STOPPED ] && ls status | grep -q "^start,$attempt,"; then
     end FAILED,exit
-elif [ ! "$term" ]; then
+elif [ ! "$term" ] && [ "$found" != STOPPED ]; then
     end FAILED,nostart
 elif [ "$launch_requeue" = 0 ] && { [ "$term" = TimeLimit ] || [ "$term" = NodeDown ]; }; then
     end "FAILED,$term"
