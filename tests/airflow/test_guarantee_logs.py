@@ -48,10 +48,11 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
     monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05)
     is_over, began = threading.Event(), []
+    stalled = place.stalled_logs()
 
     def act() -> None:
         heard.until("[main/0] begun")
-        with place.stalled_logs():
+        with stalled:
             place.go()
             began.append(time.monotonic())
             is_over.wait(60)

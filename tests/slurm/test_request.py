@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.request import build_request, format_request, request_from
 from airflow_provider_launch.schedulers.slurm.script import app_files
-from airflow_provider_launch.specs import AppDef, Resource, Role, macros
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs import AppDef, Resource, RetryPolicy, Role, macros
+from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 
 GOLDEN = Path(__file__).parent / "golden"
 TRAINER = Role(
@@ -112,3 +112,12 @@ def test_variables_that_a_shell_cannot_set_are_refused(name) -> None:
 def test_places_that_are_none_are_refused(name, path) -> None:
     with pytest.raises(ValueError, match=name):
         SlurmConnection(**{name: path})
+
+
+def test_two_retry_policies_in_one_app_are_refused() -> None:
+    """Each alone is counted exactly; both together were not shown to be."""
+    a, b = (Role(name, "", entrypoint="true", max_retries=1) for name in "ab")
+    b.retry_policy = RetryPolicy.REPLICA
+
+    with pytest.raises(UnsupportedError, match=r"one retry policy.*role 'a' has APPLICATION and role 'b' has REPLICA"):
+        request(a, b)

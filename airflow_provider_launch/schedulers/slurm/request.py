@@ -100,6 +100,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         InvalidAppError: an option or a variable cannot be used.
     """
     refuse_equal_port_variables(app)
+    _refuse_mixed_retries(app)
     for role in app.roles:
         _refuse_unusable(role, opts)
     groups = _components(app.roles)
@@ -222,6 +223,14 @@ def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str]) 
     return SlurmRole(
         **fields, prologue=[*prologue, *(opts.setup or [])], prefix=prefix, img_root="" if prefix else image
     )
+
+
+def _refuse_mixed_retries(app: AppDef) -> None:
+    """Retries are counted inside of the allocation; for an app that mixes policies the counts were not shown exact."""
+    policies = {role.retry_policy: role.name for role in app.roles if role.max_retries}
+    if len(policies) > 1:
+        named = " and ".join(f"role {name!r} has {policy.value}" for policy, name in policies.items())
+        raise UnsupportedError(f"'slurm' keeps one retry policy for an app, but {named}; give all roles the same")
 
 
 def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
