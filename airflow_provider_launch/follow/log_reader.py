@@ -331,7 +331,7 @@ class LogReader:
     def is_skipping(self) -> bool:
         """Whether the last read of a replica brought lines, of which none was new enough."""
         with self._changed:
-            return any(r.skipping and r.due == r.quiet_since and not r.complete for r in self._replicas.values())
+            return any(r.skipping and r.due == r.quiet_since for r in self._waiting())
 
     def incomplete(self) -> list[tuple[str, int, str]]:
         """Return role, replica and last error of each replica whose log may have more lines."""

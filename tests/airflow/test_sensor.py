@@ -32,7 +32,10 @@ def sensor(handle, **kwargs) -> AppStatusSensor:
 def launched(engine, api):
     """An app that was launched without waiting: its id and the XCom."""
     run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
-    return next(iter(engine.apps)), api.xcoms["t", "return_value"]
+    (app_id,) = engine.apps
+    # What writes lines runs.
+    engine.state(app_id, AppState.RUNNING)
+    return app_id, api.xcoms["t", "return_value"]
 
 
 def test_it_waits_for_success_and_shows_the_log(engine, api, launched) -> None:
@@ -98,7 +101,7 @@ def test_reschedule_goes_on_with_the_log_where_it_was(engine, api, launched) -> 
         *(f"[worker/0] line {number}" for number in range(3)),
         "[worker/0] last",
     ]
-    assert sum("PENDING" in line and "->" not in line for line in shown if line.startswith("app ")) == 1
+    assert sum("RUNNING" in line and "->" not in line for line in shown if line.startswith("app ")) == 1
 
 
 def test_reschedule_bears_an_outage_over_looks(engine, api, launched) -> None:
