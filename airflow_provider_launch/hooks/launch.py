@@ -7,12 +7,12 @@ import importlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk import BaseHook, conf
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_launch.hooks.config_file import config_files, file_errors
 from airflow_provider_launch.hooks.extras import LaunchOptions, refuse_locked, refuse_standard_fields
 from airflow_provider_launch.runner import Runner
 from airflow_provider_launch.schedulers import get_builtin_scheduler_factories
@@ -143,35 +143,20 @@ class LaunchHook(BaseHook):
         )
 
     @cached_property
-    def _config_files(self) -> list[str]:
-        """The file that `[launch] config_file` names; connections are what counts in Airflow, so there is no other."""
-        path = conf.get("launch", "config_file", fallback="")
-        if not path:
-            return []
-        found = Path(path).expanduser()
-        if not found.is_file():
-            raise InvalidAppError(f"[launch] config_file of Airflow's configuration is {path!r}, which is no file here")
-        return [str(found)]
-
-    @cached_property
     def _trackers(self) -> dict[str, str | None]:
         from airflow_provider_launch.runner.trackers import get_configured_trackers
 
-        try:
-            return get_configured_trackers(self._config_files)
-        except (OSError, ValueError) as error:
-            raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
+        with file_errors():
+            return get_configured_trackers(config_files())
 
     def _file_options(self, schema: runopts) -> dict[str, Any]:
         """Return the options of the scheduler from the configuration file."""
-        if not self._config_files:
+        if not (files := config_files()):
             return {}
         from airflow_provider_launch.runner.config import read_options
 
-        try:
-            return dict(read_options(self._config_files[0], self.options.backend, schema))
-        except (OSError, ValueError) as error:
-            raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
+        with file_errors():
+            return dict(read_options(files[0], self.options.backend, schema))
 
     @property
     def scheduler(self) -> Scheduler[Any]:

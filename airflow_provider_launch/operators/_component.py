@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.hooks.config_file import component_defaults
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.component_args import bound_args
@@ -29,7 +30,7 @@ def component_app(task: LaunchAppOperator) -> AppDef:
     Raises:
         InvalidAppError: there is no such component, its arguments are wrong, or it makes no valid app.
     """
-    app = build_app(_function(task), _arguments(task))
+    app = build_app(_function(task), _arguments(task), component_defaults(str(task.component)))
     check_app(app)
     return app
 
@@ -51,7 +52,7 @@ def check_component(task: LaunchAppOperator) -> None:
         arguments = [
             argument if isinstance(argument, str) or not is_open(argument) else _LATER for argument in arguments
         ]
-    bound_args(function, arguments, is_open=is_open)
+    bound_args(function, arguments, component_defaults(str(task.component)), is_open)
 
 
 def is_open(value: object) -> bool:

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from airflow_provider_launch.hooks.local import LocalLaunchHook
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import InvalidAppError
-from tests.airflow.support import FakeExecutionApi, launch, run_task, sh
+from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, sh
 
 pytestmark = pytest.mark.engine("local")
 
@@ -91,3 +92,13 @@ def test_artifacts_come_back_in_the_result(config_file, tmp_path):
     kept = create(str(tmp_path / "runs"))
     assert list(kept.run_ids(parent_run_id="airflow://test_dag/test_run/t")) == [value["handle"]]
     assert kept.artifacts(value["handle"])["model"].path == "s3://bucket/model.pt"
+
+
+def test_a_component_gets_its_defaults_from_the_file(config_file):
+    config_file.write_text("[component:utils.echo]\nmsg = from the file\n")
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", component="utils.echo")
+    ran = run_task(task, FakeExecutionApi())
+
+    assert ran.state == "success", ran.error
+    assert ran.told("[echo/0] from the file")

@@ -1,0 +1,51 @@
+"""The file that `[launch] config_file` of Airflow's configuration names: defaults below those of connections."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow.sdk import conf
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+__all__ = ["component_defaults", "config_files", "file_errors"]
+
+
+def config_files() -> list[str]:
+    """Return the file, as the list of one, or no file; connections are what counts in Airflow, so there is no other.
+
+    Raises:
+        InvalidAppError: it is no file on this host.
+    """
+    path = conf.get("launch", "config_file", fallback="")
+    if not path:
+        return []
+    found = Path(path).expanduser()
+    if not found.is_file():
+        raise InvalidAppError(f"[launch] config_file of Airflow's configuration is {path!r}, which is no file here")
+    return [str(found)]
+
+
+def component_defaults(name: str) -> dict[str, str]:
+    """Return the defaults that `[component:<name>]` of the file gives to the parameters of a component.
+
+    Raises:
+        InvalidAppError: the file cannot be read.
+    """
+    if not (files := config_files()):
+        return {}
+    from airflow_provider_launch.runner.config import read_sections
+
+    with file_errors():
+        return read_sections(files, "component").get(name, {})
+
+
+@contextlib.contextmanager
+def file_errors() -> Iterator[None]:
+    """Name the file in errors of reading it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
