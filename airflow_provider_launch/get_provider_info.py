@@ -774,6 +774,15 @@ def get_provider_info() -> dict[str, Any]:
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
+                    "locked": {
+                        "label": "Locked",
+                        "description": "Names of launch options that tasks cannot "
+                        "change: the value here holds, or the "
+                        "default. Where some are locked, no\n"
+                        "task gives an overlay, which reaches past "
+                        "them. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
                     "queue": {
                         "label": "Queue",
                         "description": "Job queue, by name or ARN. Required, here "
@@ -1064,6 +1073,15 @@ def get_provider_info() -> dict[str, Any]:
                         "Empty means that\n"
                         "launches need no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
+                    },
+                    "locked": {
+                        "label": "Locked",
+                        "description": "Names of launch options that tasks cannot "
+                        "change: the value here holds, or the "
+                        "default. Where some are locked, no\n"
+                        "task gives an overlay, which reaches past "
+                        "them. Empty means unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "partition": {
                         "label": "Partition",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.errors import InvalidAppError, InvalidRunConfigException
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
@@ -25,6 +27,13 @@ def define(monkeypatch):
 
 
 # ---- locked options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
+def test_every_connection_can_limit_what_tasks_ask_for(backend) -> None:
+    options = {item.name for item in dataclasses.fields(backend.connection_options())}
+
+    assert {"locked", "max_time_limit_s"} <= options
 
 
 def test_a_locked_option_is_not_overruled(define) -> None:

@@ -68,6 +68,10 @@ class AwsBatchConnection(StructuredOpts):
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
 
+    locked: Optional[list[str]] = None
+    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
+    task gives an `overlay`, which reaches past them."""
+
     def __post_init__(self) -> None:
         """Refuse credentials of two sources, of which one would be ignored."""
         own = [

@@ -77,6 +77,10 @@ class SlurmConnection(StructuredOpts):
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
     launches need no limit."""
 
+    locked: Optional[list[str]] = None
+    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
+    task gives an `overlay`, which reaches past them."""
+
     def __post_init__(self) -> None:
         """Refuse paths that would be other places in other processes."""
         for name, path in (("root", self.root), ("mount", self.mount)):
