@@ -481,18 +481,22 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "security": {
                         "label": "Security",
-                        "description": "restricted passes the Pod Security "
-                        "Standard of that name: no root, no "
-                        "privileges, no capabilities. none sets\n"
-                        "nothing, so the cluster's defaults hold. "
-                        "Empty means restricted.",
-                        "schema": {"enum": ["restricted", "none", None], "type": ["string", "null"]},
+                        "description": "auto sets what no image minds: the "
+                        "runtime's seccomp profile, and no "
+                        "privileges beyond those at the start of\n"
+                        "the program; in a namespace that "
+                        "enforces the Pod Security Standard "
+                        "restricted it is restricted. That also\n"
+                        "refuses root and drops all capabilities. "
+                        "none sets nothing, so the cluster's "
+                        "defaults hold. Empty means auto.",
+                        "schema": {"enum": ["auto", "restricted", "none", None], "type": ["string", "null"]},
                     },
                     "run_as_user": {
                         "label": "Run as user",
                         "description": "Number of the user that runs the "
                         "program. Empty means the image's own, "
-                        "which restricted wants to be a "
+                        "which restricted requires to be a "
                         "number\n"
                         "other than 0.",
                         "schema": {"minimum": 0, "type": ["integer", "null"]},

@@ -16,7 +16,13 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import (
 )
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, build_request, packed, unpacked
+from airflow_provider_launch.schedulers.kubernetes.request import (
+    KubernetesRequest,
+    build_request,
+    packed,
+    restricted,
+    unpacked,
+)
 from airflow_provider_launch.schedulers.kubernetes.scheduler import KubernetesScheduler
 from airflow_provider_launch.specs import (
     AppDef,
@@ -152,11 +158,11 @@ def test_job_of_a_plain_role():
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "shareProcessNamespace": True,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     }
     assert main["command"] == ["run"]
     assert main["args"] == ["--id", "$(LAUNCH_REPLICA_ID)"]
-    assert main["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert main["securityContext"] == {"allowPrivilegeEscalation": False}
     assert main["env"][0]["name"] == "LAUNCH_REPLICA_ID"
 
 
@@ -303,7 +309,7 @@ def test_a_job_that_ends_before_its_app_says_no_ttl_of_its_own(how, opts, ttl_s)
 
 
 def test_run_as_user_stays_restricted():
-    assert pod(role(), run_as_user=1000)["securityContext"] == {
+    assert pod(role(), run_as_user=1000, security="restricted")["securityContext"] == {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
         "runAsUser": 1000,
@@ -461,3 +467,17 @@ def test_the_pod_of_the_dry_run_has_the_index_that_its_variables_name():
 
     assert found["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0"
     assert found["metadata"]["generateName"] == "app-1--main-"
+
+
+def test_a_request_that_a_namespace_restricts_is_the_restricted_one():
+    """Nothing but the name of the option may differ from what the user would have asked for."""
+    made, asked = (request(role(), run_as_user=1000, security=security) for security in ("auto", "restricted"))
+
+    assert restricted(made).roles == asked.roles
+    assert made.roles != asked.roles
+
+
+def test_an_overlay_wins_over_what_a_namespace_asks_for():
+    made = request(role(), overlay={"pod": {"securityContext": {"runAsNonRoot": False}}})
+
+    assert restricted(made).roles[0].pod["securityContext"]["runAsNonRoot"] is False

@@ -168,16 +168,25 @@ def test_a_missing_namespace_is_named(apps_in):
 # ---- pod security ----------------------------------------------------------------------------------------------------
 
 
-def test_the_default_passes_restricted_pod_security(apps_in, kubernetes_make_namespace):
+def test_the_default_runs_an_image_of_root(kubernetes_apps):
+    """As most images are."""
+    found = kubernetes_apps.run(kubernetes_apps.sh("id -u; grep NoNewPrivs /proc/self/status"), security="auto")
+
+    assert found.state is AppState.SUCCEEDED
+    assert kubernetes_apps.lines(found.app_id) == ["0\n", "NoNewPrivs:\t1\n"]
+
+
+def test_the_default_passes_restricted_pod_security(apps_in, kubernetes_make_namespace, caplog):
     apps = apps_in(kubernetes_make_namespace(**{"pod-security.kubernetes.io/enforce": "restricted"}))
     found = apps.run(
         apps.sh("id -u; echo '{\"a\": 1}' > $LAUNCH_RESULT_PATH"),
-        security="restricted",
+        security="auto",
         run_as_user=65532,
         shm_size_mb=8,
     )
 
     assert found.state is AppState.SUCCEEDED
+    assert "enforces the Pod Security Standard 'restricted'" in caplog.text
     assert apps.lines(found.app_id) == ["65532\n"]
     assert apps.scheduler.result(found.app_id) == {"a": 1}
     assert "PodSecurity" in refused(apps, apps.sh("true"), security="none")

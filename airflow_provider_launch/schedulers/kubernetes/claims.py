@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
@@ -10,8 +11,8 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFou
 from airflow_provider_launch.schedulers.kubernetes.manifests import anchor_body, job_body, pod_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
-from airflow_provider_launch.schedulers.kubernetes.refusals import is_passing
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
+from airflow_provider_launch.schedulers.kubernetes.refusals import asks_for_restricted, is_passing
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, restricted
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     LaunchError,
@@ -20,6 +21,8 @@ from airflow_provider_launch.specs.errors import (
 )
 
 __all__ = ["Claims"]
+
+log = logging.getLogger(__name__)
 
 _DELETION_S, _PAUSE_S = 30.0, 0.2
 
@@ -31,11 +34,11 @@ class Claims:
         self._cluster = cluster
         self._catalog = catalog
 
-    def claim(self, request: KubernetesRequest) -> bool:
-        """Create the anchor of the app; False: it exists, and is of the same app."""
+    def claim(self, request: KubernetesRequest) -> tuple[bool, KubernetesRequest]:
+        """Create the record of the app; return whether it is new, and the request in the form the namespace takes."""
+        request, refusal = self._fitted(request)
         deadline = time.monotonic() + _DELETION_S
         while True:
-            refusal = self._refusal(request)
             if refusal is None:
                 try:
                     self._cluster.create("services", anchor_body(request))
@@ -44,19 +47,21 @@ class Claims:
                 except NotFoundError as error:
                     raise self._no_namespace(error) from error
                 else:
-                    return True
+                    return True, request
             # What is refused now may be running already: a repeated submission meets its own quota.
             existing = self._cluster.get("services", request.app_id)
             if existing is None:
                 if refusal is not None:
                     raise refusal
+                refusal = self._refusal(request)
                 continue
             anchor = AppRecord.of(existing)
             if anchor is not None and anchor.deleting and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
+                refusal = self._refusal(request)
                 continue
             self._refuse_other(request, anchor)
-            return False
+            return False, request
 
     def take_back(self, request: KubernetesRequest) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""
@@ -66,6 +71,20 @@ class Claims:
         except LaunchError:
             pass
         self._catalog.forget(request.app_id)
+
+    def _fitted(self, request: KubernetesRequest) -> tuple[KubernetesRequest, LaunchError | None]:
+        """Return the request, restricted where the namespace asks for it, and what the server would say to it."""
+        refusal = self._refusal(request)
+        if refusal is None or request.security != "auto" or not asks_for_restricted(str(refusal)):
+            return request, refusal
+        log.warning(
+            "namespace %s enforces the Pod Security Standard 'restricted': pods of app %s run without root and "
+            "capabilities, as with security='restricted'",
+            self._cluster.namespace,
+            request.app_id,
+        )
+        request = restricted(request)
+        return request, self._refusal(request)
 
     def _refusal(self, request: KubernetesRequest) -> LaunchError | None:
         """Return what the server would say to the pods and Jobs of the app; None: it would take them."""

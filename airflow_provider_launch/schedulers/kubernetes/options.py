@@ -62,12 +62,13 @@ class _RunOpts(StructuredOpts):
     service_account: Optional[str] = None
     """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""
 
-    security: Literal["restricted", "none"] = "restricted"
-    """`restricted` passes the Pod Security Standard of that name: no root, no privileges, no capabilities. `none` sets
-    nothing, so the cluster's defaults hold."""
+    security: Literal["auto", "restricted", "none"] = "auto"
+    """`auto` sets what no image minds: the runtime's seccomp profile, and no privileges beyond those at the start of
+    the program; in a namespace that enforces the Pod Security Standard `restricted` it is `restricted`. That also
+    refuses root and drops all capabilities. `none` sets nothing, so the cluster's defaults hold."""
 
     run_as_user: Optional[Annotated[int, Ge(0)]] = None
-    """Number of the user that runs the program. None means the image's own, which `restricted` wants to be a number
+    """Number of the user that runs the program. None means the image's own, which `restricted` requires to be a number
     other than 0."""
 
     working_dir: Optional[str] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-__all__ = ["is_passing", "quantity"]
+__all__ = ["asks_for_restricted", "is_passing", "quantity"]
 
 _QUOTA = re.compile(r"exceeded quota: \S+, requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)")
 _SUFFIXES = {
@@ -24,6 +24,11 @@ def is_passing(text: str) -> bool:
         return False
     requested, limited = _quantities(found["requested"]), _quantities(found["limited"])
     return all(name in limited and wanted <= limited[name] for name, wanted in requested.items())
+
+
+def asks_for_restricted(text: str) -> bool:
+    """Whether the namespace refuses a pod for the Pod Security Standard `restricted` alone."""
+    return 'violates PodSecurity "restricted:' in text
 
 
 def quantity(text: str) -> Decimal:

@@ -36,6 +36,7 @@ __all__ = [
     "KubernetesRole",
     "build_request",
     "packed",
+    "restricted",
     "unpacked",
     "without_values",
 ]
@@ -48,6 +49,9 @@ _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _GPU = "nvidia.com/gpu"
 _CONTAINERS = ("containers", "initContainers")
+_RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True}
+_RESTRICTED_CONTAINER: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
+"""What `restricted` adds to `auto`. Source: kubernetes.io, Pod Security Standards."""
 
 
 @dataclass
@@ -77,6 +81,8 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
+    security: str = "none"
+    """The option of that name; `restricted` where the namespace asks for it."""
     is_whole: bool = True
     """Whether it has arguments and the values of variables; a Service, which more people may read, keeps neither."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -98,6 +104,17 @@ def packed(request: KubernetesRequest) -> str:
     """Return the request as the annotation of the anchor."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+
+
+def restricted(request: KubernetesRequest) -> KubernetesRequest:
+    """Return the request with what the Pod Security Standard `restricted` asks for beyond `auto`; an overlay wins."""
+    roles = []
+    for role in request.roles:
+        pod = {**role.pod, "securityContext": {**_RESTRICTED_POD, **role.pod.get("securityContext", {})}}
+        given = role.container.get("securityContext", {})
+        container = {**role.container, "securityContext": {**_RESTRICTED_CONTAINER, **given}}
+        roles.append(dataclasses.replace(role, pod=pod, container=container))
+    return dataclasses.replace(request, roles=roles, security="restricted")
 
 
 def without_values(request: KubernetesRequest) -> KubernetesRequest:
@@ -186,6 +203,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         ttl_s=opts.ttl_s,
         job=overlay.get("job", {}),
         service=overlay.get("service", {}),
+        security=opts.security,
         app=app_to_dict(app),
     )
     _refuse_queued(request)
@@ -215,8 +233,10 @@ def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         body["resources"] = {"limits": limits}
     if opts.working_dir:
         body["workingDir"] = opts.working_dir
+    if opts.security != "none":
+        body["securityContext"] = {"allowPrivilegeEscalation": False}
     if opts.security == "restricted":
-        body["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        body["securityContext"] |= _RESTRICTED_CONTAINER
     mounts = [
         {"name": f"mount-{number}", "mountPath": mount.dst_path, "readOnly": mount.read_only}
         for number, mount in enumerate(role.mounts)
@@ -260,8 +280,10 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
 
 def _security(opts: KubernetesOpts) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if opts.security != "none":
+        found = {"seccompProfile": {"type": "RuntimeDefault"}}
     if opts.security == "restricted":
-        found = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        found |= _RESTRICTED_POD
     if opts.run_as_user is not None:
         found["runAsUser"] = opts.run_as_user
     return found

@@ -151,9 +151,8 @@ class KubernetesScheduler(
             )
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesRequest]) -> str:
-        request = dryrun_info.request
-        self.push_images(request.images_to_push)
-        claimed = self._claims.claim(request)
+        self.push_images(dryrun_info.request.images_to_push)
+        claimed, request = self._claims.claim(dryrun_info.request)
         try:
             found = self._observer.work(request.app_id, submitted=True, request=request)
         except LaunchError as error:
