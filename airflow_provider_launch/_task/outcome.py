@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_launch._task.folds import unfolded
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.sentinels import NONE
@@ -16,8 +17,7 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 __all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
 
-_SIGNAL_BASE = 128
-_KILLED = _SIGNAL_BASE + signal.SIGKILL
+_KILLED = 128 + signal.SIGKILL
 
 
 def as_xcom(
@@ -108,12 +108,8 @@ def _ending(replica: ReplicaStatus) -> str:
     code = replica.exit_code
     if code is None:
         return f"ended as {replica.state}"
-    number = -code if code < 0 else code - _SIGNAL_BASE
-    try:
-        name = signal.Signals(number).name if number > 0 else ""
-    except ValueError:
-        name = ""
     if code < 0:
-        return f"was ended by {name or f'signal {number}'}"
+        return f"was ended by {signal_name(-code)}"
+    name = signal_in(code)
     hint = "; its memory may have run out" if code == _KILLED else ""
     return f"exited with code {code}" + (f" ({name}{hint})" if name else "")
