@@ -46,6 +46,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_launch.links.launch.SchedulerLink",
             "airflow_provider_launch.links.launch.RequestLink",
+            "airflow_provider_launch.links.launch.LauncherLink",
             "airflow_provider_launch.pipelines.links.AttemptsLink",
         ],
         "connection-types": [

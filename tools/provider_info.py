@@ -31,7 +31,7 @@ def provider_info() -> dict[str, Any]:
         # Airflow reads `class-name`, its schema and its pages say `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
         "extra-links": [
-            *(f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink")),
+            *(f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink", "LauncherLink")),
             f"{_PACKAGE}.pipelines.links.AttemptsLink",
         ],
         "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 __all__ = [
+    "LauncherLink",
     "RequestLink",
     "SchedulerLink",
-    "drop_empty_link",
+    "drop_empty_links",
     "drop_request_link",
     "show_request",
     "show_ui",
     "show_ui_from_trigger",
+    "task_page",
 ]
 
 
@@ -50,11 +52,32 @@ class RequestLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
         """Return the page of the rendered templates of this task instance."""
-        base = conf.get("api", "base_url", fallback="") or "http://localhost:8080/"
-        index = ti_key.map_index
-        mapped = "" if index in (None, -1) else f"/mapped/{index}"
-        dag, run, task = (quote(text, safe="") for text in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
-        return f"{base.rstrip('/')}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/rendered_templates"
+        return f"{task_page(ti_key)}/rendered_templates"
+
+
+class LauncherLink(BaseOperatorLink):
+    """The task that has launched the app of a sensor, where the DAG names it: its log is that of the launch."""
+
+    name = "Launched by"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which Airflow's server looks for the URL."""
+        return "launch_link_launcher"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the page of that task in this run; empty text shows no link."""
+        task_id = getattr(operator, "launched_by", None)
+        return task_page(ti_key, task_id) if task_id else ""
+
+
+def task_page(ti_key: TaskInstanceKey, task_id: str | None = None) -> str:
+    """Return the page of a task instance in Airflow's user interface; `task_id`: that of another task of its run."""
+    base = conf.get("api", "base_url", fallback="") or "http://localhost:8080/"
+    index = ti_key.map_index if task_id is None else -1
+    mapped = "" if index in (None, -1) else f"/mapped/{index}"
+    dag, run, task = (quote(text, safe="") for text in (ti_key.dag_id, ti_key.run_id, task_id or ti_key.task_id))
+    return f"{base.rstrip('/')}/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
 
 
 def show_ui(operator: Any, ti: Any, url: str | None) -> None:
@@ -68,10 +91,12 @@ def show_ui(operator: Any, ti: Any, url: str | None) -> None:
         _drop(operator, SchedulerLink)
 
 
-def drop_empty_link(operator: Any) -> None:
-    """Keep Airflow from storing the link to the scheduler where the scheduler has named no page."""
+def drop_empty_links(operator: Any) -> None:
+    """Keep Airflow from storing links that lead nowhere: the scheduler has named no page, the DAG no other task."""
     if not getattr(operator, "ui_url", None):
         _drop(operator, SchedulerLink)
+    if not getattr(operator, "launched_by", None):
+        _drop(operator, LauncherLink)
 
 
 def drop_request_link(operator: Any) -> None:

@@ -27,7 +27,7 @@ from airflow_provider_launch._task.secrets import (
 )
 from airflow_provider_launch.hooks.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.links.launch import drop_empty_link, drop_request_link
+from airflow_provider_launch.links.launch import drop_empty_links, drop_request_link
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
@@ -114,7 +114,7 @@ class OperatorRun:
         try:
             value = work()
         except TaskDeferred:
-            drop_empty_link(op)
+            drop_empty_links(op)
             # The killer stays: a kill may come before Airflow has noted the deferral.
             self._hook.close()
             raise
@@ -130,7 +130,7 @@ class OperatorRun:
         return value
 
     def _close(self, killer: CancelThread) -> None:
-        drop_empty_link(self._op)
+        drop_empty_links(self._op)
         killer.close()
         self._hook.close()
 

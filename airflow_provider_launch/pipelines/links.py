@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_provider_launch.links.launch import task_page
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -26,8 +27,4 @@ class AttemptsLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
         """Return the page of the XComs of this task instance."""
-        base = conf.get("api", "base_url", fallback="") or "http://localhost:8080/"
-        index = ti_key.map_index
-        mapped = "" if index in (None, -1) else f"/mapped/{index}"
-        dag, run, task = (quote(text, safe="") for text in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
-        return f"{base.rstrip('/')}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/xcom"
+        return f"{task_page(ti_key)}/xcom"

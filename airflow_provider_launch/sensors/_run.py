@@ -27,7 +27,7 @@ from airflow_provider_launch._task.secrets import kept_values, register
 from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
-from airflow_provider_launch.links.launch import drop_empty_link
+from airflow_provider_launch.links.launch import drop_empty_links
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -123,7 +123,7 @@ class SensorRun:
                 self._scheduler.cancel(self._app_id)
             raise
         finally:
-            drop_empty_link(sensor)
+            drop_empty_links(sensor)
             killer.close()
             self._hook.close()
 

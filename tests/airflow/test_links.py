@@ -13,7 +13,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import SetRenderedFields
 from airflow.sdk.serde import deserialize
 
-from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
+from airflow_provider_launch.links.launch import LauncherLink, RequestLink, SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, SchedulerRejectedError
@@ -128,6 +128,18 @@ def test_a_mapped_task_links_to_its_own_page(engine, api) -> None:
     run_task(task, api, map_index=1)
 
     assert api.xcoms["t", REQUEST, 1].endswith("/tasks/t/mapped/1/rendered_templates")
+
+
+def test_a_sensor_links_to_the_task_that_launched(engine, api) -> None:
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", launch_conn_id="cluster", app=AppDef("a", [sh("true")]), wait=False)
+        sensor = AppStatusSensor(task_id="s", handle=task.output)
+    run_task(task, api)
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.SUCCEEDED)
+    run_task(sensor, api)
+
+    assert api.xcoms["s", LauncherLink().xcom_key].endswith("/runs/test_run/tasks/t")
 
 
 def test_odd_ids_stay_one_part_of_the_path(monkeypatch) -> None:

@@ -13,7 +13,7 @@ PROMISED = {
     "operators.launch": ["LaunchAppOperator"],
     "sensors.launch": ["AppStatusSensor"],
     "decorators.launch": ["launch_task"],
-    "links.launch": ["RequestLink", "SchedulerLink"],
+    "links.launch": ["LauncherLink", "RequestLink", "SchedulerLink"],
     "hooks.launch": ["LaunchHook"],
     "hooks.local": ["LocalLaunchHook"],
     "pipelines": [
