@@ -10,12 +10,19 @@ import pytest
 
 from airflow_provider_launch.testing import SchedulerContract
 from airflow_provider_launch.testing._cursors import SEED
-from tests.contract.broken import defects
+from tests.contract.broken import defects, streams
 from tests.support.repeats import SOAK, often
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = Path(__file__).with_name("broken") / "suite.py"
 DEFECTS = defects.load_all()
+
+
+def _healthy(scheduler: type) -> str:
+    bases = {defects.Local: "HealthyLocal", streams.Streaming: "HealthyStreaming"}
+    return next((name for base, name in bases.items() if issubclass(scheduler, base)), "HealthyThreads")
+
+
 PAIRS = [(scheduler.__name__, test) for scheduler, tests in DEFECTS.items() for test in tests]
 # One proof for each test of the contract, the one that was written first; `make soak` and CI run all.
 FIRST = {test.partition("[")[0]: (scheduler, test) for scheduler, test in reversed(PAIRS)}
@@ -23,7 +30,7 @@ PROOFS = often([*FIRST.values()], PAIRS)
 # Where more is promised than the healthy ones offer, there is no healthy one here.
 HEALTHY = sorted(
     {
-        ("HealthyLocal" if issubclass(scheduler, defects.Local) else "HealthyThreads", test)
+        (_healthy(scheduler), test)
         for scheduler, tests in DEFECTS.items()
         for test in tests
         # Both schedulers pass the whole contract in modules of their own; here it is about the engine that is watched.

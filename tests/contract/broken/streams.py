@@ -10,21 +10,6 @@ from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine
 from tests.contract.broken.defects import Threads, caught_by
 
 
-@caught_by("test_silent_replicas_cost_almost_nothing")
-class StreamsInNameOnly(Threads):
-    """Has no stream when it is asked for one, and lists all apps for each read of a silent replica."""
-
-    poll_interval_s: ClassVar[float] = 0.1
-
-    def stream_log(self, *_: Any, **__: Any) -> None:
-        return None
-
-    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
-        for _ in range(10):
-            self._reached()
-        return super().read_logs(*args, **kwargs)
-
-
 class _OneRead(LogStream):
     """The lines of one read, and then nothing until the connection ends."""
 
@@ -52,14 +37,38 @@ class _OneRead(LogStream):
         self._ours.close()
 
 
-@caught_by("test_a_stream_that_is_cut_again_and_again_loses_no_line")
-class LosesALineAtEachCut(Threads):
-    """Its streams begin one line behind the place from which they are to go on."""
+class Streaming(Threads):
+    """The healthy scheduler of this module: follows logs by streams that bring what is there when they begin."""
+
+    behind: ClassVar[int] = 0
+    """How many lines too late its streams begin."""
 
     def stream_log(
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
-    ) -> LogStream:
+    ) -> LogStream | None:
         chunk = self.read_logs(app_id, role_name, k, cursor, streams=streams)
-        stream = _OneRead(chunk.lines[1:], chunk.cursor)
+        stream = _OneRead(chunk.lines[self.behind :], chunk.cursor)
         Threads.open_streams.append(stream.peer)
         return stream
+
+
+@caught_by("test_silent_replicas_cost_almost_nothing")
+class StreamsInNameOnly(Streaming):
+    """Has no stream when it is asked for one, and lists all apps for each read of a silent replica."""
+
+    poll_interval_s: ClassVar[float] = 0.1
+
+    def stream_log(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
+        for _ in range(10):
+            self._reached()
+        return super().read_logs(*args, **kwargs)
+
+
+@caught_by("test_a_stream_that_is_cut_again_and_again_loses_no_line")
+class LosesALineAtEachCut(Streaming):
+    """Its streams begin one line behind the place from which they are to go on."""
+
+    behind = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import test_local, test_third_party
-from tests.contract.broken import defects, identity, logs, running, slips
+from tests.contract.broken import defects, identity, logs, running, slips, streams
 
 
 class _Quick:
@@ -40,6 +40,10 @@ class TestHealthyLocal(_Local):
 
 class TestHealthyThreads(_Threads):
     pass
+
+
+class TestHealthyStreaming(_Threads):
+    factory = f"{streams.__name__}:Streaming"
 
 
 class TestPrintsWhatItDoes(_Threads):
