@@ -127,8 +127,7 @@ class LocalPlace:
         shutil.rmtree(place, ignore_errors=True)
 
     def stalled_logs(self) -> contextlib.AbstractContextManager[object]:
-        # Whatever is no regular file in its place is not read.
-        pytest.skip("a regular file does not stall")
+        raise NotImplementedError("a regular file does not stall")
 
     @contextlib.contextmanager
     def _missing(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from airflow_provider_launch.triggers.feed import RECORD_BYTES
 from tests.airflow.guarantees import (
     WAIT,
     Heard,
+    LocalPlace,
     Place,
     deferred,
     in_modes,
@@ -48,11 +49,12 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
     monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05)
     is_over, began = threading.Event(), []
-    stalled = place.stalled_logs()
+    if isinstance(place, LocalPlace):
+        pytest.skip("a regular file does not stall, and nothing else in its place is read")
 
     def act() -> None:
         heard.until("[main/0] begun")
-        with stalled:
+        with place.stalled_logs():
             place.go()
             began.append(time.monotonic())
             is_over.wait(60)

@@ -135,7 +135,8 @@ def test_failure_names_role_replica_and_exit_code(tasks) -> None:
     assert "role 'worker' replica 1 (attempt 0" in text
     assert "exited with code 3" in text
     assert {"  first", "  why"} <= set(text.splitlines())
-    assert (tasks.mark, "return_value") not in api.xcoms
+    xcom = api.xcoms[tasks.mark, "return_value"]
+    assert (xcom["state"], xcom["roles"]["worker"][1]) == ("FAILED", 3)
 
 
 def test_the_operator_makes_the_retries_of_the_app(tasks) -> None:
