@@ -8,7 +8,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,13 @@ class LocksWhatItLooksAt(HoldsALockFile):
 
 
 class _RecordsInTheirPlace(Records):
-    def commit(self, app_id: str, document: dict[str, Any]) -> None:
+    def commit(self, app_id: str, document: dict[str, Any], fill: Callable[[str], None] | None = None) -> None:
         try:
             Path(self.dir(app_id)).mkdir(parents=True)
         except FileExistsError:
             return
         time.sleep(0.2)
-        super().commit(app_id, document)
+        super().commit(app_id, document, fill)
 
 
 @caught_by("test_a_launcher_killed_while_it_schedules_is_made_up_for")
