@@ -42,6 +42,11 @@ def triggerer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
+def skip_where_nothing_stalls(place: Place) -> None:
+    if isinstance(place, LocalPlace):
+        pytest.skip("a regular file does not stall, and nothing else in its place is read")
+
+
 @on_places
 @in_modes
 def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +54,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
     monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05)
     is_over, began = threading.Event(), []
-    if isinstance(place, LocalPlace):
-        pytest.skip("a regular file does not stall, and nothing else in its place is read")
+    skip_where_nothing_stalls(place)
 
     def act() -> None:
         heard.until("[main/0] begun")
@@ -77,6 +81,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
 @pytest.mark.parametrize("stalled", [3, 6])
 def test_stalled_logs_do_not_delay_the_log_of_another_app(place: Place, stalled: int) -> None:
     """Guarantee 8: an error of one app stays there."""
+    skip_where_nothing_stalls(place)
     places = [place.another() for _ in range(stalled)]
     triggers = [
         deferred(launch(one, one.role(TICKS), deferrable=True, poll_interval_s=0.05), FakeExecutionApi())[0]
