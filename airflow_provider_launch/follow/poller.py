@@ -96,6 +96,8 @@ class Poller:
         self._eased: set[str] = set()
         self._later: set[tuple[float, str]] = set()
         """When an app is asked for beside the rounds."""
+        self._act_at: dict[str, float] = {}
+        """When (monotonic clock) an app needs an observer: rounds that are rare must not keep it waiting."""
         self._seen: dict[str, tuple[AppState, bool]] = {}
         self._sees_changes = interval_s is None
         self._is_hurried = is_hurried
@@ -166,7 +168,7 @@ class Poller:
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
-                for known in (self._young, self._seen, self._heard):
+                for known in (self._young, self._seen, self._heard, self._act_at):
                     known.pop(app_id, None)
                 self._later = {item for item in self._later if item[1] != app_id}
                 self._eased.discard(app_id)
@@ -198,14 +200,27 @@ class Poller:
         return min((steps[app_id] for app_id in self._young), default=self.interval_s)
 
     def _due_in(self) -> float:
-        """Return seconds until an app is asked for of which something has ended."""
-        return max(0.0, min(self._later)[0] - time.monotonic()) if self._later else self.interval_s
+        """Return seconds until an app is asked for of which something has ended, or that needs an observer."""
+        moments = [*(moment for moment, _ in self._later), *self._act_at.values()]
+        return max(0.0, min(moments) - time.monotonic()) if moments else _EASED_MAX_S
 
     def _due(self) -> set[str]:
         now = time.monotonic()
         due = {item for item in self._later if item[0] <= now}
         self._later -= due
-        return {app_id for _, app_id in due}
+        acting = {app_id for app_id, moment in self._act_at.items() if moment <= now}
+        for app_id in acting:
+            # The answer says when it is due again.
+            del self._act_at[app_id]
+        return acting.union(app_id for _, app_id in due)
+
+    def _note_acts(self, answers: dict[str, Answer]) -> None:
+        now = time.monotonic()
+        for app_id, answer in answers.items():
+            if isinstance(answer, DescribeAppResponse) and answer.act_in_s is not None and app_id in self._inboxes:
+                self._act_at[app_id] = now + answer.act_in_s
+            else:
+                self._act_at.pop(app_id, None)
 
     def _compare(self, answers: dict[str, Answer]) -> None:
         """Take apps for young ones whose state has changed, or whose last replica has ended."""
@@ -255,6 +270,7 @@ class Poller:
                     # Who does not answer is asked less often, also for an app that is new.
                     self._young.pop(app_id, None)
                 self._compare(answers)
+                self._note_acts(answers)
                 calls = [(inbox, answers[app_id]) for app_id in asked for inbox in self._inboxes.get(app_id, ())]
             for inbox, answer in calls:
                 try:

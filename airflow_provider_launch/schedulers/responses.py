@@ -47,6 +47,8 @@ class DescribeAppResponse:
     roles: list[Role] = field(default_factory=list)
     is_stuck: bool = False
     """It waits for what does not come by itself, as an image that nobody has; `msg` says for what."""
+    act_in_s: float | None = None
+    """Seconds until an observer has something to do, as to end the app at its time limit; None: nothing is due."""
 
     def to_status(self) -> AppStatus:
         """Return the part that callers of the launcher see."""

@@ -242,6 +242,12 @@ class FaultProxy:
         """Return how many requests came so far, also those that were refused or lost here."""
         return len(self.matching(method, path))
 
+    def connections(self) -> int:
+        """Return how many connections of clients are open."""
+        with self._lock:
+            # One of the client and one to the engine.
+            return len(self._sockets) // 2
+
     def cut(self, query: str) -> int:
         """End the connections whose answers are under way and whose query holds this; return how many there were."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -162,3 +163,33 @@ def test_one_app_that_fails_slows_down_nobody(scheduler):
     finally:
         poller.unsubscribe("a", hear)
         poller.unsubscribe("b", hear_nothing)
+
+
+def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
+    """Where ends are heard of elsewhere the rounds are rare, and a time limit falls between two of them."""
+    describe_many = scheduler.describe_many
+    began = time.monotonic()
+    asked_at = []
+
+    def limited(ids):
+        found = describe_many(ids)
+        asked_at.append(time.monotonic() - began)
+        found["a"].act_in_s = 1.0 - asked_at[-1] if asked_at[-1] < 1 else None
+        return found
+
+    scheduler.describe_many = limited
+    scheduler.poll_interval_s = 0.5
+    acted = threading.Event()
+
+    def hear(_answer):
+        poller.ease("a", is_eased=True)
+        if asked_at[-1] >= 1:
+            acted.set()
+
+    poller = Poller(scheduler)
+    poller.subscribe("a", hear)
+    try:
+        assert acted.wait(3)
+        assert asked_at[-1] < 1.5
+    finally:
+        poller.unsubscribe("a", hear)

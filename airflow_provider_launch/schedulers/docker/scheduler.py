@@ -80,6 +80,8 @@ log = logging.getLogger(__name__)
 _START_S = 2.0
 _KEPT_ERROR_FILES, _KEPT_RESPONSES = 200, 5000
 _GRACE_S = 60.0
+_LATE_S = 0.05
+"""How long after its time limit an app is asked for: not a moment before it is over."""
 _MAX_ERROR_FILE = 64 * 1024
 
 
@@ -248,6 +250,9 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         response = response_from(app, assessment, self._observer.details, self._host(), request)
         if response.state is AppState.FAILED:
             add_error_files(response, lambda _, replica: self._error_text(app, replica))
+        limit_s = Plan.of(app).time_limit_s
+        if limit_s is not None and response.state is AppState.RUNNING:
+            response.act_in_s = max(0.0, app.plan_source.created + limit_s - now) + _LATE_S
         if is_quiet:
             self._responses[app.app_id] = app, request, response
         else:
