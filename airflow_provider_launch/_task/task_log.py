@@ -22,7 +22,7 @@ from airflow_provider_launch.follow.events import (
     StateChanged,
     Unreachable,
 )
-from airflow_provider_launch.follow.log_reader import pieces_in
+from airflow_provider_launch.follow.log_places import pieces_in
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal

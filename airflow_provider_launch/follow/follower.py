@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.end_waiter import EndWaiter, tells_ends
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
-from airflow_provider_launch.follow.log_reader import LogItem, LogReader, has_streams, place_after
+from airflow_provider_launch.follow.log_places import LogItem, place_after
+from airflow_provider_launch.follow.log_reader import LogReader, has_streams
 from airflow_provider_launch.follow.poller import Answer, Poller
 from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
 from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate

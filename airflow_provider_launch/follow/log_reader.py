@@ -12,11 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import LogGap, LogLines
+from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_after, replica_key
+from airflow_provider_launch.follow.replica_log import ReplicaLog
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LogItem", "LogReader", "has_streams", "pieces_in", "place_after", "replica_key", "with_pieces"]
+__all__ = ["LogReader", "has_streams"]
 
 # Less than one read of a busy log: whoever reads waits until whoever writes has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
@@ -53,58 +53,6 @@ _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
-_FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
-
-
-@lru_cache(maxsize=4096)
-def replica_key(role: str, replica: int) -> str:
-    """Return the name of a replica among the cursors."""
-    return f"{role}/{replica}"
-
-
-def place_after(cursor: JsonValue, lines: int, pieces: int = 0) -> JsonValue:
-    """Return the place so many lines after a cursor of the scheduler, which knows only the ends of its chunks.
-
-    Args:
-        cursor: of the scheduler.
-        lines: after it.
-        pieces: of the line that follows them, which were written already.
-    """
-    if pieces:
-        return {_FROM: cursor, _SKIP: lines, _PIECES: pieces}
-    return {_FROM: cursor, _SKIP: lines} if lines else cursor
-
-
-def with_pieces(place: JsonValue, pieces: int) -> JsonValue:
-    """Return the place with the pieces of the line there that were written already."""
-    return place_after(*_cursor_in(place), pieces)
-
-
-def pieces_in(place: JsonValue) -> int:
-    """Return how many pieces of the line at a place were written already."""
-    found = place.get(_PIECES) if isinstance(place, Mapping) and _FROM in place else None
-    return found if isinstance(found, int) else 0
-
-
-def _cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
-    if isinstance(place, Mapping) and set(place) - {_PIECES} == {_FROM, _SKIP}:
-        skip = place[_SKIP]
-        return place[_FROM], skip if isinstance(skip, int) else 0
-    return place, 0
-
-
-@dataclass(slots=True)
-class LogItem:
-    """One step of the log: what to tell, and the cursor once it was told."""
-
-    event: LogLines | LogGap | None
-    key: str | None = None
-    cursor: JsonValue = None
-    size: int = 0
-    is_streamed: bool = False
-    start: JsonValue = None
-    """Cursor from which the lines were read; the first `start_skip` after it are not among them."""
-    start_skip: int = 0
 
 
 def has_streams(scheduler: Scheduler[Any]) -> bool:
@@ -115,37 +63,6 @@ def has_streams(scheduler: Scheduler[Any]) -> bool:
 def _close(streams: Iterable[LogStream]) -> None:
     for stream in streams:
         stream_engine().close(stream)
-
-
-@dataclass(slots=True)
-class _Replica:
-    role: str
-    k: int
-    cursor: JsonValue
-    skipping: bool
-    phase: Phase
-    attempt: int
-    drop: int = 0
-    """Lines after the cursor that were told before."""
-    due: float = 0.0
-    quiet_since: float = field(default_factory=time.monotonic)
-    failures: int = 0
-    complete: bool = False
-    told: tuple[str, ...] = ()
-    last_error: str = ""
-    stream: LogStream | None = None
-    streamed_at: float = 0.0
-    no_stream_until: float = 0.0
-    cuts: int = 0
-    """Streams in a row that did not last, or could not be opened."""
-    is_behind: bool = False
-    distrusts: str = ""
-    """Host of a stream that was silent for long: if there are lines now, it was dead."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether its log is to be read some time."""
-        return not self.complete and self.phase is not Phase.WAITING
 
 
 class LogReader:
@@ -209,8 +126,8 @@ class LogReader:
         # An engine that is looked at every 10 s is not asked for logs every 0.1 s.
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
         self._idle_s = _IDLE_S if scheduler.poll_interval_s < _NEAR_S else _SILENT_IDLE_S
-        self._replicas: dict[str, _Replica] = {}
-        self._streamed: dict[LogStream, _Replica] = {}
+        self._replicas: dict[str, ReplicaLog] = {}
+        self._streamed: dict[LogStream, ReplicaLog] = {}
         self._paused: list[LogStream] = []
         self._items: deque[LogItem] = deque()
         self._lines = 0
@@ -250,9 +167,9 @@ class LogReader:
         key = replica_key(role, k)
         replica = self._replicas.get(key)
         if replica is None:
-            cursor, told = _cursor_in(self._cursors.get(key))
+            cursor, told = cursor_in(self._cursors.get(key))
             skipping = self._from_now and existing and cursor is None and not told
-            self._replicas[key] = _Replica(role, k, cursor, skipping, *standing, told)
+            self._replicas[key] = ReplicaLog(role, k, cursor, skipping, *standing, told)
             return standing.phase is not Phase.WAITING
         if (replica.phase, replica.attempt) == standing or self._finishing:
             return False
@@ -367,7 +284,7 @@ class LogReader:
             stream_engine().hold(-held)
         _close(dropped)
 
-    def _detach(self, replicas: Iterable[_Replica]) -> list[LogStream]:
+    def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
         """Take nothing more from the streams of these replicas, and return them to be closed without the lock."""
         streams = []
         for replica in replicas:
@@ -391,7 +308,7 @@ class LogReader:
         while (picked := self._next()) is not None:
             self._read(*picked)
 
-    def _read(self, replica: _Replica, finishing: bool) -> None:
+    def _read(self, replica: ReplicaLog, finishing: bool) -> None:
         if replica.stream is not None:
             with self._changed:
                 dropped = self._detach([replica])
@@ -406,7 +323,7 @@ class LogReader:
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
             self._failed(replica, error, finishing=finishing)
 
-    def _waiting(self) -> list[_Replica]:
+    def _waiting(self) -> list[ReplicaLog]:
         return [replica for replica in self._replicas.values() if replica.is_waiting]
 
     def due_in(self) -> float | None:
@@ -429,7 +346,7 @@ class LogReader:
             picked = replica, self._finishing
         self._read(*picked)
 
-    def _next(self) -> tuple[_Replica, bool] | None:
+    def _next(self) -> tuple[ReplicaLog, bool] | None:
         """Wait for room and for a replica that is due; None: stop."""
         with self._changed:
             while not self._stopped:
@@ -448,12 +365,12 @@ class LogReader:
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
-    def _may_stream(self, replica: _Replica) -> bool:
+    def _may_stream(self, replica: ReplicaLog) -> bool:
         is_behind, replica.is_behind = replica.is_behind, False
         wanted = self._can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
         return wanted and time.monotonic() >= replica.no_stream_until and stream_engine().reserve()
 
-    def _open_stream(self, replica: _Replica) -> bool:
+    def _open_stream(self, replica: ReplicaLog) -> bool:
         engine = stream_engine()
         try:
             stream = self._scheduler.stream_log(
@@ -529,7 +446,7 @@ class LogReader:
             self.on_program_end()
         self.on_items()
 
-    def _took(self, replica: _Replica, chunk: LogChunk, *, finishing: bool) -> None:
+    def _took(self, replica: ReplicaLog, chunk: LogChunk, *, finishing: bool) -> None:
         now = time.monotonic()
         with self._changed:
             replica.failures = 0
@@ -562,7 +479,7 @@ class LogReader:
             if lines or moved or replica.complete:
                 self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
-    def _skip(self, replica: _Replica, lines: list[LogLine], now: float) -> list[LogLine]:
+    def _skip(self, replica: ReplicaLog, lines: list[LogLine], now: float) -> list[LogLine]:
         """Drop what was written before the follower came; a writer that never pauses is not skipped for ever."""
         if not lines or now - self._started > _SKIP_MAX_S:
             replica.skipping = False
@@ -574,7 +491,7 @@ class LogReader:
         return []
 
     def _push(
-        self, replica: _Replica, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
+        self, replica: ReplicaLog, lines: list[LogLine], start: JsonValue, start_skip: int, *, is_streamed: bool = False
     ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         size = sum(len(line.text) for line in lines)
@@ -586,7 +503,7 @@ class LogReader:
         self._changed.notify_all()
         return size
 
-    def _failed(self, replica: _Replica, error: Exception, *, finishing: bool) -> None:
+    def _failed(self, replica: ReplicaLog, error: Exception, *, finishing: bool) -> None:
         with self._changed:
             replica.failures += 1
             replica.last_error = f"{type(error).__name__}: {error}"
@@ -601,7 +518,7 @@ class LogReader:
             self._tell(replica, error, action)
             self._changed.notify_all()
 
-    def _tell(self, replica: _Replica, error: Exception, action: str) -> None:
+    def _tell(self, replica: ReplicaLog, error: Exception, action: str) -> None:
         if isinstance(error, SchedulerUnavailableError):
             # An outage hits all replicas; a thousand of them say it once.
             if not self._outage_told:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.log_limit import NO_LIMIT
 from airflow_provider_launch._task.task_log import pieces
 from airflow_provider_launch.follow.events import LogLines
-from airflow_provider_launch.follow.log_reader import LogItem, LogReader, pieces_in, place_after, with_pieces
+from airflow_provider_launch.follow.log_places import LogItem, pieces_in, place_after, with_pieces
+from airflow_provider_launch.follow.log_reader import LogReader
 
 if TYPE_CHECKING:
     import contextvars
