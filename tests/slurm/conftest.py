@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler, c
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import is_terminal
+from tests.engines.slurm import engine
 from tests.engines.slurm.cluster import NODES, Cluster
 
 
@@ -83,24 +82,17 @@ def make_own_cluster() -> Iterator[Callable[..., Place]]:
     """Return what starts a cluster for this test alone."""
     # Workers of `pytest -n` run such tests side by side.
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
-    made = []
+    with contextlib.ExitStack() as stack:
 
-    def make(**options: Any) -> Place:
-        base = Path(tempfile.mkdtemp(prefix="launch-slurm-", dir="/var/tmp"))
-        base.chmod(0o755)  # munge's socket is for all
-        cluster = Cluster(base / "cluster", 27817 + 20 * number, **options)
-        made.append((cluster, base))
-        cluster.start()
-        return Place(cluster, cluster.dir / "root")
+        def make(**options: Any) -> Place:
+            cluster = stack.enter_context(engine.own_cluster(27817 + 20 * number, **options))
+            return Place(cluster, cluster.dir / "root")
 
-    yield make
-    for cluster, base in made:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
+        yield make
 
 
 def resume_nodes(cluster: Cluster) -> None:
-    """Let nodes take jobs again: Slurm drains one that has seen a number of a job twice."""
+    """Let nodes take jobs again which an admin has taken away."""
     for node in NODES:
         with contextlib.suppress(Exception):
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume")

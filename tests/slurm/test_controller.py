@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.engines.slurm.cluster import NODES
 from tests.slurm.conftest import resume_nodes
 from tests.support.repeats import often
 
@@ -36,7 +37,6 @@ def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, mome
         time.sleep(0.2)
         place.cluster.start_controller()
         place.patiently(lambda info=info: place.scheduler.schedule(info))
-        resume_nodes(place.cluster)
         found = place.end(app_id)
 
         record_property(f"try {number}", f"{found.state.name}, {found.msg}, runs {counts(runs, 2)}")
@@ -49,6 +49,15 @@ def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, mome
         # A number of a job that is used again belongs to nobody else.
         place.scheduler.schedule(info)
         assert place.end(app_id).state is found.state
+
+
+def test_a_node_that_drains_itself_takes_jobs_again(make_own_cluster) -> None:
+    """So ends the number of a job that a crashed controller uses again; the engine of the tests repairs it."""
+    place = make_own_cluster()
+    for node in NODES:
+        place.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=Duplicate jobid")
+
+    assert place.end(place.start(place.role("true"))).state is AppState.SUCCEEDED
 
 
 def test_a_controller_that_is_away_is_no_answer(make_own_cluster) -> None:

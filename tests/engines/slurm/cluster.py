@@ -32,6 +32,15 @@ SwitchType=switch/none SelectType=select/cons_tres SelectTypeParameters=CR_Core_
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate
 MinJobAge={min_job_age_s} KillWait=30 ReturnToService=2 SlurmdTimeout=6 SlurmctldTimeout=30 InactiveLimit=0
 AccountingStorageType=accounting_storage/none SlurmdParameters=config_overrides GresTypes=gpu
+HealthCheckProgram={dir}/resume HealthCheckInterval=5 HealthCheckNodeState=ANY
+"""
+_RESUME = """#!/bin/sh
+# A node drains itself when a controller that has crashed uses the number of its job again. Here nobody else resumes it.
+export PATH={path} SLURM_CONF={conf}
+sinfo -h -N -t drain,drng -o '%N|%E' | grep 'Duplicate jobid' | while IFS='|' read -r node why; do
+    scontrol update nodename="$node" state=resume
+done
+exit 0
 """
 _NODES_CONF = """
 NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=64 Sockets=1 CoresPerSocket=64 \
@@ -49,6 +58,7 @@ UsePAM no
 PasswordAuthentication no
 PermitRootLogin yes
 AllowTcpForwarding yes
+MaxStartups 200
 SetEnv SLURM_CONF={dir}/slurm.conf HOME={dir}/home
 """
 
@@ -161,13 +171,14 @@ class Cluster:
         """Return the pids of all processes below the jobs of one node."""
         mark = f"SLURMD_NODENAME={node}\0".encode()
         conf = f"SLURM_CONF={self.conf}\0".encode()
-        found = []
+        found = set()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 environ = (entry / "environ").read_bytes() + b"\0"
-                if mark in environ and (conf in environ or _name(int(entry.name)) == "slurmstepd"):
-                    found.append(int(entry.name))
-        return found
+                if mark in environ and conf in environ:
+                    # The first of its session is Slurm's: it has no such variable.
+                    found |= {int(entry.name), *_step_daemons(os.getsid(int(entry.name)))}
+        return sorted(found)
 
     def stop(self) -> None:
         """End all daemons, and the jobs that they run."""
@@ -180,6 +191,10 @@ class Cluster:
                     time.sleep(0.1)
         for name, program in [*((f"slurmd-{node}", "slurmd") for node in NODES), ("slurmctld", "slurmctld")]:
             self._end(name, program)
+        # What a controller could not end, since it was killed: the scripts of jobs, and what they started.
+        for pid in (pid for node in NODES for pid in self.steps(node)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._end("sshd", "sshd")
         self._end("munge/munged", "munged")
 
@@ -207,6 +222,9 @@ class Cluster:
             "min_job_age_s": self.min_job_age_s,
         }
         self.conf.write_text("\n".join(_CONF.format(**values).split()) + "\n" + _NODES_CONF.format(**values))
+        resume = self.dir / "resume"
+        resume.write_text(_RESUME.format(path=_SBIN, conf=self.conf))
+        resume.chmod(0o755)
         # Devices that every host has: nobody opens them.
         (self.dir / "gres.conf").write_text("NodeName=n[1-3] Name=gpu Type=fake File=/dev/tty[10-11]\n")
 
@@ -243,6 +261,16 @@ def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
+
+
+def _step_daemons(session: int) -> list[int]:
+    """Return the pids of Slurm's own processes in a session."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if _name(int(entry.name)) == "slurmstepd" and os.getsid(int(entry.name)) == session:
+                found.append(int(entry.name))
+    return found
 
 
 def _is_gone(pid: int) -> bool:

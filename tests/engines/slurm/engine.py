@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.engines.docker.daemon import EngineError
 from tests.engines.slurm.cluster import Cluster, install_programs, why_missing
 
-__all__ = ["OURS", "Use", "install_programs", "stop", "why_missing"]
+__all__ = ["OURS", "Use", "install_programs", "own_cluster", "stop", "why_missing"]
 
 _BASE = Path("/var/tmp/launch-slurm")
 OURS = Cluster(_BASE / "cluster", 26817)
@@ -54,6 +56,41 @@ class Use:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not (_BASE / _KEEP).exists():
                     stop()
+
+
+@contextlib.contextmanager
+def own_cluster(port: int, **options: Any) -> Iterator[Cluster]:
+    """Start a cluster for one test, and stop it; clusters of tests that were killed are ended, too."""
+    with contextlib.ExitStack() as stack:
+        with _alone():
+            _end_left()
+            base = Path(tempfile.mkdtemp(prefix=f"{_BASE.name}-", dir=_BASE.parent))
+            stack.enter_context(_used(base))
+        base.chmod(0o755)  # munge's socket is for all
+        stack.callback(shutil.rmtree, base, ignore_errors=True)
+        cluster = Cluster(base / "cluster", port, **options)
+        stack.callback(cluster.stop)
+        cluster.start()
+        yield cluster
+
+
+def _end_left() -> None:
+    for base in _BASE.parent.glob(f"{_BASE.name}-*"):
+        with contextlib.suppress(OSError), _used(base):
+            Cluster(base / "cluster", 0).stop()
+            shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _used(base: Path) -> Iterator[None]:
+    """Hold the mark of a live test; it ends with the process.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    with (base / "used").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def stop() -> bool:

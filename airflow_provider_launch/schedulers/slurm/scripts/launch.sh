@@ -2,12 +2,14 @@
 # The job of an app: claims it, runs its attempts, records its end. Slurm starts it in the directory of the app.
 # Argument: the nonce of this submission. The state is in names of files and targets of links, which exist whole or not.
 
-. ./plan
+. ./plan || exit 78
 term='' interrupted='' timers=()
 
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
-note() { until : >"status/$1"; do sleep 1; done; } # a full disk: the record comes when there is room
-end() { until ln -s "$1,$(now)" end 2>/dev/null || [ -L end ]; do sleep 1; done; }
+# Who removes the directory has ended the app. All other errors pass, as those of NFS do.
+is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
+note() { until : >"status/$1" || is_removed; do sleep 1; done; } # a full disk: the record comes when there is room
+end() { until ln -s "$1,$(now)" end 2>/dev/null || [ -L end ] || is_removed; do sleep 1; done; }
 in_background() { set -m; "$@" & set +m; timers+=($!); } # a group of its own, so that its sleep ends with it
 stop_timers() { local t; for t in "${timers[@]}"; do kill -KILL -- "-$t" 2>/dev/null; done; timers=(); }
 signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps only, of all components
@@ -24,7 +26,7 @@ keep_stopping() { # again and again: a step that has just begun does not get the
 watch_clock() { # shows that this script lives; warns before the time limit, and keeps it
     local warned='' left
     while kill -0 $$; do
-        touch alive
+        touch alive || ! is_removed || keep_stopping
         left=15
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
@@ -125,6 +127,7 @@ while :; do
         found=STOPPED
     else
         run_attempt "$attempt"
+        ! is_removed || { stop_timers; exit 78; }
         found=$(outcome "$attempt" "$used")
         # Not by the app: who ends the job as a whole signals this script, too, but maybe later.
         case $found in STOPPED | LOST*) [ "$term" ] || { in_background sleep 5; wait "$!"; } ;; esac

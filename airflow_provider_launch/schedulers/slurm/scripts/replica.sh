@@ -19,7 +19,7 @@ if [ "$1" = program ]; then
     exec "$@"
 fi
 
-. ./plan
+. ./plan || exit 78
 app_attempt=$1 k=${SLURM_PROCID:-0}
 for r in $launch_order; do
     count=launch_count_$r
@@ -33,7 +33,8 @@ exec </dev/null >/dev/null 2>>"$dir/replica.log"
 
 pid='' stop='' interrupted='' timer=''
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
-note() { until : >"status/$1"; do sleep 1; done; }
+is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
+note() { until : >"status/$1" || is_removed; do sleep 1; done; }
 forward() { interrupted=1; [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
 kill_late() { sleep "$launch_grace_s"; kill -KILL -- "-$1"; }
 on_stop() {
@@ -55,7 +56,7 @@ for name in USR1 USR2 INT HUP; do trap "forward $name" "$name"; done
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
 [ "$r/$k" != 0/0 ] || result=1
-while [ ! "$stop" ]; do
+while [ ! "$stop" ] && ! is_removed; do
     at=$dir/$n stopped=0
     mkdir -p "$at"
     note "start,$app_attempt,$r,$k,$n,${node//[^A-Za-z0-9._-]/_},$(now)"
