@@ -126,7 +126,7 @@ class TestSlurmOverSsh(_SlurmContract):
 
     @pytest.fixture
     def pipe(self, slurm_cluster: Cluster) -> Iterator[TcpPipe]:
-        with TcpPipe(slurm_cluster.ssh_port) as pipe:
+        with TcpPipe(slurm_cluster.sshd.port) as pipe:
             yield pipe
 
     @pytest.fixture
@@ -140,8 +140,8 @@ class TestSlurmOverSsh(_SlurmContract):
             "ssh_host": "127.0.0.1",
             "ssh_port": pipe.port,
             "ssh_user": "root",
-            "ssh_key_file": str(slurm_cluster.key),
-            "ssh_host_key": slurm_cluster.host_key,
+            "ssh_key_file": str(slurm_cluster.sshd.key),
+            "ssh_host_key": slurm_cluster.sshd.host_key,
         }
 
     @pytest.fixture

@@ -6,12 +6,14 @@ import base64
 import contextlib
 import getpass
 import io
+import random
 import shlex
 import socket
 import threading
 import time
 import uuid
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.slurm.transport import Answer
@@ -30,6 +32,8 @@ __all__ = ["SshTransport"]
 _SHELLS = 4
 """At once; sshd allows ten sessions on a connection by default, and closed ones may linger."""
 _KEEPALIVE_S = 30
+_PAUSES_S = (0.2, 0.5, 1.0)
+"""Between attempts to connect to a server that has too many logins."""
 _RECV_BYTES = 256 * 1024
 
 
@@ -110,8 +114,17 @@ class SshTransport:
             if transport is not None and transport.is_active():
                 return transport
             self._clients, self._idle = [], []
-            self._clients = self._connect()
+            self._clients = self._connect_patiently()
             return self._clients[-1].get_transport()
+
+    def _connect_patiently(self) -> list[Any]:
+        for pause_s in _PAUSES_S:
+            try:
+                return self._connect()
+            except _DroppedError:
+                # All drop at once where many tasks start at once.
+                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+        return self._connect()
 
     def _connect(self) -> list[Any]:
         where = self._connection
@@ -158,6 +171,10 @@ class SshTransport:
             else:
                 client.load_system_host_keys()
             key = _private_key(where.ssh_key_secret, where.ssh_key_password) if where.ssh_key_secret else None
+            if where.ssh_key_file:
+                # Read again below, with its certificate; here it is known why it cannot be.
+                text = Path(where.ssh_key_file).expanduser().read_text(encoding="utf-8")
+                _private_key(text, where.ssh_key_password, "ssh_key_file")
             is_given = key is not None or where.ssh_key_file is not None or where.ssh_password is not None
             client.connect(
                 host,
@@ -197,11 +214,17 @@ class SshTransport:
             return SchedulerRejectedError(
                 f"the host key of {host} is not known; set ssh_host_key in the connection, or add it to known_hosts"
             )
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | PermissionError | UnicodeDecodeError):
             return SchedulerRejectedError(f"ssh_key_file of the connection: {error}")
+        if isinstance(error, paramiko.SSHException) and "banner" in str(error):
+            return _DroppedError(f"{host} hung up before it greeted; it may have too many logins at once: {error}")
         if isinstance(error, paramiko.SSHException | OSError | EOFError):
             return SchedulerUnavailableError(f"no ssh with {host}: {error}")
         return error
+
+
+class _DroppedError(SchedulerUnavailableError):
+    """The server has hung up at once, as sshd does by chance beyond `MaxStartups` logins that have not ended."""
 
 
 class _ClosedError(Exception):
@@ -293,7 +316,7 @@ def _paramiko() -> Any:
     return paramiko
 
 
-def _private_key(text: str, password: str | None) -> Any:
+def _private_key(text: str, password: str | None, option: str = "ssh_key_secret") -> Any:
     paramiko = _paramiko()
     # A form keeps no line breaks; JSON spells them.
     text = text.replace("\\n", "\n").strip() + "\n"
@@ -304,7 +327,7 @@ def _private_key(text: str, password: str | None) -> Any:
         except (paramiko.SSHException, ValueError, IndexError) as error:
             reason = reason or type(error).__name__
     raise InvalidAppError(
-        f"ssh_key_secret of the connection is no private key, or ssh_key_password does not open it ({reason})"
+        f"{option} of the connection is no private key, or ssh_key_password does not open it ({reason})"
     )
 
 

@@ -26,7 +26,8 @@ def main() -> None:
     use = engine.Use()
     use.begin(start=command == "start", keep=command == "start")
     print(f"SLURM_CONF={engine.OURS.conf}")
-    print(f"ssh: root@127.0.0.1:{engine.OURS.ssh_port}, key {engine.OURS.key}, host key {engine.OURS.host_key}")
+    sshd = engine.OURS.sshd
+    print(f"ssh: root@127.0.0.1:{sshd.port}, key {sshd.key}, host key {sshd.host_key}")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import install
+from tests.engines.slurm.processes import PATH, children_of, is_gone, name_of, pid_in, wait
+from tests.engines.slurm.sshd import Sshd
 
 __all__ = ["Cluster", "install_programs", "why_missing"]
 
 NODES = ("n1", "n2", "n3")
 _PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 _SSHD = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}
-_SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _CONF = """
 ClusterName=launch SlurmctldHost={host}(127.0.0.1) SlurmctldPort={port} SlurmUser=root SlurmdUser=root
 AuthType=auth/munge AuthInfo=socket={dir}/munge/munge.sock,cred_expire=5 CredType=cred/munge
@@ -47,20 +48,6 @@ NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPU
 ThreadsPerCore=1 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
 PartitionName=debug Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
-_SSHD_CONFIG = """
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {dir}/ssh/host_key
-PidFile {dir}/sshd.pid
-AuthorizedKeysFile {dir}/ssh/user_key.pub
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-PermitRootLogin yes
-AllowTcpForwarding yes
-MaxStartups 200
-SetEnv SLURM_CONF={dir}/slurm.conf HOME={dir}/home
-"""
 
 
 def install_programs() -> None:
@@ -72,7 +59,7 @@ def why_missing() -> str | None:
     """Return why no cluster can be started here; None: one can."""
     if os.name != "posix" or os.geteuid() != 0:
         return "only root can start a Slurm cluster"
-    missing = [name for name in (*_PROGRAMS, *_SSHD) if not shutil.which(name, path=_SBIN)]
+    missing = [name for name in (*_PROGRAMS, *_SSHD) if not shutil.which(name, path=PATH)]
     return f"{', '.join(missing)}: not installed; LAUNCH_REQUIRE_ENGINES=slurm installs it" if missing else None
 
 
@@ -83,27 +70,15 @@ class Cluster:
         self.dir = dir_
         self.port = port
         self.min_job_age_s = min_job_age_s
+        self.sshd = Sshd(dir_ / "ssh", port + 9, {"SLURM_CONF": f"{dir_}/slurm.conf", "HOME": f"{dir_}/home"})
 
     @property
     def conf(self) -> Path:
         return self.dir / "slurm.conf"
 
     @property
-    def ssh_port(self) -> int:
-        return self.port + 9
-
-    @property
-    def key(self) -> Path:
-        return self.dir / "ssh/user_key"
-
-    @property
-    def host_key(self) -> str:
-        """The line by which clients know the sshd: type and key."""
-        return " ".join((self.dir / "ssh/host_key.pub").read_text().split()[:2])
-
-    @property
     def env(self) -> dict[str, str]:
-        return {"PATH": _SBIN, "SLURM_CONF": str(self.conf), "HOME": str(self.dir / "home"), "LANG": "C.UTF-8"}
+        return {"PATH": PATH, "SLURM_CONF": str(self.conf), "HOME": str(self.dir / "home"), "LANG": "C.UTF-8"}
 
     @property
     def home(self) -> Path:
@@ -119,19 +94,19 @@ class Cluster:
 
     def answers(self) -> bool:
         """Tell whether all nodes are ready."""
-        if not self.conf.exists() or _pid(self.dir / "slurmctld.pid", "slurmctld") is None:
+        if not self.conf.exists() or pid_in(self.dir / "slurmctld.pid", "slurmctld") is None:
             return False  # without its configuration each command of Slurm tries for a minute
         try:
             idle = self.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D", timeout_s=10).split()
         except (EngineError, subprocess.TimeoutExpired):
             return False
-        return sum(map(int, idle)) == len(NODES) and _pid(self.dir / "sshd.pid", "sshd") is not None
+        return sum(map(int, idle)) == len(NODES) and self.sshd.runs()
 
     def start(self, timeout_s: float = 60) -> None:
         """Start all of it, and wait until the nodes are ready."""
         self.stop()
         self.remove()
-        for name in ("munge", "state", "log", "home", "ssh", *(f"spool/{node}" for node in NODES)):
+        for name in ("munge", "state", "log", "home", *(f"spool/{node}" for node in NODES)):
             (self.dir / name).mkdir(parents=True, exist_ok=True)
         (self.dir / "munge").chmod(0o711)
         self._write_conf()
@@ -139,8 +114,8 @@ class Cluster:
         self.start_controller("-c")
         for node in NODES:
             self.start_node(node)
-        self._start_sshd()
-        _wait(self.answers, timeout_s, f"the Slurm nodes below {self.dir} are ready; see {self.dir}/log")
+        self.sshd.start()
+        wait(self.answers, timeout_s, f"the Slurm nodes below {self.dir} are ready; see {self.dir}/log")
 
     def start_controller(self, *flags: str) -> None:
         """Start slurmctld, which detaches itself."""
@@ -149,19 +124,19 @@ class Cluster:
 
     def kill_controller(self) -> None:
         """Let slurmctld die as in a crash; the state that it has not saved is lost."""
-        if (pid := _pid(self.dir / "slurmctld.pid", "slurmctld")) is not None:
-            helpers = [child for child in _children(pid) if _name(child) == "slurmscriptd"]
+        if (pid := pid_in(self.dir / "slurmctld.pid", "slurmctld")) is not None:
+            helpers = [child for child in children_of(pid) if name_of(child) == "slurmscriptd"]
             for one in (pid, *helpers):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one, signal.SIGKILL)
-            _wait(lambda: _is_gone(pid), 10, "slurmctld is gone")
+            wait(lambda: is_gone(pid), 10, "slurmctld is gone")
 
     def start_node(self, node: str) -> None:
         self.run("slurmd", "-N", node)
 
     def kill_node(self, node: str) -> None:
         """Let slurmd and all that it runs die, as in a power loss."""
-        pid = _pid(self.dir / f"slurmd-{node}.pid", "slurmd")
+        pid = pid_in(self.dir / f"slurmd-{node}.pid", "slurmd")
         steps = self.steps(node)
         for one in (*([pid] if pid else []), *steps):
             with contextlib.suppress(ProcessLookupError):
@@ -170,19 +145,25 @@ class Cluster:
     def steps(self, node: str) -> list[int]:
         """Return the pids of all processes below the jobs of one node."""
         mark = f"SLURMD_NODENAME={node}\0".encode()
-        conf = f"SLURM_CONF={self.conf}\0".encode()
-        found = set()
+        own = self._processes()
+        found = [pid for pid, environ in own.items() if mark in environ]
+        sessions = set(map(_session, found))
+        # The first of each session is Slurm's: it has no such variable.
+        return found + [pid for pid in own if name_of(pid) == "slurmstepd" and _session(pid) in sessions]
+
+    def _processes(self) -> dict[int, bytes]:
+        """Return pid to environment of what jobs of this cluster consist of."""
+        mark, found = f"SLURM_CONF={self.conf}\0".encode(), {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 environ = (entry / "environ").read_bytes() + b"\0"
-                if mark in environ and conf in environ:
-                    # The first of its session is Slurm's: it has no such variable.
-                    found |= {int(entry.name), *_step_daemons(os.getsid(int(entry.name)))}
-        return sorted(found)
+                if mark in environ and (b"SLURMD_NODENAME=" in environ or name_of(int(entry.name)) == "slurmstepd"):
+                    found[int(entry.name)] = environ
+        return found
 
     def stop(self) -> None:
         """End all daemons, and the jobs that they run."""
-        if self.conf.exists() and _pid(self.dir / "slurmctld.pid", "slurmctld") is not None:
+        if self.conf.exists() and pid_in(self.dir / "slurmctld.pid", "slurmctld") is not None:
             with contextlib.suppress(EngineError, subprocess.TimeoutExpired):
                 self.run("scancel", "--full", "--signal=KILL", "--user=root", timeout_s=10)
                 self.run("scancel", "--user=root", timeout_s=10)
@@ -192,22 +173,22 @@ class Cluster:
         for name, program in [*((f"slurmd-{node}", "slurmd") for node in NODES), ("slurmctld", "slurmctld")]:
             self._end(name, program)
         # What a controller could not end, since it was killed: the scripts of jobs, and what they started.
-        for pid in (pid for node in NODES for pid in self.steps(node)):
+        for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._end("sshd", "sshd")
+        self.sshd.stop()
         self._end("munge/munged", "munged")
 
     def remove(self) -> None:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def _end(self, name: str, program: str) -> None:
-        if (pid := _pid(self.dir / f"{name}.pid", program)) is None:
+        if (pid := pid_in(self.dir / f"{name}.pid", program)) is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         try:
-            _wait(lambda: _is_gone(pid), 15, f"{program} ends")
+            wait(lambda: is_gone(pid), 15, f"{program} ends")
         except EngineError:
             os.kill(pid, signal.SIGKILL)
 
@@ -223,7 +204,7 @@ class Cluster:
         }
         self.conf.write_text("\n".join(_CONF.format(**values).split()) + "\n" + _NODES_CONF.format(**values))
         resume = self.dir / "resume"
-        resume.write_text(_RESUME.format(path=_SBIN, conf=self.conf))
+        resume.write_text(_RESUME.format(path=PATH, conf=self.conf))
         resume.chmod(0o755)
         # Devices that every host has: nobody opens them.
         (self.dir / "gres.conf").write_text("NodeName=n[1-3] Name=gpu Type=fake File=/dev/tty[10-11]\n")
@@ -237,59 +218,9 @@ class Cluster:
         files = [f"--{name}={munge}/{file}" for name, _, file in (text.partition("=") for text in names)]
         self.run("munged", *files, f"--seed-file={munge}/munged.seed", "--num-threads=2")
 
-    def _start_sshd(self) -> None:
-        for name in ("host_key", "user_key"):
-            self.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.dir / "ssh" / name))
-        config = self.dir / "ssh/sshd_config"
-        config.write_text(_SSHD_CONFIG.format(dir=self.dir, port=self.ssh_port))
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        # Both by absolute paths: it starts itself anew for each session, from the root directory.
-        sshd = shutil.which("sshd", path=_SBIN) or "sshd"
-        self.run(sshd, "-f", str(config), "-E", str(self.dir / "log/sshd.log"))
 
-
-def _pid(file: Path, program: str) -> int | None:
-    """Return the pid in the file if that process is still this program."""
+def _session(pid: int) -> int:
     try:
-        pid = int(file.read_text())
-    except (OSError, ValueError):
-        return None
-    return pid if _name(pid) == program and not _is_gone(pid) else None
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
-def _step_daemons(session: int) -> list[int]:
-    """Return the pids of Slurm's own processes in a session."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if _name(int(entry.name)) == "slurmstepd" and os.getsid(int(entry.name)) == session:
-                found.append(int(entry.name))
-    return found
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        # After the name, which may hold anything: the state. Whoever reaps may be late.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def _wait(condition: Callable[[], object], timeout_s: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise EngineError(f"waited {timeout_s:g} s in vain: {what}")
-        time.sleep(0.1)
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
