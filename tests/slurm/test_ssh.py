@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -45,17 +44,20 @@ def make_sshd(slurm_cluster, slurm_root) -> Iterator[Callable[..., Sshd]]:
 @pytest.fixture
 def user(slurm_root) -> Iterator[str]:
     """A user of this host who is not root and has a password; the directory of the apps is theirs."""
-    run: dict[str, Any] = {"env": {"PATH": PATH}, "check": True, "text": True}
-    subprocess.run(["userdel", "--force", USER], env=run["env"], check=False)  # of a test that was killed
-    subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/bin/sh", USER], **run)
+    _run("userdel", "--force", USER, check=False)  # of a test that was killed
+    _run("useradd", "--system", "--no-create-home", "--shell", "/bin/sh", USER)
     try:
-        subprocess.run(["chpasswd"], input=f"{USER}:{PASSWORD}\n", **run)
-        os.chmod(slurm_root.parent, 0o755)
+        _run("chpasswd", stdin=f"{USER}:{PASSWORD}\n")
+        slurm_root.parent.chmod(0o755)
         slurm_root.mkdir()
         shutil.chown(slurm_root, USER)
         yield USER
     finally:
-        subprocess.run(["userdel", "--force", USER], **run)
+        _run("userdel", "--force", USER)
+
+
+def _run(*command: str, stdin: str = "", check: bool = True) -> None:
+    subprocess.run(command, input=stdin, text=True, env={"PATH": PATH}, check=check)
 
 
 def scheduler_on(sshd: Sshd, root: Path, **params: Any) -> SlurmScheduler:

@@ -260,7 +260,11 @@ squeue --me -h -t all -o %A >/dev/null || exit 41
 if [ "$3" ]; then
     # Written by a node, and read here again.
     timeout "$4" srun -Q -N 1 -n 1 --time=1 --job-name="launch-probe-$2" sh -c 'cp "$1" "$1.node"' sh "$file" >&2 ||
-        { scancel --name="launch-probe-$2"; echo "no node has copied $file within $4 seconds; it may be busy, or not have this directory" >&2; exit 42; }
+    {
+        scancel --name="launch-probe-$2"
+        echo "no node has copied $file within $4 seconds; it may be busy, or not have this directory" >&2
+        exit 42
+    }
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         [ "$(cat "$file.node" 2>/dev/null)" != "$2" ] || break
         sleep 1

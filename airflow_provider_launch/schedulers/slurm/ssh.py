@@ -172,9 +172,7 @@ class SshTransport:
                 client.load_system_host_keys()
             key = _private_key(where.ssh_key_secret, where.ssh_key_password) if where.ssh_key_secret else None
             if where.ssh_key_file:
-                # Read again below, with its certificate; here it is known why it cannot be.
-                text = Path(where.ssh_key_file).expanduser().read_text(encoding="utf-8")
-                _private_key(text, where.ssh_key_password, "ssh_key_file")
+                _check_key_file(where.ssh_key_file, where.ssh_key_password)
             is_given = key is not None or where.ssh_key_file is not None or where.ssh_password is not None
             client.connect(
                 host,
@@ -214,8 +212,6 @@ class SshTransport:
             return SchedulerRejectedError(
                 f"the host key of {host} is not known; set ssh_host_key in the connection, or add it to known_hosts"
             )
-        if isinstance(error, FileNotFoundError | PermissionError | UnicodeDecodeError):
-            return SchedulerRejectedError(f"ssh_key_file of the connection: {error}")
         if isinstance(error, paramiko.SSHException) and "banner" in str(error):
             return _DroppedError(f"{host} hung up before it greeted; it may have too many logins at once: {error}")
         if isinstance(error, paramiko.SSHException | OSError | EOFError):
@@ -329,6 +325,15 @@ def _private_key(text: str, password: str | None, option: str = "ssh_key_secret"
     raise InvalidAppError(
         f"{option} of the connection is no private key, or ssh_key_password does not open it ({reason})"
     )
+
+
+def _check_key_file(path: str, password: str | None) -> None:
+    """Refuse what paramiko, which reads the file with its certificate, would only not use."""
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidAppError(f"ssh_key_file of the connection cannot be read: {error}") from error
+    _private_key(text, password, "ssh_key_file")
 
 
 def _host_key(name: str, text: str) -> Any:
