@@ -10,8 +10,8 @@ UV     := $(VENV)/bin/uv
 ARGS   ?=
 DAG    ?= launch_local_demo
 DAGS   ?= example_dags
-# Most tests wait most of the time: two cores serve four.
-JOBS   ?= 4
+# Most tests wait most of the time: two cores serve six.
+JOBS   ?= 6
 PORT   ?= 8793
 
 # The environment is current as long as the files that describe it are: their checksum names the stamp.

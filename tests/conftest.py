@@ -203,14 +203,26 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             os.environ[f"{_MISSING}{name}"] = str(error)
 
 
+# Start of a node's id -> tests that run in one process.
+_GROUPS = {
+    "tests/live/": "live",
+    "tests/pipelines/test_traversal.py": "steps of pipelines",
+    "tests/pipelines/": "pipelines",
+}
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Keep tests/live, which has one Airflow, in one process; xdist 3.8 loses its groups with pytest 9.2."""
+    """Keep tests that need one Airflow, or a database of it, in few processes.
+
+    xdist 3.8 loses its groups with pytest 9.2. A process that makes the database needs eight seconds of a core.
+    The largest groups begin first.
+    """
     from xdist.scheduler import LoadGroupScheduling
 
     class Scheduling(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "live" if nodeid.startswith("tests/live/") else nodeid
+            return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), nodeid)
 
     return Scheduling(config, log)
 

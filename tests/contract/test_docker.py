@@ -16,6 +16,7 @@ from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
+from tests.support.repeats import often
 
 
 class ProxiedEngine(Engine):
@@ -79,6 +80,7 @@ class ProxiedEngine(Engine):
 @pytest.mark.engine("docker")
 class TestDocker(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.docker.scheduler:create_scheduler"
+    many = often(50, 200)
     capabilities = frozenset(
         {
             Capability.REPLICA_RETRY,

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.support.local import processes_below
+from tests.support.repeats import often
 
 
 class LocalEngine(Engine):
@@ -49,6 +50,7 @@ class LocalEngine(Engine):
 @pytest.mark.engine("local")
 class TestLocal(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.local.scheduler:create_scheduler"
+    many = often(50, 200)
     capabilities = frozenset(
         {
             Capability.REPLICA_RETRY,
