@@ -7,27 +7,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.follow.events import Event, Reached, StateChanged, Unreachable
+from airflow_provider_launch.follow.start_limit import StartLimit
 from airflow_provider_launch.specs.errors import (
-    AppNotStartedError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
     UnknownOutcomeError,
 )
-from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["STUCK_S", "UNKNOWN_S", "StateTracker", "StateUpdate"]
+__all__ = ["UNKNOWN_S", "StateTracker", "StateUpdate"]
 
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
 """After which time without an answer the scheduler counts as out of reach, at most and at least."""
-STUCK_S = 60.0
-"""How long an app may wait for what does not come by itself: somebody may be about to bring it."""
-_WAITING = frozenset({AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING})
 UNKNOWN_S = 15.0
 """How long a scheduler may say that it does not know."""
 
@@ -58,11 +54,9 @@ class StateTracker:
         "_known",
         "_missing",
         "_name",
-        "_start_by",
-        "_stuck_since",
+        "_start",
         "_unavailable_for_s",
         "_unknown_since",
-        "_watches_start",
         "response",
     )
 
@@ -84,9 +78,7 @@ class StateTracker:
         self._unknown_since: float | None = None
         self._down_since: float | None = None
         self._down_told = False
-        self._watches_start = watches_start
-        self._start_by = start_by
-        self._stuck_since: float | None = None
+        self._start = StartLimit(name, start_by) if watches_start else None
 
     def has_ended(self) -> bool:
         """Whether the app was seen in a final state."""
@@ -143,8 +135,8 @@ class StateTracker:
         another_reason = answer.state == AppState.PENDING and before is not None and before.msg != answer.msg
         if changed or another_reason:
             learned.events.append(StateChanged(None if before is None else before.state, answer.state, answer))
-        if self._watches_start:
-            learned.error = self._not_started(answer)
+        if self._start is not None:
+            learned.error = self._start.check(answer)
         if answer.state != AppState.UNKNOWN:
             self._unknown_since = None
             return
@@ -154,18 +146,6 @@ class StateTracker:
             self._unknown_since = now
         if now - self._unknown_since >= min(UNKNOWN_S, self._unavailable_for_s):
             learned.error = UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
-
-    def _not_started(self, answer: DescribeAppResponse) -> AppNotStartedError | None:
-        if answer.state not in _WAITING:
-            return None
-        waited = f"it waited for: {answer.msg}" if answer.msg not in ("", NONE) else "the scheduler does not say why"
-        if self._start_by is not None and time.time() >= self._start_by:
-            return AppNotStartedError(f"the app has not begun by its start_limit_s; {waited}; {self._name}")
-        now = time.monotonic()
-        self._stuck_since = (self._stuck_since or now) if answer.is_stuck else None
-        if self._stuck_since is not None and now - self._stuck_since >= STUCK_S:
-            return AppNotStartedError(f"the app cannot begin; {waited}; {self._name}")
-        return None
 
     def _gone(self) -> Exception | None:
         # Asked twice: an engine may show an app a moment late, or not for a moment.

@@ -150,6 +150,7 @@ class OperatorRun:
         self._held.check()
         places = self._mask_secrets(handle, cfg)
         if not self._op.wait:
+            response = self._wait_for_begin(handle, response, is_new=is_new)
             return as_xcom(handle, response, roles=self._app.roles)
         progress = FollowProgress()
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
@@ -159,6 +160,21 @@ class OperatorRun:
                 trigger = self._trigger(handle, began, progress, places, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
         return self._conclude(handle, progress, is_new=is_new)
+
+    def _wait_for_begin(
+        self, handle: str, response: DescribeAppResponse | None, *, is_new: bool
+    ) -> DescribeAppResponse | None:
+        """Return the last description of an app that has begun, or has no limit."""
+        if self._op.start_limit_s is None:
+            return response
+        from airflow_provider_launch.follow.events import StateChanged
+        from airflow_provider_launch.follow.start_limit import is_waiting
+
+        if response is not None and not is_waiting(response.state):
+            return response
+        with self._follower(handle, FollowProgress(), is_new=is_new, is_part=True) as follow:
+            follow.run(is_over=lambda event: isinstance(event, StateChanged) and not is_waiting(event.new))
+            return follow.response
 
     def _follow_first(self, handle: str, *, is_new: bool) -> tuple[bool, FollowProgress]:
         """Follow the app for its first seconds; return whether it has ended, and what was shown.

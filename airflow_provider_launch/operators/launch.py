@@ -68,6 +68,7 @@ class LaunchAppOperator(BaseOperator):
         time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
         start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
             what it waited for. None: it may wait for ever, but for what does not come by itself only a minute.
+            With `wait=False` the task waits until then for the begin; without a limit it waits for nothing.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
             default_deferrable` says.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.runner.events import log_event
 from airflow_provider_launch.runner.trackers import get_configured_trackers
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
-from airflow_provider_launch.schedulers.api import Capability, ListAppResponse, Scheduler, Stream
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from airflow_provider_launch.schedulers.ids import make_stable, slug
 from airflow_provider_launch.settings import (
     ENV_TORCHX_INTERNAL_SESSION_ID,
@@ -25,6 +25,7 @@ from airflow_provider_launch.settings import (
 )
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from airflow_provider_launch.follow.start_limit import StartLimit
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
     from airflow_provider_launch.workspace.api import WorkspaceBuilder
@@ -391,11 +393,16 @@ class Runner:
             return self._status(app_handle, scheduler, parsed)
 
     def _status(self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle) -> AppStatus | None:
+        found = self._described(app_handle, scheduler, parsed)
+        return None if found is None else found.to_status()
+
+    def _described(
+        self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle
+    ) -> DescribeAppResponse | None:
         found = scheduler.describe(parsed.app_id)
         if found is None:
             self._apps.pop(app_handle, None)
-            return None
-        return found.to_status()
+        return found
 
     def wait(
         self,
@@ -404,37 +411,47 @@ class Runner:
         *,
         timeout: float | None = None,
         max_errors: int = 5,
+        start_limit_s: float | None = None,
     ) -> AppStatus | None:
         """Wait until the app has ended; None: it is gone.
 
+        An app that cannot begin, such as one whose image no registry has, is cancelled after a minute.
+
         Args:
             app_handle: the app.
-            wait_interval: seconds between two looks.
+            wait_interval: seconds between two polls.
             timeout: seconds after which to give up. None: never.
             max_errors: how many errors or UNKNOWN states in a row are borne, with growing pauses.
+            start_limit_s: seconds from now in which the app must have begun; one that still waits is cancelled.
+                None: it may wait for ever.
 
         Raises:
-            TimeoutError: the app has not ended in time.
+            TimeoutError: the app has not ended in time; it goes on.
+            AppNotStartedError: it has not begun in time, or cannot; the text has what it waited for.
             AppStatusError: the state stayed UNKNOWN.
             Exception: the last error, when there were too many in a row.
         """
+        # To launch and to list needs nothing of the follower.
+        from airflow_provider_launch.follow.start_limit import StartLimit
+
         scheduler, parsed = self._find(app_handle)
         deadline = None if timeout is None else time.monotonic() + timeout
+        limit = StartLimit(app_handle, None if start_limit_s is None else time.time() + start_limit_s)
         with log_event("wait", parsed.scheduler_backend, parsed.app_id):
             errors = 0
             state = "not known"
             while True:
                 try:
-                    status = self._status(app_handle, scheduler, parsed)
+                    status = self._status_in_time(app_handle, scheduler, parsed, limit)
                     if status is None or is_terminal(status.state):
                         return status
                     state = str(status.state)
                     if status.state == AppState.UNKNOWN:
                         status.raise_for_status()
                     errors = 0
-                except Exception:
+                except Exception as error:
                     errors += 1
-                    if errors > max_errors:
+                    if errors > max_errors or isinstance(error, AppNotStartedError):
                         raise
                 pause = (
                     wait_interval
@@ -447,6 +464,18 @@ class Runner:
                         raise TimeoutError(f"{app_handle} has not ended within {timeout} s; its state is {state}")
                     pause = min(pause, left)
                 time.sleep(pause)
+
+    def _status_in_time(
+        self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle, limit: StartLimit
+    ) -> AppStatus | None:
+        found = self._described(app_handle, scheduler, parsed)
+        if found is None:
+            return None
+        if not_started := limit.check(found):
+            if self._is_own(parsed):
+                scheduler.cancel(parsed.app_id)
+            raise not_started
+        return found.to_status()
 
     def cancel(self, app_handle: AppHandle) -> None:
         """Ask the app to end and return at once; no-op if it is unknown or has ended."""
@@ -552,9 +581,12 @@ class Runner:
                 app.app_handle = make_app_handle(name, self._name, app.app_id)
             return apps
 
+    def _is_own(self, parsed: ParsedAppHandle) -> bool:
+        return not self._check_session or parsed.session_name == self._name
+
     def _find(self, app_handle: AppHandle, *, changes: bool = False) -> tuple[Scheduler[Any], ParsedAppHandle]:
         parsed = parse_app_handle(app_handle)
-        if changes and self._check_session and parsed.session_name != self._name:
+        if changes and not self._is_own(parsed):
             raise SessionMismatchException(app_handle, self._name)
         scheduler = self.scheduler(parsed.scheduler_backend)
         name = resolve_scheduler_name(parsed.scheduler_backend, self._factories)

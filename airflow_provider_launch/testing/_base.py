@@ -313,6 +313,14 @@ class ContractBase:
         return cfg
 
     @pytest.fixture
+    def never_begins(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        """Return fields of a role and options with which a launch is accepted, and waits for what does not come.
+
+        None: the engine refuses such launches.
+        """
+        return None
+
+    @pytest.fixture
     def engine(self) -> Engine:
         """Return the view of the engine itself."""
         return Engine()

@@ -15,6 +15,7 @@ from airflow_provider_launch.testing._outages import OutageTests
 from airflow_provider_launch.testing._refusals import RefusalTests
 from airflow_provider_launch.testing._retries import RetryTests
 from airflow_provider_launch.testing._running import RunningTests
+from airflow_provider_launch.testing._starting import StartTests
 from airflow_provider_launch.testing._workspaces import WorkspaceTests
 
 __all__ = ["SchedulerContract"]
@@ -36,6 +37,7 @@ _TOLD = frozenset(
         "resource",
         "cfg",
         "workspace_cfg",
+        "never_begins",
         "engine",
         "create",
     }
@@ -50,6 +52,7 @@ def _is_fixture(value: object) -> bool:
 
 class SchedulerContract(
     RunningTests,
+    StartTests,
     EndingTests,
     RetryTests,
     IdentityTests,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_launch.follow import state_tracker
+from airflow_provider_launch.follow import start_limit
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.support import launch, run_to_end, sh
@@ -63,7 +63,7 @@ def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatc
     """Without any limit: nobody brings an image that is refused."""
     from tests.support.fake_scheduler import FakeScheduler
 
-    monkeypatch.setattr(state_tracker, "STUCK_S", 0.5)
+    monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
 
     def stuck(self, app_ids):
@@ -77,6 +77,26 @@ def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatc
     ran, _ = run_to_end(task, api)
 
     assert "the app cannot begin; it waited for: queue research is full" in str(ran.error)
+    assert engine.cancelled == pending
+
+
+def test_a_task_that_does_not_wait_for_the_end_waits_for_the_begin(engine, api) -> None:
+    def begin(app_id: str) -> None:
+        threading.Timer(0.5, lambda: engine.state(app_id, AppState.RUNNING)).start()
+
+    engine.on_schedule = begin
+    how = {"wait": False, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", start_limit_s=30, **how), api)
+
+    assert ran.state == "success"
+    assert [app.state for app in engine.apps.values()] == [AppState.RUNNING]
+
+
+def test_what_does_not_begin_is_cancelled_by_a_task_that_does_not_wait(engine, api, pending) -> None:
+    how = {"wait": False, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", start_limit_s=0.5, **how), api)
+
+    assert "it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
 
 

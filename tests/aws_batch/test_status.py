@@ -153,3 +153,19 @@ def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
     assert (live.restarts, [log.stream for log in live.logs]) == (1, ["s-1", "s-2"])
     assert [log.ended_at for log in live.logs] == [1.5, None]
     assert (ended.restarts, [log.ended_at for log in ended.logs]) == (1, [1.5, 2.5])
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_stuck"),
+    [
+        ("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large", True),
+        ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - later", False),
+        (None, False),
+    ],
+)
+def test_what_only_a_person_can_change_is_not_waited_for(reason, is_stuck) -> None:
+    one = request(1)
+    found = response_from(one, 0, decided(one, job("RUNNABLE", statusReason=reason)), None)
+
+    assert found.state is AppState.PENDING
+    assert found.is_stuck is is_stuck

@@ -154,3 +154,7 @@ class TestKubernetes(SchedulerContract):
     def cfg(self) -> dict[str, Any]:
         # The image runs as root, and no registry has it.
         return {"pull": "never", "security": "none"}
+
+    @pytest.fixture
+    def never_begins(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"image": "no-such-image:local"}, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -96,6 +97,16 @@ class _SlurmContract(SchedulerContract):
         program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
         program.chmod(0o755)
         return str(program)
+
+    @pytest.fixture
+    def never_begins(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """The job may run for longer than its partition lets it."""
+        partition = f"short{uuid.uuid4().hex[:8]}"
+        slurm_cluster.run("scontrol", "create", f"PartitionName={partition}", "Nodes=n1", "MaxTime=1")
+        yield {}, {"partition": partition, "time_limit_s": 3600}
+        # Its jobs must be gone, and cleaning up after the test is later.
+        slurm_cluster.run("scancel", "--partition", partition)
+        slurm_cluster.run("scontrol", "delete", f"PartitionName={partition}")
 
     @pytest.fixture
     def engine(self, slurm_commands: SlurmCommands, slurm_root: Path) -> SlurmEngine:

@@ -6,11 +6,13 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.testing import SchedulerContract
+from tests.support.repeats import often
 from tests.support.threads_engine import ThreadsEngine
 
 
 class TestThreads(SchedulerContract):
     factory = "tests.support.threads_scheduler:create_scheduler"
+    many = often(50, 200)
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
     timeout_s = 30
     xfail = {  # noqa: RUF012 - as authors write it
@@ -23,6 +25,10 @@ class TestThreads(SchedulerContract):
         program.write_text("#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n")
         program.chmod(0o755)
         return str(program)
+
+    @pytest.fixture
+    def never_begins(self):
+        return {}, {"hold": "nobody lets it go"}
 
     @pytest.fixture
     def engine(self, tmp_path):

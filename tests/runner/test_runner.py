@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.api import Stream
 from airflow_provider_launch.specs.api import AppDef, AppState, Role, Workspace
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    AppNotStartedError,
     AppStatusError,
     InvalidAppError,
     InvalidRunConfigException,
@@ -296,6 +297,31 @@ def test_wait_does_not_take_unknown_for_running(runner, engine):
 
     with pytest.raises(AppStatusError, match="UNKNOWN"):
         runner.wait(handle, 0.01, max_errors=2)
+
+
+def test_wait_cancels_what_has_not_begun_in_time(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.state("app-1", AppState.PENDING, "the queue is full")
+
+    with pytest.raises(AppNotStartedError, match="start_limit_s; it waited for: the queue is full"):
+        runner.wait(handle, 0.02, start_limit_s=0.1)
+    assert engine.cancelled == ["app-1"]
+
+
+def test_wait_leaves_what_has_begun_its_time(runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.state("app-1", AppState.RUNNING)
+    threading.Timer(0.2, engine.state, ("app-1", AppState.SUCCEEDED)).start()
+
+    assert runner.wait(handle, 0.02, start_limit_s=0.05).state == AppState.SUCCEEDED
+
+
+def test_wait_cancels_no_app_of_another_session(make_runner, runner, engine):
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+
+    with pytest.raises(AppNotStartedError):
+        make_runner("other", check_session=True).wait(handle, 0.02, start_limit_s=0.05)
+    assert engine.cancelled == []
 
 
 # ---- schedulers ------------------------------------------------------------------------------------------------

@@ -73,6 +73,24 @@ def test_a_waiting_app_says_why_and_until_when() -> None:
     assert found.msg == "waits in the queue: QOSMaxJobs; expected to start at 2023-11-14 22:13 UTC"
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_stuck"),
+    [
+        ("Resources", False),
+        ("Priority", False),
+        ("QOSMaxJobsPerUserLimit", False),  # passes when another job ends
+        ("AssocGrpCpuLimit", False),
+        ("PartitionTimeLimit", True),
+        ("BadConstraints", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("QOSMaxNodePerJobLimit", True),
+    ],
+)
+@pytest.mark.parametrize("record", [{}, CLAIMED], ids=["submitted", "claimed"])
+def test_what_only_a_person_can_change_is_not_waited_for(record, reason, is_stuck) -> None:
+    assert standing(Record("a", 1, **record), [job("PENDING", reason=reason)], NOW, SETTLE_S).is_stuck is is_stuck
+
+
 def test_what_the_scripts_write_is_read() -> None:
     text = (
         "now 1700000100\n"

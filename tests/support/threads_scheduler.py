@@ -85,6 +85,10 @@ class AppThread:
 
     def _run(self) -> None:
         end: tuple[str, str] | None = None
+        if hold := self.request["hold"]:
+            self._publish("PENDING", hold)
+        while hold and not self._is_cancelled():
+            time.sleep(_PAUSE_S)
         if not self._is_cancelled():
             self.processes = [self._start(number) for number in range(len(self.replicas))]
             self._publish("RUNNING", "")
@@ -165,6 +169,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
 
     def _run_opts(self) -> runopts:
         opts = runopts()
+        opts.add("hold", type_=str, default=None, help="why the app is held back until it is cancelled")
         opts.add("grace_s", type_=float, default=2.0, help="seconds between TERM and KILL when an app is ended")
         return opts
 
@@ -184,6 +189,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             "spec_hash": spec_hash(app, cfg),
             "app": app_to_dict(app),
             "grace_s": cfg["grace_s"],
+            "hold": cfg.get("hold"),
             "replicas": [self._replica(role, k, chosen) for role in app.roles for k in range(role.num_replicas)],
         }
         return AppDryRunInfo(request, _shown)
@@ -293,6 +299,7 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             metadata=request["app"].get("metadata") or {},
             roles_statuses=[*statuses.values()],
             roles=roles,
+            is_stuck=state["state"] == "PENDING" and bool(state["msg"]),
         )
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Json] | None:

@@ -22,6 +22,8 @@ __all__ = ["CANCELLED", "Action", "Decision", "decide", "response_from"]
 
 CANCELLED = "launch: cancelled"
 """The reason with which a job is terminated is its only field that we may write after its submission."""
+# https://docs.aws.amazon.com/batch/latest/userguide/job-queue-blocked.html
+_MISCONFIGURED = "MISCONFIGURATION:"
 _TIME_LIMIT = "launch: time limit"
 _FAILED = "launch: failed"
 _CULPRIT = re.compile(rf"{_FAILED} \[(\d+)\] (.*)", re.DOTALL)
@@ -55,6 +57,8 @@ class Decision:
     culprit: int | None = None
     """Number of the replica that made the app fail."""
     replicas: Sequence[Replica] = field(default_factory=list)
+    is_stuck: bool = False
+    """Whether the job waits for what only a person can change."""
 
 
 def decide(
@@ -77,6 +81,7 @@ def decide(
     found = Decision(AppState.RUNNING if began else AppState.PENDING, replicas=replicas)
     if not began:
         found.msg = _why_waiting(job)
+        found.is_stuck = (job.get("statusReason") or "").startswith(_MISCONFIGURED)
     limit_s = request.opts.time_limit_s
     failed = _first_failed(replicas)
     if cancelled:
@@ -190,6 +195,7 @@ def response_from(request: AwsBatchRequest, attempt: int, decision: Decision, ur
         metadata=dict(request.app_def.metadata),
         roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
         roles=[*request.app_def.roles],
+        is_stuck=decision.is_stuck,
     )
 
 

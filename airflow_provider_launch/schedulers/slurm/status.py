@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -56,6 +57,21 @@ _OURS = {
     "lost": "disrupted: Slurm has lost its job",
     "unstarted": "disrupted: Slurm has lost its job before it started",
 }
+# Slurm manual, "JOB REASON CODES": https://slurm.schedmd.com/job_reason_codes.html
+_STUCK = frozenset(
+    {
+        "AccountNotAllowed",
+        "BadConstraints",  # no node has what is asked for
+        "DependencyNeverSatisfied",
+        "InvalidAccount",
+        "InvalidQOS",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+    }
+)
+_STUCK_AT_A_LIMIT = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)\w*")
+"""The job alone is larger than it may be; limits of a user or group pass when other jobs end."""
 _UNSEEN_S = 60.0
 """Seconds without a sign of life after which a job that Slurm does not know has ended; it shows one every 15."""
 
@@ -72,6 +88,8 @@ class Standing:
     """Set with a new end: who takes the claim, so that no job can win it any more."""
     is_new: bool = False
     """Whether the end has still to be recorded."""
+    is_stuck: bool = False
+    """Whether it waits for what only a person can change."""
 
     @property
     def end(self) -> str:
@@ -108,7 +126,8 @@ def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
         return _unseen(record, now, settle_s)
     if job.state not in ENDS:
         state = LIVE.get(job.state, AppState.UNKNOWN)
-        return Standing(state, msg=_waits(job) if state is AppState.PENDING else NONE)
+        waits = state is AppState.PENDING
+        return Standing(state, msg=_waits(job) if waits else NONE, is_stuck=waits and _is_stuck(job))
     if job.end is None or now - job.end < settle_s:
         return Standing(AppState.RUNNING, msg=f"its job has ended ({job.state}); waits for the record of its end")
     if record.cancelled:
@@ -131,7 +150,7 @@ def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -
         if all(job.reason == "JobHeldUser" for job in live):
             return Standing(AppState.SUBMITTED, msg="its job is held until its submission is complete")
         # A job that runs has not begun its script yet.
-        return Standing(AppState.PENDING, msg=_waits(live[0]))
+        return Standing(AppState.PENDING, msg=_waits(live[0]), is_stuck=all(map(_is_stuck, live)))
     # Held ones that were cancelled are those of other submitters.
     ended = [job for job in jobs if (job.state, job.reason) != ("CANCELLED", "JobHeldUser")]
     if ended:
@@ -146,6 +165,10 @@ def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -
 
 def _of_slurm(job: Job) -> Standing:
     return Standing(AppState.CANCELLED if job.state == "CANCELLED" else AppState.FAILED, job.state, is_new=True)
+
+
+def _is_stuck(job: Job) -> bool:
+    return job.reason in _STUCK or _STUCK_AT_A_LIMIT.fullmatch(job.reason) is not None
 
 
 def _waits(job: Job) -> str:
@@ -173,7 +196,7 @@ def response_from(
     if is_terminal(found.state):
         first = _first_failed(replicas) if found.word == "exit" else None
         msg = _cause(first) if first else _end_text(found, request)
-    return app_response(
+    response = app_response(
         record.app_id,
         found.state,
         msg=msg,
@@ -181,6 +204,8 @@ def response_from(
         replicas=replicas,
         app=request.app_def,
     )
+    response.is_stuck = found.is_stuck
+    return response
 
 
 def _end_text(found: Standing, request: SlurmRequest) -> str:

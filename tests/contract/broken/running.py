@@ -71,6 +71,30 @@ class ChangesReplicas(ChangesWhatIsTold):
         raise NotImplementedError
 
 
+@caught_by("test_what_cannot_begin_is_reported")
+class TakesAllForWaiting(ChangesWhatIsTold):
+    timeout_s = 3
+
+    def told(self, found: DescribeAppResponse) -> None:
+        found.is_stuck = False
+
+
+@caught_by("test_an_app_that_has_begun_may_run_on")
+class TakesWhatRunsForStuck(ChangesWhatIsTold):
+    def told(self, found: DescribeAppResponse) -> None:
+        found.is_stuck = True
+
+
+@caught_by("test_an_app_that_has_not_begun_in_time_is_cancelled")
+class CancelsOnlyWhatRuns(Threads):
+    timeout_s = 4
+
+    def _cancel_existing(self, app_id: str) -> None:
+        found = self.describe(app_id)
+        if found is not None and found.state is AppState.RUNNING:
+            super()._cancel_existing(app_id)
+
+
 @caught_by("test_several_roles_run_at_the_same_time")
 class TellsOfTheFirstRoleOnly(ChangesWhatIsTold):
     timeout_s = 4

@@ -1,0 +1,55 @@
+"""How long an app may wait for its begin."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.specs.errors import AppNotStartedError
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
+
+__all__ = ["STUCK_S", "StartLimit", "is_waiting"]
+
+STUCK_S = 60.0
+"""How long an app may wait for what does not come by itself: somebody may be about to bring it."""
+_WAITING = frozenset({AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING})
+
+
+def is_waiting(state: AppState) -> bool:
+    """Return whether an app in this state has not begun yet."""
+    return state in _WAITING
+
+
+class StartLimit:
+    """The limit of one app. Not thread-safe; asks the scheduler nothing.
+
+    Args:
+        name: what the app is called in errors.
+        start_by: epoch seconds by which it must have begun. None: it may wait for ever, but for what does not come by
+            itself only `STUCK_S`.
+    """
+
+    __slots__ = ("_name", "_start_by", "_stuck_since")
+
+    def __init__(self, name: str, start_by: float | None = None) -> None:
+        self._name = name
+        self._start_by = start_by
+        self._stuck_since: float | None = None
+
+    def check(self, answer: DescribeAppResponse) -> AppNotStartedError | None:
+        """Return why the app is given up, or None."""
+        if not is_waiting(answer.state):
+            self._stuck_since = None
+            return None
+        waited = f"it waited for: {answer.msg}" if answer.msg not in ("", NONE) else "the scheduler does not say why"
+        if self._start_by is not None and time.time() >= self._start_by:
+            return AppNotStartedError(f"the app has not begun by its start_limit_s; {waited}; {self._name}")
+        now = time.monotonic()
+        self._stuck_since = (self._stuck_since or now) if answer.is_stuck else None
+        if self._stuck_since is not None and now - self._stuck_since >= STUCK_S:
+            return AppNotStartedError(f"the app cannot begin; {waited}; {self._name}")
+        return None

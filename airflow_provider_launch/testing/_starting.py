@@ -1,0 +1,79 @@
+"""How long an app may wait for its begin."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.follow.start_limit import is_waiting
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.specs.errors import AppNotStartedError
+from airflow_provider_launch.specs.handles import make_app_handle
+from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.testing._base import Apps, ContractBase, until
+
+__all__ = ["StartTests"]
+
+NeverBegins = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+class StartTests(ContractBase):
+    """An app that waits is told from one that has begun, and from one that never can."""
+
+    def test_what_cannot_begin_is_reported(self, apps: Apps, never_begins: NeverBegins | None) -> None:
+        """A task would wait for days for an image that nobody has."""
+        app_id = self._start_in_vain(apps, never_begins)
+        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as one that cannot begin")
+        found = apps.scheduler.describe(app_id)
+
+        assert found is not None
+        assert is_waiting(found.state)
+        assert found.msg not in ("", NONE), "the message names what it waits for"
+        assert apps.engine.starts(app_id) in {None, 0}
+
+    def test_an_app_that_has_not_begun_in_time_is_cancelled(self, apps: Apps, never_begins: NeverBegins | None) -> None:
+        """What waits in a queue would begin when nobody wants it any more."""
+        app_id = self._start_in_vain(apps, never_begins)
+        with self._runner(apps) as (runner, backend), pytest.raises(AppNotStartedError, match="start_limit_s"):
+            runner.wait(make_app_handle(backend, "", app_id), 0.1, timeout=apps.timeout_s, start_limit_s=0.5)
+
+        assert apps.end(app_id).state is AppState.CANCELLED
+        assert apps.engine.starts(app_id) in {None, 0}
+        apps.until_nothing_is_alive(app_id)
+
+    def test_an_app_that_has_begun_may_run_on(self, apps: Apps) -> None:
+        """The limit is one for the begin, and an app that runs is not stuck."""
+        app_id = apps.start(apps.sh("echo up; sleep 2"))
+        apps.until_written(app_id, "up")
+        apps.until_running(app_id, ("main", 0))
+        assert not self._is_stuck(apps, app_id)
+        with self._runner(apps) as (runner, backend):
+            handle = make_app_handle(backend, "", app_id)
+            status = runner.wait(handle, 0.1, timeout=apps.timeout_s, start_limit_s=0.001)
+
+        assert status is not None
+        assert status.state is AppState.SUCCEEDED
+
+    def _start_in_vain(self, apps: Apps, never_begins: NeverBegins | None) -> str:
+        if never_begins is None:
+            pytest.skip("this engine refuses at the launch what cannot begin")
+        role, cfg = never_begins
+        return apps.start(apps.sh("true", **role), **cfg)
+
+    def _is_stuck(self, apps: Apps, app_id: str) -> bool:
+        found = apps.scheduler.describe(app_id)
+        assert found is not None, f"app {app_id} is gone"
+        return found.is_stuck
+
+    @contextlib.contextmanager
+    def _runner(self, apps: Apps) -> Iterator[tuple[Runner, str]]:
+        def create(session_name: str, **_params: Any) -> Scheduler[Any]:  # noqa: ARG001 - what a factory takes
+            return apps.another()
+
+        with Runner("", {"contract": create}) as runner:
+            yield runner, "contract"
