@@ -13,6 +13,7 @@ from airflow_provider_launch._task.folds import unfolded
 from airflow_provider_launch._task.line_logger import line_logger
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.follow.events import (
+    AttemptEnded,
     Ended,
     Event,
     LogGap,
@@ -20,10 +21,12 @@ from airflow_provider_launch.follow.events import (
     Progress,
     Reached,
     StateChanged,
+    Unfinished,
     Unreachable,
 )
 from airflow_provider_launch.follow.log_places import pieces_in
 from airflow_provider_launch.schedulers.api import LogLine, Stream
+from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
@@ -65,6 +68,8 @@ class _Replica:
 
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
+
+    Of a line that was written over and over, as a progress bar, the last text is shown.
 
     The last state stands behind the last lines: it is written with `Ended`, which comes to one part of a task only.
 
@@ -142,6 +147,10 @@ class TaskLog:
         if isinstance(event, LogLines):
             self._limited(f"{event.role}/{event.replica}", event.lines)
             metrics.count("log_lines", len(event.lines))
+        elif isinstance(event, Unfinished):
+            self._unfinished(event)
+        elif isinstance(event, AttemptEnded):
+            self._attempt_ended(event)
         elif isinstance(event, StateChanged):
             self._state(event)
         elif isinstance(event, LogGap):
@@ -188,6 +197,24 @@ class TaskLog:
             if not was_full:
                 self.say_cut(key, limit.max_bytes)
             limit.hold(key, lines[first:])
+
+    def _unfinished(self, event: Unfinished) -> None:
+        key = f"{event.role}/{event.replica}"
+        if self._limit is not None and self._limit.is_full(key):
+            return
+        self._begin_lines(key)
+        write = self._line_log.warning if event.line.stream is _STDERR else self._line_log.info
+        write(f"[{key} ...] {unfolded(event.line.text)}")
+
+    def _attempt_ended(self, event: AttemptEnded) -> None:
+        key = f"{event.role}/{event.replica}"
+        known = self._replicas.get(key)
+        if known is not None and event.attempt < known.attempt:
+            return  # an earlier part of the task has logged it
+        replica = self._begin_lines(key)
+        self._line_log.warning(f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'how is not known'} ---")
+        replica.attempt = event.attempt + 1
+        self._line_log.info(f"[{key}] --- attempt {replica.attempt} ---")
 
     @property
     def is_quiet(self) -> bool:
@@ -267,7 +294,7 @@ class TaskLog:
                 replica.attempt = line.attempt
                 out(f"{prefix}--- attempt {line.attempt} ---")
             text = line.text
-            text = text.removesuffix("\n")
+            text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
             # Four bytes is the longest character, so most lines need no second look.
             if len(text) * 4 <= PIECE_BYTES:
@@ -313,7 +340,7 @@ class TaskLog:
     @staticmethod
     def _keep_tail(replica: _Replica, lines: Sequence[LogLine]) -> None:
         # A list, for a deque of ten takes as much memory as one of sixty.
-        replica.tail += [line.text[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
+        replica.tail += [last_refresh(line.text)[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
 
     @staticmethod

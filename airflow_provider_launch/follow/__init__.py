@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_launch.follow.events import (
+    AttemptEnded,
     Ended,
     Event,
     LogGap,
@@ -10,6 +11,7 @@ from airflow_provider_launch.follow.events import (
     Reached,
     StateChanged,
     Tick,
+    Unfinished,
     Unreachable,
 )
 from airflow_provider_launch.follow.follower import Follower
@@ -17,6 +19,7 @@ from airflow_provider_launch.follow.poller import Answer, Poller, poll_many
 
 __all__ = [
     "Answer",
+    "AttemptEnded",
     "Ended",
     "Event",
     "Follower",
@@ -26,6 +29,7 @@ __all__ = [
     "Reached",
     "StateChanged",
     "Tick",
+    "Unfinished",
     "Unreachable",
     "poll_many",
 ]

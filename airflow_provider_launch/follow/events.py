@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.states import AppState
 
 __all__ = [
+    "AttemptEnded",
     "Ended",
     "Event",
     "LogGap",
@@ -21,6 +22,7 @@ __all__ = [
     "Reached",
     "StateChanged",
     "Tick",
+    "Unfinished",
     "Unreachable",
     "gap_of_unknown_roles",
 ]
@@ -50,6 +52,27 @@ class LogLines:
     role: str
     replica: int
     lines: list[LogLine]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a replica has written after its last whole line, as a progress bar; the line itself comes when it ends."""
+
+    role: str
+    replica: int
+    line: LogLine
+
+
+@dataclass(frozen=True)
+class AttemptEnded:
+    """An attempt of a replica has ended, and another one followed; comes between the lines of the two."""
+
+    role: str
+    replica: int
+    attempt: int
+    """From 0."""
+    ending: str
+    """How it ended, as `exit code 3`; empty: not known."""
 
 
 @dataclass(frozen=True)
@@ -107,4 +130,4 @@ class Ended:
     cursors: Mapping[str, JsonValue]
 
 
-Event = StateChanged | Progress | LogLines | LogGap | Unreachable | Reached | Tick | Ended
+Event = StateChanged | Progress | LogLines | Unfinished | AttemptEnded | LogGap | Unreachable | Reached | Tick | Ended

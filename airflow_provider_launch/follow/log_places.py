@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.follow.events import LogGap, LogLines
+    from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
     from airflow_provider_launch.schedulers.api import JsonValue
 
 __all__ = ["LogItem", "cursor_in", "pieces_in", "place_after", "replica_key", "with_pieces"]
@@ -58,7 +58,7 @@ def cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
 class LogItem:
     """One step of the log: what to tell, and the cursor once it was told."""
 
-    event: LogLines | LogGap | None
+    event: LogLines | Unfinished | AttemptEnded | LogGap | None
     key: str | None = None
     cursor: JsonValue = None
     size: int = 0

@@ -12,15 +12,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.events import LogGap, LogLines
+from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
 from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_after, replica_key
 from airflow_provider_launch.follow.replica_log import ReplicaLog
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
+from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException
 
 if TYPE_CHECKING:
@@ -53,11 +55,21 @@ _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
+_UNFINISHED_S = 1.0
+"""How old a line without an end is when it is shown; most are whole a moment later."""
+_REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
+"""How often a progress bar is shown, at first and after a while: it is one line for many refreshes."""
+_TOLD_ATTEMPTS = 10
 
 
 def has_streams(scheduler: Scheduler[Any]) -> bool:
     """Whether the scheduler has a `stream_log` of its own."""
-    return getattr(type(scheduler), "stream_log", Scheduler.stream_log) is not Scheduler.stream_log
+    return _has_own(scheduler, "stream_log")
+
+
+def _has_own(scheduler: Scheduler[Any], name: str) -> bool:
+    default = getattr(Scheduler, name)
+    return getattr(type(scheduler), name, default) is not default
 
 
 def _close(streams: Iterable[LogStream]) -> None:
@@ -89,6 +101,7 @@ class LogReader:
         "_paused",
         "_replicas",
         "_scheduler",
+        "_shows_unfinished",
         "_started",
         "_started_at",
         "_stopped",
@@ -119,6 +132,7 @@ class LogReader:
         self._from_now = from_now
         self._own_thread = own_thread
         self._can_stream = has_streams(scheduler)
+        self._shows_unfinished = _has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has brought something or has ended, on another thread."""
         self.on_program_end: Callable[[], object] = lambda: None
@@ -315,13 +329,49 @@ class LogReader:
             _close(dropped)
         if not finishing and self._may_stream(replica) and self._open_stream(replica):
             return
+        # Before the read: what it does not bring belongs to no earlier attempt.
+        attempt = replica.attempt
         try:
             chunk = self._scheduler.read_logs(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
+            self._tell_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
+            if not chunk.lines and not finishing:
+                self._show_unfinished(replica, chunk.cursor)
             self._took(replica, chunk, finishing=finishing)
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
             self._failed(replica, error, finishing=finishing)
+
+    def _tell_attempts(self, replica: ReplicaLog, attempt: int) -> None:
+        """Queue how the attempts before this one ended."""
+        for ended in range(max(replica.told_attempt, attempt - _TOLD_ATTEMPTS), attempt):
+            ending = ""
+            with suppress(Exception):  # the lines that follow matter more
+                ending = self._scheduler.attempt_ending(self._app_id, replica.role, replica.k, ended)
+            self._queue(AttemptEnded(replica.role, replica.k, ended, ending))
+        replica.told_attempt = max(replica.told_attempt, attempt)
+
+    def _show_unfinished(self, replica: ReplicaLog, cursor: JsonValue) -> None:
+        """Queue the newest text of a line that has not ended, if there is another one and it is time."""
+        now = time.monotonic()
+        is_due = now - replica.quiet_since >= _UNFINISHED_S and now >= replica.unfinished_at
+        if not (self._shows_unfinished and is_due and replica.phase is Phase.RUNNING) or replica.skipping:
+            return
+        line = None
+        with suppress(Exception):  # the read that follows says what is the matter
+            line = self._scheduler.unfinished_line(self._app_id, replica.role, replica.k, cursor, streams=self._streams)
+        text = last_refresh(line.text) if line is not None else ""
+        if line is None or text in {"", replica.unfinished}:
+            return
+        replica.unfinished = text
+        replica.unfinished_at = now + min(_REFRESH_S * 2**replica.refreshes, _REFRESH_MAX_S)
+        replica.refreshes = min(replica.refreshes + 1, 10)
+        self._queue(Unfinished(replica.role, replica.k, line._replace(text=text)))
+
+    def _queue(self, event: AttemptEnded | Unfinished) -> None:
+        with self._changed:
+            self._items.append(LogItem(event))
+            self._changed.notify_all()
 
     def _waiting(self) -> list[ReplicaLog]:
         return [replica for replica in self._replicas.values() if replica.is_waiting]
@@ -391,6 +441,9 @@ class LogReader:
                 pause_s = min(_NO_STREAM_S * 2**replica.cuts, _NO_STREAM_MAX_S)
                 replica.no_stream_until = now + pause_s
                 replica.cuts = min(replica.cuts + 1, 10)
+        if stream is not None and is_wanted:
+            # Before the first line: this is the last moment at which a request harms no other stream.
+            self._tell_attempts(replica, stream.attempt)
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:
@@ -460,6 +513,7 @@ class LogReader:
             lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
             replica.drop = max(0, replica.drop - len(chunk.lines))
             if chunk.lines:
+                replica.unfinished, replica.refreshes = "", 0
                 replica.quiet_since = replica.due = now
                 replica.is_behind = len(chunk.lines) >= _BEHIND_LINES
                 self.progress = now

@@ -39,6 +39,14 @@ class ReplicaLog:
     cuts: int = 0
     """Streams in a row that did not last, or could not be opened."""
     is_behind: bool = False
+    told_attempt: int = 0
+    """The latest attempt of which is told how those before it ended."""
+    unfinished: str = ""
+    """What was shown last of a line that has not ended."""
+    unfinished_at: float = 0.0
+    """From when on more of it is shown."""
+    refreshes: int = 0
+    """How often it was shown."""
     distrusts: str = ""
     """Host of a stream that was silent for long: if there are lines now, it was dead."""
 

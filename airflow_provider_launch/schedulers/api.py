@@ -339,6 +339,35 @@ class Scheduler(abc.ABC, Generic[T]):
         """
         return None
 
+    def unfinished_line(
+        self,
+        app_id: str,  # noqa: ARG002 - a hook
+        role_name: str,  # noqa: ARG002 - the same
+        k: int,  # noqa: ARG002 - the same
+        cursor: JsonValue = None,  # noqa: ARG002 - the same
+        *,
+        streams: Stream | None = None,  # noqa: ARG002 - the same
+    ) -> LogLine | None:
+        """Return what a running replica has written after its last whole line, from a cursor after that line.
+
+        Optional: only a scheduler that can read such text has it. None: there is none, or there are more lines. Of a
+        long text the end. `read_logs` returns all of it when its line is whole.
+
+        Raises:
+            Exception: the same as `read_logs`.
+        """
+        return None
+
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:  # noqa: ARG002 - a hook
+        """Return in a few words how an attempt of a replica ended after which another one followed: `exit code 3`.
+
+        Optional. `attempt` is that of its log lines. Empty: not known.
+
+        Raises:
+            Exception: the same as `read_logs`.
+        """
+        return ""
+
     def log_iter(
         self,
         app_id: str,

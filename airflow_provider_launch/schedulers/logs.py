@@ -17,6 +17,7 @@ __all__ = [
     "LogLine",
     "Stream",
     "filter_regex",
+    "last_refresh",
     "split_lines",
     "split_lines_iterator",
 ]
@@ -60,6 +61,11 @@ def filter_regex(regex: str | Pattern[str], data: Iterable[str]) -> Iterator[str
     """Keep the items in which `regex` is found; compiled at the call, read lazily."""
     pattern = re.compile(regex)
     return (line for line in data if pattern.search(line))
+
+
+def last_refresh(text: str) -> str:
+    r"""Return what a terminal shows of a line that was written over and over: `"50%\r100%\n"` -> `"100%"`."""
+    return text.rstrip().rpartition("\r")[2] if "\r" in text else text
 
 
 def split_lines(text: str) -> list[str]:

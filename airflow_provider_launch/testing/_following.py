@@ -12,10 +12,21 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Ended, Event, Follower, LogGap, LogLines, StateChanged
+from airflow_provider_launch.follow import (
+    AttemptEnded,
+    Ended,
+    Event,
+    Follower,
+    LogGap,
+    LogLines,
+    StateChanged,
+    Unfinished,
+)
 from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
+from airflow_provider_launch.testing._retries import CAPABILITY
 
 __all__ = ["FollowTests", "lines_of"]
 
@@ -149,6 +160,61 @@ class FollowTests(ContractBase):
             numbers = [int(line) for line in found[f"main/{k}"] if line.endswith("\n")]
             assert numbers == [*range(1, len(numbers) + 1)]
         assert not [event for event in events if isinstance(event, LogGap)]
+
+    @pytest.mark.parametrize("policy", [*CAPABILITY])
+    def test_how_an_attempt_ended_stands_between_its_lines_and_the_next(self, apps: Apps, policy: RetryPolicy) -> None:
+        """A task that succeeds in the end hides what went wrong before, unless its log says so."""
+        self.needs(CAPABILITY[policy])
+        app_id = apps.start(apps.sh("echo up; test $LAUNCH_ATTEMPT = 2 || exit 5", max_retries=3, retry_policy=policy))
+        events = _follow(apps, app_id)
+
+        story = [event for event in events if isinstance(event, (LogLines, AttemptEnded))]
+        assert [(event.attempt if isinstance(event, AttemptEnded) else "up") for event in story] == [
+            "up",
+            0,
+            "up",
+            1,
+            "up",
+        ]
+        if type(apps.scheduler).attempt_ending is not Scheduler.attempt_ending:
+            assert [event.ending for event in story if isinstance(event, AttemptEnded)] == ["exit code 5"] * 2
+
+    def test_a_silent_attempt_is_reported_too(self, apps: Apps) -> None:
+        """What writes nothing, and fails, would otherwise leave no trace in a log that goes on."""
+        policy = next((policy for policy, capability in CAPABILITY.items() if capability in self.capabilities), None)
+        if policy is None:
+            pytest.skip("nothing is retried")
+        app_id = apps.start(apps.sh("test $LAUNCH_ATTEMPT = 1 || exit 5", max_retries=1, retry_policy=policy))
+        events = _follow(apps, app_id)
+
+        assert [event.attempt for event in events if isinstance(event, AttemptEnded)] == [0]
+        assert isinstance(events[-1], Ended)
+        assert events[-1].response.state is AppState.SUCCEEDED
+
+    def test_a_progress_bar_is_one_line(self, apps: Apps) -> None:
+        """Its text is kept as it was written; who can show it before it ends shows it soon, and not each refresh."""
+        script = r"echo up; for i in 1 2 3 4 5 6 7 8; do printf '\r%s of 8' $i; sleep 0.5; done; echo; echo down"
+        app_id = apps.start(apps.sh(script))
+        shown, up_at = list[float](), 0.0
+        with _follower(apps, app_id) as follower:
+            events = []
+            for event in _to_the_end(apps, follower):
+                events.append(event)
+                if isinstance(event, LogLines):
+                    up_at = up_at or time.monotonic()
+                if isinstance(event, Unfinished):
+                    shown.append(time.monotonic() - up_at)
+
+        bar = "".join(f"\r{i} of 8" for i in range(1, 9))
+        assert lines_of(events) == {"main/0": ["up\n", f"{bar}\n", "down\n"]}
+        if type(apps.scheduler).unfinished_line is Scheduler.unfinished_line:
+            assert shown == []
+            return
+        texts = [event.line.text for event in events if isinstance(event, Unfinished)]
+        assert all(text in [f"{i} of 8" for i in range(1, 9)] for text in texts)
+        assert shown, "nothing was shown before the line ended"
+        assert shown[0] < 2
+        assert len(shown) <= 3
 
     def test_silent_replicas_cost_almost_nothing(self, apps: Apps) -> None:
         """Hundreds of replicas that compute and say nothing must not keep an engine busy."""

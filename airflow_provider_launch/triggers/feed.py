@@ -12,6 +12,7 @@ from airflow_provider_launch._task.task_log import pieces
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.log_places import LogItem, pieces_in, place_after, with_pieces
 from airflow_provider_launch.follow.log_reader import LogReader
+from airflow_provider_launch.schedulers.logs import last_refresh
 
 if TYPE_CHECKING:
     import contextvars
@@ -200,7 +201,7 @@ class Feed:
             if not self._limit.admit(key, [line]):
                 self._leave(item, told=was_full)
                 return RECORD_BYTES
-            self._parts = pieces(line.text.removesuffix("\n"))
+            self._parts = pieces(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger has written some, if this is the line at which it was ended.
             written = pieces_in(self._places.get(key)) if self._told == 0 else 0
             self._parts_told = written if written < len(self._parts) else 0

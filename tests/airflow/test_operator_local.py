@@ -128,7 +128,7 @@ def test_the_log_is_complete_whatever_is_written() -> None:
     assert "".join(part.partition("] ")[2] for part in parts) == "é" * 500_000
     assert all(len(part.encode()) < PIECE_BYTES + 40 for part in parts)
     rest = [line for line in lines if line not in parts]
-    assert rest[:3] == ["[w/0] 50%\r100%", "[w/0] bad \ufffd byte", "[w/0] 100 %s {x}"]
+    assert rest[:3] == ["[w/0] 100%", "[w/0] bad \ufffd byte", "[w/0] 100 %s {x}"]
     assert "::group::" not in rest[3]
     assert rest[3].replace("\u200b", "") == "[w/0] ::group::x ::endgroup::"
     assert rest[4] == "[w/0] no newline"

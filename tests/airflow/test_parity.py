@@ -88,6 +88,12 @@ CASES = [
         {},
         script="echo $LAUNCH_ATTEMPT; sleep 0.3; [ $LAUNCH_ATTEMPT = 1 ]",
         looks=lambda ran, _: attempts(ran),
+        expected=[
+            "[worker/0] 0",
+            "[worker/0] --- attempt 0 ended: exit code 1 ---",
+            "[worker/0] --- attempt 1 ---",
+            "[worker/0] 1",
+        ],
     ),
 ]
 

@@ -79,11 +79,30 @@ def test_attempts_are_counted_as_the_variable_counts_them() -> None:
 
     assert [line for line in ran.lines if line.startswith("[worker/0]")] == [
         "[worker/0] try 0",
+        "[worker/0] --- attempt 0 ended: exit code 1 ---",
         "[worker/0] --- attempt 1 ---",
         "[worker/0] try 1",
     ]
     assert "(attempt 1" in str(ran.error)
     assert ran.told("attempts: 2")
+
+
+@in_modes
+def test_a_progress_bar_is_shown_before_its_line_ends(deferrable) -> None:
+    """The newest text within two seconds, and the last one when the line is whole: in both modes."""
+    script = r"printf '10%%\r20%%\r'; sleep 5; printf '100%%\r\n'; sleep 0.3"
+    ran, _ = run_to_end(launch(sh(script), deferrable=deferrable), FakeExecutionApi())
+
+    assert [line for line in ran.lines if line.startswith("[")] == ["[worker/0 ...] 20%", "[worker/0] 100%"]
+
+
+@in_modes
+def test_a_long_bar_is_its_last_text(deferrable) -> None:
+    """A bar of hours is a line of megabytes, of which nobody reads more than the end."""
+    program = "import sys; sys.stdout.write(''.join(f'\\r{n} of 40000' for n in range(40001)) + '\\n')"
+    ran, _ = run_to_end(launch(sh(f'python3 -c "{program}"; sleep 0.6'), deferrable=deferrable), FakeExecutionApi())
+
+    assert [line for line in ran.lines if line.startswith("[")] == ["[worker/0] 40000 of 40000"]
 
 
 # ---- without an app --------------------------------------------------------------------------------------------------

@@ -17,11 +17,21 @@ from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
 
-__all__ = ["CHUNK_BYTES", "LONGEST_LINE", "LogFile", "OpenLog", "open_file", "position_in", "read_chunk"]
+__all__ = [
+    "CHUNK_BYTES",
+    "LONGEST_LINE",
+    "LogFile",
+    "OpenLog",
+    "open_file",
+    "position_in",
+    "read_chunk",
+    "unfinished_text",
+]
 
 CHUNK_BYTES = 256 * 1024
 LONGEST_LINE = 16 * 1024 * 1024
 """Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
+_UNFINISHED_BYTES = 4096
 _ORDER = (Stream.STDOUT, Stream.STDERR)
 
 
@@ -91,6 +101,18 @@ def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:
     if isinstance(cursor, dict) and list(cursor.get("at") or []) == list(at) and (known := cursor.get(stream.value)):
         return int(known[1])
     return 0
+
+
+def unfinished_text(file: LogFile, offset: int) -> str:
+    """Return the end of what stands after the last line; empty: nothing, or there are whole lines too.
+
+    Args:
+        file: the log.
+        offset: up to where whole lines were delivered.
+    """
+    begin = max(offset, file.size - _UNFINISHED_BYTES)
+    data = file.read(begin, file.size - begin)
+    return "" if b"\n" in data else data.decode("utf-8", "ignore")
 
 
 def _read_file(file: LogFile, position: Any, complete: bool) -> tuple[list[str], Any, bool]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.retry import Phase
 
@@ -32,6 +33,16 @@ class AttemptLog:
     stream: str
     ended_at: float | None
     """By AWS's clock; None: more lines may come."""
+    exit_code: int | None = None
+    reason: str = ""
+    """What AWS says about its end."""
+
+    @property
+    def ending(self) -> str:
+        """How it ended; empty: it has not."""
+        if self.ended_at is None:
+            return ""
+        return ending_text(ReplicaEnd(self.exit_code, out_of_memory="OutOfMemory" in self.reason, note=self.reason))
 
 
 @dataclass
@@ -120,13 +131,20 @@ def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *
     options = container.get("logConfiguration", {}).get("options", {})
     group = options.get("awslogs-group", _DEFAULT_GROUP)
     found = [
-        AttemptLog(group, stream, _seconds(attempt.get("stoppedAt")))
+        AttemptLog(
+            group,
+            stream,
+            _seconds(attempt.get("stoppedAt")),
+            attempt["container"].get("exitCode"),
+            attempt["container"].get("reason") or "",
+        )
         for attempt in attempts
         if (stream := attempt.get("container", {}).get("logStreamName"))
     ]
     current = container.get("logStreamName")
     if current and current not in {one.stream for one in found}:
-        found.append(AttemptLog(group, current, _seconds(job.get("stoppedAt")) if over else None))
+        ended_at = _seconds(job.get("stoppedAt")) if over else None
+        found.append(AttemptLog(group, current, ended_at, container.get("exitCode"), container.get("reason") or ""))
     return found
 
 

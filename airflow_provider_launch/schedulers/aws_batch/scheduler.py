@@ -329,6 +329,12 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 return LogChunk([], state or None)
             known = self._known(app_id, fresh=True)
 
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
+        known = self._known(app_id)
+        check_replica(known.request.app_def.roles, role_name, k)
+        logs, _, _ = self._attempts(known, known.request.places.index((role_name, k)))
+        return logs[attempt].ending if attempt < len(logs) else ""
+
     def _known(self, app_id: str, *, fresh: bool = False) -> Known:
         with self._catalog.mutex:
             known = self._catalog.get(app_id)

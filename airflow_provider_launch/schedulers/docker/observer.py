@@ -59,7 +59,8 @@ _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
-_LOOK_AGAIN_S = 1.0
+_LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 1.0, 60.0
+"""How often a container is inspected that was never started: half of the time that this is known."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
 """How long the cause of a kill may come after the end; where there is a limit of memory, it is worth more patience."""
@@ -82,6 +83,8 @@ class Observer:
         self._catalog = catalog
         self._creation = creation
         self._looked: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._met: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        """When a container was looked at first."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
 
@@ -106,7 +109,10 @@ class Observer:
         moment = time.monotonic()
         if known is not None:
             final = known.finished or known.error or container.kind == Kind.MARK
-            if final or (container.unstarted and moment - self._looked.get(container.id, moment) < _LOOK_AGAIN_S):
+            # Whoever launches it starts it soon, or never.
+            waited_s = moment - self._met.setdefault(container.id, moment)
+            pause_s = min(max(_LOOK_AGAIN_S, waited_s / 2), _LOOK_AGAIN_MAX_S)
+            if final or (container.unstarted and moment - self._looked.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine learns of the end and of its cause by two messages.

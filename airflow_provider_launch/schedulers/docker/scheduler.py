@@ -20,6 +20,7 @@ from cachetools import LRUCache
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.endings import ending_text
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -33,7 +34,7 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.docker.builds import Builds
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in
+from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in, end_of
 from airflow_provider_launch.schedulers.docker.creation import Creation, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
@@ -396,6 +397,18 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
             app, seen_at = self._catalog.poll_one(app_id)
 
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
+        app, _ = self._catalog.known(app_id)
+        container = _attempt(app, role_name, k, attempt)
+        if container is None or container.live:
+            # The next attempt was seen, so a newer list shows the end of this one.
+            container = _attempt(self._catalog.poll_one(app_id)[0], role_name, k, attempt)
+        if container is None:
+            return ""
+        with self._catalog.mutex:
+            self._observer.inspect(container)
+        return ending_text(end_of(container, self._observer.details.get(container.id)))
+
     def _is_over(self, app: App) -> bool:
         """Tell whether an app was seen to have ended, in this list: no attempt follows."""
         try:
@@ -428,6 +441,11 @@ def _has_succeeded(app: App) -> bool:
     replicas = [(role, k) for role, count in Plan.of(app).replicas.items() for k in range(count)]
     newest = [app.attempts[replica][-1] for replica in replicas if replica in app.attempts]
     return len(newest) == len(replicas) and all(container.exit_code == 0 for container in newest)
+
+
+def _attempt(app: App, role_name: str, k: int, attempt: int) -> Container | None:
+    attempts = app.attempts.get((role_name, k), [])
+    return attempts[attempt] if attempt < len(attempts) else None
 
 
 def _check(app: App, role_name: str, k: int) -> None:

@@ -45,7 +45,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     build_request,
     unpacked,
 )
-from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
+from airflow_provider_launch.schedulers.kubernetes.status import ending_of, newest_attempts, response_from
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -401,6 +401,15 @@ class KubernetesScheduler(
         plan = self._catalog.plan_for(app_id)
         slug = next((role.slug for role in plan.roles if role.name == role_name), "")
         return self._logs.stream(self._catalog.pods_known(app_id, slug, k), cursor if isinstance(cursor, dict) else {})
+
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
+        slug = next((role.slug for role in self._catalog.plan_for(app_id).roles if role.name == role_name), "")
+        for look in (self._catalog.pods_known, self._catalog.pods_now):
+            # Of several the last one: those before it were taken away, and do not count as attempts.
+            pods = [pod for pod in look(app_id, slug, k) if pod.app_attempt + pod.attempt == attempt]
+            if pods and (pods[-1].over or pods[-1].exit_code is not None):
+                return ending_of(pods[-1])
+        return ""
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:

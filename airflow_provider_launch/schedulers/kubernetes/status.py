@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["cause_of", "newest_attempts", "response_from", "waits_for"]
+__all__ = ["cause_of", "ending_of", "newest_attempts", "response_from", "waits_for"]
 
 _STARTING = {"", "ContainerCreating", "PodInitializing"}
 _TEXT = 500
@@ -85,6 +85,11 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
         if job and (failing := job.failing):
             return f"{role.name} failed: {_said_of_job(failing)}"
     return NONE
+
+
+def ending_of(pod: Pod) -> str:
+    """Return how an attempt ended."""
+    return "stopped" if pod.stopped else ending_text(_end_of(pod))
 
 
 _STUCK = frozenset({"CreateContainerConfigError", "InvalidImageName", "ErrImageNeverPull"})

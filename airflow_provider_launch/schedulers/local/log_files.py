@@ -7,10 +7,11 @@ import os
 from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers._kit.file_log import LONGEST_LINE
 from airflow_provider_launch.schedulers.local import layout
+from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.local.safe_files import open_regular
-from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
+from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
 
-__all__ = ["LONGEST_LINE", "read_chunk", "read_reply"]
+__all__ = ["LONGEST_LINE", "read_chunk", "read_ending", "read_reply", "read_unfinished"]
 
 LONGEST_REPLY = 64 * 1024
 
@@ -40,6 +41,32 @@ def read_chunk(
         open_log=lambda at, stream: file_log.open_file(f"{path(at)}/{stream.value}"),
         is_complete=lambda number: over or os.path.exists(f"{path(attempts[number])}/exit"),
     )
+
+
+def read_unfinished(app_dir: str, role_dir: str, k: int, cursor: JsonValue, streams: Stream | None) -> LogLine | None:
+    """Return what the newest attempt of a replica has written after its last line, of the stream that wrote last."""
+    attempts = layout.attempts_of(app_dir, role_dir, k)
+    if not attempts:
+        return None
+    at = attempts[-1]
+    found: list[tuple[float, LogLine]] = []
+    for stream in (Stream.STDOUT, Stream.STDERR) if streams in {None, Stream.COMBINED} else (streams,):
+        path = f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/{stream.value}"
+        with file_log.open_file(path) as file:
+            text = file_log.unfinished_text(file, file_log.position_in(cursor, at, stream)) if file else ""
+        if text:
+            found.append((os.stat(path).st_mtime, LogLine(text, stream, None, len(attempts) - 1)))
+    return max(found)[1] if found else None
+
+
+def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
+    """Return how an attempt of a replica ended; empty: it has not, or there was none."""
+    attempts = layout.attempts_of(app_dir, role_dir, k)
+    if attempt >= len(attempts):
+        return ""
+    at = attempts[attempt]
+    document = layout.read_json(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit")
+    return ending_of(document) if document else ""
 
 
 def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:

@@ -25,6 +25,7 @@ from airflow_provider_launch.schedulers.api import (
     JsonValue,
     ListAppResponse,
     LogChunk,
+    LogLine,
     Stream,
     check_replica,
 )
@@ -258,6 +259,29 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
     ) -> LogChunk:
         app_dir = self._records.dir(app_id)
+        role_dir = self._role_dir(app_id, role_name, k)
+        with self._records.readable():
+            over = self._records.has_ended(app_id)
+            chunk = log_files.read_chunk(app_dir, role_dir, k, cursor, streams, over=over)
+        # Afterwards: files that went away meanwhile looked like a log without lines.
+        if not os.path.isdir(app_dir) and self._records.app(app_id) is None:
+            raise UnknownAppException(app_id)
+        return chunk
+
+    def unfinished_line(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue = None, *, streams: Stream | None = None
+    ) -> LogLine | None:
+        role_dir = self._role_dir(app_id, role_name, k)
+        with self._records.readable():
+            return log_files.read_unfinished(self._records.dir(app_id), role_dir, k, cursor, streams)
+
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
+        role_dir = self._role_dir(app_id, role_name, k)
+        with self._records.readable():
+            return log_files.read_ending(self._records.dir(app_id), role_dir, k, attempt)
+
+    def _role_dir(self, app_id: str, role_name: str, k: int) -> str:
+        """Return the directory name of a role that has this replica."""
         found = self._observed.roles(app_id)
         if found is None:
             app = self._records.app(app_id)
@@ -265,16 +289,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 raise UnknownAppException(app_id)
             found = app_from_dict(app["app"]).roles
             self._observed.keep_roles(app_id, found)
-        role = check_replica(found, role_name, k)
-        with self._records.readable():
-            over = self._records.has_ended(app_id)
-            chunk = log_files.read_chunk(
-                app_dir, layout.role_dir(found.index(role), role_name), k, cursor, streams, over=over
-            )
-        # Afterwards: files that went away meanwhile looked like a log without lines.
-        if not os.path.isdir(app_dir) and self._records.app(app_id) is None:
-            raise UnknownAppException(app_id)
-        return chunk
+        return layout.role_dir(found.index(check_replica(found, role_name, k)), role_name)
 
     # ---- supervisor ------------------------------------------------------------------------------------------
 

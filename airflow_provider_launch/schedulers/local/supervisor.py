@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
+from airflow_provider_launch.schedulers._kit.endings import failure_message
 from airflow_provider_launch.schedulers.local import layout, leases, processes, safe_files, shim
+from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
-from airflow_provider_launch.schedulers.signals import signal_name
 
 __all__ = ["main"]
 
@@ -237,7 +237,7 @@ class _Supervisor:
             return "failed"
         replica = next(r for r in self.replicas if (r.role["name"], r.k) == (cause.role, cause.replica))
         attempt = max(self.app_attempt, replica.attempt)
-        return failure_message(cause.role, cause.replica, _ending(replica.exit), attempt)
+        return failure_message(cause.role, cause.replica, ending_of(replica.exit), attempt)
 
     # ---- looking ---------------------------------------------------------------------------------------------
 
@@ -449,12 +449,3 @@ def _phase(found: dict[str, Any]) -> Phase:
     if found["stopped"]:
         return Phase.STOPPED
     return Phase.SUCCEEDED if found["code"] == 0 else Phase.FAILED
-
-
-def _ending(found: dict[str, Any]) -> str:
-    if found.get("lost"):
-        return "its processes were killed from outside (SIGKILL)"
-    if found.get("outside"):
-        return "ended from outside (SIGTERM)"
-    signal = signal_name(found["signal"]) if found.get("signal") else None
-    return ending_text(ReplicaEnd(found["code"], signal=signal))

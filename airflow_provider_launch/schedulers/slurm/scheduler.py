@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Job, Observation
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
-from airflow_provider_launch.schedulers.slurm.status import Standing, response_from, standing
+from airflow_provider_launch.schedulers.slurm.status import Standing, ending_of, response_from, standing
 from airflow_provider_launch.schedulers.slurm.store import Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -229,6 +229,14 @@ class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest])
         number = request.app_def.roles.index(role)
         place = (number, request.roles[number].slug, k)
         return read_chunk(self._store, self._mount, app_id, place, cursor, streams)
+
+    def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
+        request = self._request(app_id)
+        if request is None:
+            raise UnknownAppException(app_id)
+        number = request.app_def.roles.index(check_replica(request.app_def.roles, role_name, k))
+        _, attempts, _ = self._store.logs(app_id, number, k, [])
+        return ending_of(attempts[attempt]) if attempt < len(attempts) else ""
 
     def _request(self, app_id: str) -> SlurmRequest | None:
         """Return the request of an app; the one that is kept may be of an app that was deleted meanwhile."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record
@@ -15,7 +16,7 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["ENDS", "LIVE", "Standing", "response_from", "standing"]
+__all__ = ["ENDS", "LIVE", "Standing", "ending_of", "response_from", "standing"]
 
 LIVE = {
     "PENDING": AppState.PENDING,
@@ -206,6 +207,13 @@ def response_from(
     )
     response.is_stuck = found.is_stuck
     return response
+
+
+def ending_of(attempt: Attempt) -> str:
+    """Return how an attempt of a replica ended."""
+    if attempt.stopped:
+        return "stopped"
+    return "" if attempt.code is None else ending_text(ReplicaEnd(attempt.code))
 
 
 def _end_text(found: Standing, request: SlurmRequest) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers.api import Capability, LogChunk, LogLine, Stream
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk, LogLine, Stream
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import is_terminal
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -426,6 +426,29 @@ class TakesLinesFromOtherReaders(Threads):
         chunk = super().read_logs(app_id, role_name, k, self.taken.get((app_id, role_name, k)), **kwargs)
         self.taken[app_id, role_name, k] = chunk.cursor
         return chunk
+
+
+@caught_by("test_how_an_attempt_ended_stands_between_its_lines_and_the_next[REPLICA]")
+class ConfusesTheEndsOfAttempts(Local):
+    def attempt_ending(self, *_: Any) -> str:
+        return "exit code 0"
+
+
+@caught_by("test_a_silent_attempt_is_reported_too")
+class CountsNoAttempts(Local):
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = super().describe_many(app_ids)
+        for response in filter(None, found.values()):
+            for role in response.roles_statuses:
+                for replica in role.replicas:
+                    replica.num_restarts = None
+        return found
+
+
+@caught_by("test_a_progress_bar_is_one_line")
+class ShowsNothingBeforeTheLineEnds(Local):
+    def unfinished_line(self, *_: Any, **__: Any) -> None:
+        return None
 
 
 @caught_by("test_a_follower_tells_each_line_once_and_the_end")

@@ -1,0 +1,27 @@
+"""What a shim writes about the end of an attempt, in words. Runs in the bare interpreter of the supervisor too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
+from airflow_provider_launch.schedulers.signals import signal_name
+
+__all__ = ["ending_of"]
+
+
+def ending_of(document: Mapping[str, Any]) -> str:
+    """Return how an attempt ended.
+
+    Args:
+        document: its file `exit`.
+    """
+    if document.get("lost"):
+        return "its processes were killed from outside (SIGKILL)"
+    if document.get("outside"):
+        return "ended from outside (SIGTERM)"
+    if document.get("stopped"):
+        return "stopped"
+    signal = signal_name(document["signal"]) if document.get("signal") else None
+    return ending_text(ReplicaEnd(document["code"], signal=signal))
