@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         Success,
         Task,
     )
+    from airflow_provider_launch.pipelines.dags import dag_from_file, load_pipelines
     from airflow_provider_launch.pipelines.problems import PipelineError, Problem
-    from airflow_provider_launch.pipelines.render import dag_from_file, load_pipelines
     from airflow_provider_launch.pipelines.validation import load, validate
 
 __all__ = [
@@ -51,8 +51,8 @@ _HOME = {
     **dict.fromkeys(_BUILDERS, "builders"),
     "PipelineError": "problems",
     "Problem": "problems",
-    "dag_from_file": "render",
-    "load_pipelines": "render",
+    "dag_from_file": "dags",
+    "load_pipelines": "dags",
     "load": "validation",
     "validate": "validation",
 }

@@ -296,7 +296,7 @@ class Pipeline:
         Raises:
             PipelineError: with all problems.
         """
-        from airflow_provider_launch.pipelines.render import dag_from_model
+        from airflow_provider_launch.pipelines.dags import dag_from_model
 
         return dag_from_model(self.model(), dag_id, **kwargs)
 

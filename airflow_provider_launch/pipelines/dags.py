@@ -1,0 +1,131 @@
+"""From a file, or a model, to a DAG."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_launch.pipelines import parameters
+from airflow_provider_launch.pipelines.gates import Scope
+from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
+from airflow_provider_launch.pipelines.model import PipelineModel
+from airflow_provider_launch.pipelines.problems import PipelineError, Problem
+from airflow_provider_launch.pipelines.render import Renderer
+from airflow_provider_launch.pipelines.validation import Config, load
+
+__all__ = ["dag_from_file", "dag_from_model", "load_pipelines"]
+
+PATTERNS = ("*.yaml", "*.yml")
+
+
+def dag_from_file(
+    path: str | Path,
+    dag_id: str | None = None,
+    *,
+    launch_conn_id: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    config: Config | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Return the DAG of a pipeline file.
+
+    Args:
+        path: of the file; relative to the file that calls.
+        dag_id: without it the `name` in the file, or the file's own.
+        launch_conn_id: the connection of the pipeline's executor, unless the file names one.
+        params: parameters that win over those of the file.
+        config: a file, or a mapping, with sections that win over those of the file: `executor`, `catalog`,
+            `parameters`.
+        dag_kwargs: those of `DAG`.
+
+    Raises:
+        PipelineError: with all problems of the file.
+    """
+    base = _folder_of_caller(sys._getframe(1).f_globals)  # noqa: SLF001 - a path is meant relative to the caller's file
+    if isinstance(config, (str, Path)):
+        config = base / config
+    return dag_from_model(load(base / path, config), dag_id, launch_conn_id=launch_conn_id, params=params, **dag_kwargs)
+
+
+def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any) -> list[DAG]:
+    """Put the DAG of each pipeline file of a folder into a module: `load_pipelines("pipelines", globals())`.
+
+    A file without a `dag` section, such as one with parameters only, is left alone.
+
+    Args:
+        folder: relative to the file that calls.
+        namespace: the module's `globals()`.
+        kwargs: those of `dag_from_file`.
+
+    Raises:
+        PipelineError: with all problems of all files.
+    """
+    base = _folder_of_caller(namespace) / folder
+    if not base.is_dir():
+        raise PipelineError([Problem(f"folder {str(base)!r} is not there; it is relative to the file that calls")])
+    dags: list[DAG] = []
+    problems: list[Problem] = []
+    for path in sorted(found for pattern in PATTERNS for found in base.glob(pattern)):
+        if "dag:" not in path.read_text(encoding="utf-8"):
+            continue
+        try:
+            dag = dag_from_file(path, **kwargs)
+        except PipelineError as error:
+            problems.extend(error.problems)
+            continue
+        dags.append(dag)
+        namespace[f"pipeline_{task_id_of(dag.dag_id)}"] = dag
+    if problems:
+        raise PipelineError(problems)
+    return dags
+
+
+def _folder_of_caller(namespace: Mapping[str, Any]) -> Path:
+    file = namespace.get("__file__")
+    return Path(file).resolve().parent if file else Path.cwd()
+
+
+def dag_from_model(
+    model: PipelineModel,
+    dag_id: str | None = None,
+    *,
+    launch_conn_id: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Return the DAG of a pipeline; as `dag_from_file`."""
+    if launch_conn_id is not None:
+        config = {"conn_id": launch_conn_id, **model.executor.config}
+        model = replace(model, executor=replace(model.executor, config=config))
+    values = {**model.parameters, **parameters.from_environment(), **(params or {})}
+    settings: dict[str, Any] = {"catchup": False}
+    if model.graph.description:
+        settings["description"] = model.graph.description
+    limit = model.executor.config.get("parallelism")
+    if model.executor.config.get("enable_parallel", True) is False:
+        limit = 1
+    if limit is not None:
+        settings["max_active_tasks"] = limit
+    schedule = dag_kwargs.pop("schedule", None)
+    settings |= dag_kwargs
+    dag = DAG(dag_id or dag_id_of(model.name), schedule=schedule, params=_params(values), **settings)
+    with dag:
+        Renderer(model).graph(model.graph, Scope(), ())
+    return dag
+
+
+def _params(values: Mapping[str, Any]) -> dict[str, Param]:
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return {
+        name: value
+        if isinstance(value, Param)
+        else Param(value, type=["null", kinds[type(value)]])
+        if type(value) in kinds
+        else Param(value)
+        for name, value in values.items()
+    }

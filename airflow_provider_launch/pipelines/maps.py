@@ -1,0 +1,96 @@
+"""Maps: a mapped group for a list that a run gives, a group for each element of a list in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from airflow.sdk import TaskGroup, task_group
+
+from airflow_provider_launch.pipelines.gates import FanIn, FanOut, Scope, Source, StubOperator
+from airflow_provider_launch.pipelines.ids import folder_of
+from airflow_provider_launch.pipelines.model import Graph, MapStep
+from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
+
+__all__ = ["mapped", "unrolled"]
+
+
+def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
+    """Make a group that Airflow runs once for each element of a parameter's list."""
+    order = renderer.next_order()
+    fan_out = FanOut(
+        task_id="fan_out", iterate_on=str(step.iterate_on), sources=sources, scope=scope, do_xcom_push=True
+    )
+    made: list[Part] = []
+    outer = Source(fan_out.task_id, scope.group)
+
+    def each(value: Any) -> None:  # noqa: ARG001 - Airflow maps over it
+        group = f"{fan_out.task_id.rpartition('.')[0]}.each"
+        inside = Scope(group, fan_out.task_id, step.iterate_as, order, scope.fixed, scope.folders, step.parallelism)
+        made.append(renderer.graph(branch, inside, [outer]))
+
+    task_group(group_id="each")(each).expand(value=fan_out.output)
+    part = made[0]
+    fan_in = FanIn(
+        task_id="fan_in",
+        before=[outer],
+        branches=[[source for source in part.outputs if source != outer]],
+        reducer=step.reducer,
+        order=order,
+        hidden=[step.iterate_as],
+        fan_out=fan_out.task_id,
+        scope=scope,
+    )
+    # The way past the group: an empty list skips the group, and is a success.
+    fan_out >> fan_in
+    for task in dict.fromkeys([*part.exits, *part.ends]):
+        task >> fan_in
+    return Part(
+        fan_out,
+        [fan_in],
+        [],
+        [fan_out.task_id, fan_in.task_id],
+        [*part.members, *part.inner],
+        [Source(fan_in.task_id, scope.group)],
+    )
+
+
+def unrolled(
+    renderer: GraphRenderer, step: MapStep, branch: Graph, items: Iterable[Any], scope: Scope, sources: list[Source]
+) -> Part:
+    """Make a group for each element of a list that stands in the file."""
+    order = renderer.next_order()
+    entry = StubOperator(task_id="fan_out")
+    made = Part(entry, [], [], [entry.task_id])
+    branches = []
+    for at, item in enumerate(items):
+        inside = replace(
+            scope,
+            fixed={**scope.fixed, step.iterate_as: (item, order)},
+            folders=(*scope.folders, f"{folder_of(entry.task_id)}/{at}"),
+        )
+        with TaskGroup(str(at), group_display_name=str(item)):
+            part = renderer.graph(branch, inside, sources)
+        entry >> part.entry
+        made.exits += part.exits
+        made.ends += part.ends
+        made.members += part.members
+        made.inner += part.inner
+        branches.append([source for source in part.outputs if source not in sources])
+    fan_in = FanIn(
+        task_id="fan_in",
+        before=sources,
+        branches=branches,
+        reducer=step.reducer,
+        order=order,
+        hidden=[step.iterate_as],
+        scope=scope,
+    )
+    entry >> fan_in
+    for task in dict.fromkeys([*made.exits, *made.ends]):
+        task >> fan_in
+    made.exits, made.ends = [fan_in], []
+    made.members.append(fan_in.task_id)
+    made.outputs = [Source(fan_in.task_id, scope.group)]
+    return made
