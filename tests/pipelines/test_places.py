@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.engines.aws_batch.fixtures import params_for
+
 MAPPED = """
     executor:
       type: mocked
@@ -155,3 +157,62 @@ def test_a_connection_of_another_type_is_refused(run_pipeline, monkeypatch):
         """)
 
     assert ran.states["a"] == "failed"
+
+
+EACH_KIND = """
+    parameters: {a: "it's", xs: [1, 2]}
+    executor: {type: TYPE, config: {conn_id: place, MORE}}
+    dag:
+      start_at: shell
+      steps:
+        shell: {type: task, command_type: shell, command: 'export b="$a $LAUNCH_STEP"', returns: [b], next: two}
+        two:
+          type: map
+          iterate_on: xs
+          iterate_as: x
+          next: function
+          branch: {start_at: sum, steps: {sum: {type: task, command_type: shell, command: 'export y=$((x + 1))', returns: [y], next: success}}}
+        function: {type: task, command: json.dumps, returns: [text], next: app, on_failure: app}
+        app:
+          type: task
+          command_type: app
+          app: {name: a, roles: [{name: r, image: "IMAGE", entrypoint: sh, num_replicas: 2, args: ["-c", "[ $LAUNCH_REPLICA_ID != 0 ] || echo '{\\"c\\": 5}' > $LAUNCH_RESULT_PATH"]}]}
+          returns: [c]
+          next: three
+        three: {type: task, command_type: shell, command: 'test "$b$y$c" = "it''s shell[2, 3]5"', next: bad}
+        bad: {type: task, command_type: shell, command: exit 3, next: success, on_failure: here}
+        here: {type: task, executor: local, command_type: shell, command: 'test "$b" = "it''s shell"', next: success}
+    """
+
+
+def each_kind(kind: str, more: str, image: str) -> str:
+    return EACH_KIND.replace("TYPE", kind).replace("MORE", more).replace("IMAGE", image)
+
+
+def check_each_kind(ran) -> None:
+    assert ran.state == "success", ran.states
+    assert ran.returned("two.fan_in") == {"y": [2, 3]}
+    assert "the function needs obj, which no parameter gives" in ran.xcom("function", "attempt")["error"]
+    assert ran.returned("app") == {"c": 5}
+    assert "exited with code 3" in ran.xcom("bad", "attempt")["error"]
+
+
+@pytest.mark.engine("slurm")
+def test_slurm_jobs(slurm_cluster, slurm_root, run_pipeline, monkeypatch):
+    extra = {"root": str(slurm_root), "slurm_conf": str(slurm_cluster.conf)}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_slurm", "extra": extra}))
+
+    ran = run_pipeline(each_kind("slurm", "partition: debug", ""))
+
+    check_each_kind(ran)
+
+
+@pytest.mark.engine("aws_batch")
+def test_batch_jobs(docker_engine, batch_server, batch_queue, run_pipeline, monkeypatch):
+    extra = {**params_for(batch_server.url), "queue": batch_queue}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_aws_batch", "extra": extra}))
+    image = docker_engine.python_image()
+
+    ran = run_pipeline(each_kind("aws-batch", f"image: {image}", image))
+
+    check_each_kind(ran)
