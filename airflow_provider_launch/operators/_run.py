@@ -311,6 +311,7 @@ class OperatorRun:
             response = follow.run(on_end=read_result)
         if response is None:
             raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
+        op._app_ended(response)  # noqa: SLF001 - for operators built on this one
         metrics.count("apps_ended", backend=self._backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
             self._held.succeeded = True

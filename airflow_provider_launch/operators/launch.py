@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.operators._run import OperatorRun
     from airflow_provider_launch.schedulers.logs import Stream
+    from airflow_provider_launch.schedulers.responses import DescribeAppResponse
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.workspaces import Workspace
 
@@ -268,6 +269,9 @@ class LaunchAppOperator(BaseOperator):
         self._killed = True
         if self._killer is not None:
             self._killer.fire()
+
+    def _app_ended(self, response: DescribeAppResponse) -> None:
+        """Do what an operator built on this one does with the last status of its app."""
 
     def is_skipped_by(self, exit_code: int | None) -> bool:
         """Tell whether this exit code of the failed replica means "skip"."""

@@ -18,7 +18,7 @@ from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.roles import BindMount
+from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 
 __all__ = ["Inputs", "build_app", "code_folder"]
 
@@ -60,12 +60,16 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     folder = code_folder(model, settings)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
-    mounts = []
+    mounts: list[Mount] = []
     image = settings.image if in_containers else str(folder)
     if inputs.data_dir is not None:
         if in_containers:
-            mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
-            cfg["working_dir"] = DATA_DIR
+            if settings.data_volume:
+                mounts.append(VolumeMount(settings.data_volume, DATA_DIR))
+                cfg["working_dir"] = f"{DATA_DIR}/{inputs.data_dir.name}"
+            else:
+                mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
+                cfg["working_dir"] = DATA_DIR
         else:
             image = str(inputs.data_dir)
     elif in_containers and settings.code_dir:
@@ -78,7 +82,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         args=[macros.escape(text) for text in args],
         env={name: macros.escape(text) for name, text in environment.items()},
         num_replicas=settings.replicas,
-        mounts=list(mounts),
+        mounts=mounts,
     )
     if (settings.cpu, settings.gpu, settings.memory_mb) != (None, None, None):
         role.resource = Resource(

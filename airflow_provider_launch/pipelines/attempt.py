@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from airflow_provider_launch.pipelines.identities import (
     git_identity,
     image_identities,
     provider_identity,
+    with_digests,
 )
 from airflow_provider_launch.pipelines.ids import folder_of
 from airflow_provider_launch.pipelines.records import KEY, AttemptRecord, appended, summary
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.specs.roles import AppDef
+    from airflow_provider_launch.specs.statuses import RoleStatus
 
 __all__ = ["XCOM_KEY", "Attempt"]
 
@@ -169,6 +171,14 @@ class Attempt:
         record.parameters = _masked(parameters)
         self.save()
         self._is_app_alive = True
+
+    def note_end(self, statuses: Sequence[RoleStatus]) -> None:
+        """Keep which images ran."""
+        self.record.code = with_digests(self.record.code, statuses)
+
+    def add_code(self, identities: Sequence[Mapping[str, Any]]) -> None:
+        """Keep more of what names the code."""
+        self.record.code = [*self.record.code, *map(dict, identities)]
 
     def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
         """End the record of a success."""

@@ -93,6 +93,9 @@ class ExecutorSettings:
     data_dir: str = ""
     """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Without it a folder
     below `LAUNCH_HOME`, where worker and executor share a host."""
+    data_volume: str = ""
+    """The volume that the workers see as `data_dir`: a claim of Kubernetes, a file system of EFS, a volume of Docker.
+    Without it `data_dir` has the same path on the hosts of the executor."""
     run_in_local: bool = False
     """True runs the step on local processes instead; for `local-container`."""
     enable_parallel: bool = True
@@ -208,16 +211,23 @@ def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) ->
         return Placement(kind, None, settings, merged)
     if backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
-    if step.catalog and not backend.shares_files and not settings.data_dir:
-        problems.append(
-            Problem(
-                f"has a catalog, and executor {kind!r} does not see the files of the workers; "
-                "name a folder that both see as 'data_dir'",
-                step.place,
-            )
-        )
+    if step.catalog:
+        problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
     return Placement(kind, backend, settings, options)
+
+
+def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> Iterator[str]:
+    """Yield why the files of a step with a catalog would not reach its executor."""
+    if not settings.data_dir and not backend.shares_files:
+        cure = "name a folder that both see as 'data_dir'"
+        if backend.in_containers:
+            cure += ", and the volume it is on as 'data_volume'"
+        yield f"has a catalog, and executor {kind!r} does not see the files of the workers; {cure}"
+    if settings.data_volume and not backend.in_containers:
+        yield f"has 'data_volume', and executor {kind!r} has no volumes; mount it where it runs, and leave this out"
+    elif settings.data_volume and not settings.data_dir:
+        yield "has 'data_volume'; name the folder where the workers have it mounted as 'data_dir'"
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,17 @@ from typing import Any
 from airflow_provider_launch import __version__
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.statuses import RoleStatus
 
-__all__ = ["CodeIdentity", "app_identity", "dag_identity", "git_identity", "image_identities", "provider_identity"]
+__all__ = [
+    "CodeIdentity",
+    "app_identity",
+    "dag_identity",
+    "git_identity",
+    "image_identities",
+    "provider_identity",
+    "with_digests",
+]
 
 _TIMEOUT_S = 2.0
 _FRESH_S = 30.0
@@ -92,11 +102,34 @@ def app_identity(app: AppDef) -> CodeIdentity:
 
 
 def image_identities(app: AppDef) -> list[CodeIdentity]:
-    """Return the images of an app; only a digest names exactly one."""
-    images = dict.fromkeys(role.image for role in app.roles if role.image and not role.image.startswith(("/", "~")))
+    """Return the image of each role; only a digest names exactly one."""
     return [
-        CodeIdentity("image", image, dependable="@sha256:" in image or image.startswith("sha256:")) for image in images
+        CodeIdentity("image", role.image, dependable=_is_digest(role.image), message=f"role {role.name}")
+        for role in app.roles
+        if role.image and not role.image.startswith(("/", "~"))
     ]
+
+
+def with_digests(code: Sequence[Mapping[str, Any]], statuses: Sequence[RoleStatus]) -> list[dict[str, Any]]:
+    """Return the identities with what the image of each role was in the run, where its scheduler reports that."""
+    found: dict[str, list[str]] = {}
+    for status in statuses:
+        ids = dict.fromkeys(replica.image_id for replica in status.replicas if replica.image_id)
+        found[f"role {status.role}"] = list(ids)
+    exact: list[dict[str, Any]] = []
+    for one in code:
+        digests = found.get(one["message"], []) if one["type"] == "image" else []
+        exact += [
+            CodeIdentity(
+                "image", digest, dependable=_is_digest(digest), message=f"{one['message']}, {one['identifier']}"
+            ).to_json()
+            for digest in digests
+        ] or [dict(one)]
+    return exact
+
+
+def _is_digest(image: str) -> bool:
+    return "@sha256:" in image or image.startswith("sha256:")
 
 
 def dag_identity(ti: Any) -> CodeIdentity | None:

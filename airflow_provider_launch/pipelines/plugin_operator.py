@@ -39,6 +39,8 @@ class PluginStepOperator(StepOperator):
             self._executor = load_executor(self.place.type, settings, self.log.warning)
         self._node = self._make_node(settings)
         self._executor.prepare_for_node_execution()
+        if self._attempt is not None:
+            self._attempt.add_code(self._executor.add_code_identities(self._node))
         result = self._executor.trigger_job(self._node, elements)
         if self._killed:
             raise AirflowException("the task was killed")
@@ -76,5 +78,16 @@ class PluginStepOperator(StepOperator):
             self._executor.cancel(self._node)
 
 
-_OURS = ("image", "env", "python", "shell", "shell_options", "code_dir", "data_dir", "overrides", "patches")
+_OURS = (
+    "image",
+    "env",
+    "python",
+    "shell",
+    "shell_options",
+    "code_dir",
+    "data_dir",
+    "data_volume",
+    "overrides",
+    "patches",
+)
 """Settings that shape the command line, and are not for the executor."""

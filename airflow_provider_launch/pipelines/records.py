@@ -70,8 +70,16 @@ def _size(value: object) -> int:
 
 def summary(record: AttemptRecord) -> str:
     """Return an attempt in a line, for the task log."""
-    code = ", ".join(
-        f"{one['type']} {str(one['identifier'])[:19]}{'' if one['dependable'] else ' (changed)'}" for one in record.code
-    )
+    code = ", ".join(map(_code_text, record.code))
     files = f"; {len(record.catalog)} files of the catalog" if record.catalog else ""
     return f"attempt {record.try_number} on {record.executor} {record.state}; code: {code or 'unknown'}{files}"
+
+
+def _code_text(one: Mapping[str, Any]) -> str:
+    """Return an identity as a few words: a hash by its first digits, and what makes it uncertain."""
+    text = str(one["identifier"])
+    name, has_hash, digest = text.rpartition("sha256:")
+    shown = f"{name}{has_hash}{digest[:12]}" if has_hash else text[:12] if one["type"] == "git" else text
+    if one["dependable"]:
+        return f"{one['type']} {shown}"
+    return f"{one['type']} {shown} ({one['message'] if one['type'] == 'git' else 'may have changed'})"

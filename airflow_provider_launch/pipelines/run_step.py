@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def run_step(
         raise InvalidAppError(f"executor {place.type!r} is a plug-in, which runs in Airflow; use airflow tasks test")
     folder = (data_dir or Path.cwd()).resolve() if step.catalog else None
     inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder)
-    app, cfg = build_app(model, step, place, inputs)
+    # The folder of a desk is on no volume.
+    settings = replace(place.settings, data_volume="")
+    app, cfg = build_app(model, step, replace(place, settings=settings), inputs)
     with _runner(place) as (runner, defaults):
         info = runner.dryrun(app, place.backend.name, {**defaults, **cfg})
         if is_dry:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.attempt import Attempt
     from airflow_provider_launch.pipelines.executors import Placement
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 __all__ = ["StepOperator"]
 
@@ -72,6 +73,7 @@ class StepOperator(LaunchAppOperator):
         self.step_args = dict(step.args)
         self.env = dict(place.settings.env)
         self._elements: dict[str, Any] = {}
+        self._attempt: Attempt | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Launch the app of the step; as `LaunchAppOperator.execute`.
@@ -115,6 +117,10 @@ class StepOperator(LaunchAppOperator):
 
     def _launched(self, context: Context) -> dict[str, Any]:
         return super().execute(context)
+
+    def _app_ended(self, response: DescribeAppResponse) -> None:
+        if self._attempt is not None:
+            self._attempt.note_end(response.roles_statuses)
 
     def dry_run(self) -> None:
         """Say that the app is known only in a run."""
@@ -168,6 +174,7 @@ class StepOperator(LaunchAppOperator):
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.pipelines.parameters import returned_values
 
+        self._attempt = attempt
         try:
             value = launch()
         except TaskDeferred:

@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 __all__ = ["AppStatus", "ReplicaStatus", "RoleStatus"]
 
 _ALL_STATES = 0xFF
-_EXTRAS = ("exit_code", "error_msg", "start_time", "end_time", "num_restarts", "reason")
+_EXTRAS = ("exit_code", "error_msg", "start_time", "end_time", "num_restarts", "reason", "image_id")
 _MAX_LINE = 500
 _ERROR_INDENT = " " * 8
 _ERROR_LABEL = _ERROR_INDENT + "error_msg: "
@@ -43,6 +43,8 @@ class ReplicaStatus:
     end_time: int | None = None
     num_restarts: int | None = None
     reason: str | None = None
+    image_id: str | None = None
+    """What its image was when it started: the id, or a reference with a digest."""
 
     def __post_init__(self) -> None:
         if self.hostaddr is None:

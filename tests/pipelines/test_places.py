@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 
@@ -108,6 +109,10 @@ def test_containers(docker_engine, run_pipeline, monkeypatch, tmp_path):
     assert ran.state == "success", ran.states
     assert ran.returned("two.fan_in") == {"y": [2, 3]}
     assert "exited with code 3" in ran.xcom("bad", "attempt")["error"]
+    image = {"type": "image", "identifier": docker_engine.client.images.get(docker_engine.image).id, "dependable": True}
+    for task in ("one", "bad"):
+        (found,) = [one for one in ran.xcom(task, "attempt")["code"] if one["type"] == "image"]
+        assert found == {**image, "url": "", "message": f"role task, {docker_engine.image}"}
 
 
 @pytest.mark.engine("docker")
@@ -146,6 +151,88 @@ def test_pods(kubernetes_namespace, kubernetes_engine, run_pipeline, monkeypatch
 
     assert ran.state == "success", ran.states
     assert ran.returned("two.fan_in") == {"y": [2, 3]}
+    for task in ("one", "bad"):
+        (found,) = [one for one in ran.xcom(task, "attempt")["code"] if one["type"] == "image"]
+        assert "sha256:" in found["identifier"]
+        assert (found["dependable"], found["message"]) == (True, f"role task, {kubernetes_engine.image}")
+
+
+@pytest.fixture
+def shared_claim(kubernetes_engine, kubernetes_namespace, tmp_path):
+    """A claim on a volume that is a folder of this host."""
+    from kubernetes.client import CoreV1Api
+
+    name = f"data-{uuid.uuid4().hex[:8]}"
+    core = CoreV1Api(kubernetes_engine.client)
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    host = {"path": str(tmp_path / "claim"), "type": "DirectoryOrCreate"}
+    (tmp_path / "claim").mkdir()
+    core.create_persistent_volume(
+        {"metadata": {"name": name}, "spec": {**common, "capacity": {"storage": "1Mi"}, "hostPath": host}}
+    )
+    asked = {**common, "volumeName": name, "resources": {"requests": {"storage": "1Mi"}}}
+    core.create_namespaced_persistent_volume_claim(kubernetes_namespace, {"metadata": {"name": name}, "spec": asked})
+    yield name, tmp_path / "claim"
+    core.delete_namespaced_persistent_volume_claim(name, kubernetes_namespace)
+    core.delete_persistent_volume(name)
+
+
+MIXED = """
+    catalog: CATALOG
+    dag:
+      start_at: make
+      steps:
+        make: {type: task, command_type: shell, command: 'echo a > f.txt; export n=1', returns: [n], catalog: {put: f.txt}, next: contain}
+        contain:
+          type: task
+          executor: {type: local-container, config: {conn_id: docker, image: DOCKER}}
+          command_type: shell
+          command: echo "b$n" >> f.txt; export n=$((n + 1))
+          returns: [n]
+          catalog: {get: f.txt, put: f.txt}
+          next: pods
+        pods:
+          type: map
+          iterate_on: [x, y]
+          iterate_as: letter
+          next: read
+          branch:
+            start_at: pod
+            steps:
+              pod:
+                type: task
+                executor: {type: kubernetes, config: {conn_id: pods, image: POD, data_dir: FOLDER, data_volume: CLAIM}}
+                command_type: shell
+                command: mkdir sub; echo "c$n$letter" | cat f.txt - > sub/g.txt
+                catalog: {get: f.txt, put: "sub/**"}
+                next: success
+        read: {type: task, command_type: shell, command: 'cat pods/*/sub/g.txt | tr "\\n" " " | grep -x "a b1 c2x a b1 c2y "', catalog: {get: "pods/**"}, next: success}
+    """
+
+
+@pytest.mark.engine("docker")
+@pytest.mark.engine("kubernetes")
+def test_one_dag_on_three_schedulers(
+    docker_engine, kubernetes_namespace, kubernetes_engine, shared_claim, run_pipeline, monkeypatch, tmp_path
+):
+    """Values and files go from processes to a container, to pods with a volume, and back."""
+    claim, folder = shared_claim
+    cluster = {"kubeconfig_path": str(kubernetes_engine.kubeconfig), "namespace": kubernetes_namespace, "pull": "never"}
+    engine = {"host": docker_engine.host, "pull": "never"}
+    for name, kind, extra in (("DOCKER", "launch_docker", engine), ("PODS", "launch_kubernetes", cluster)):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": kind, "extra": extra}))
+    values = {"CATALOG": tmp_path / "catalog", "DOCKER": docker_engine.image, "POD": kubernetes_engine.image}
+    text = MIXED
+    for name, value in {**values, "FOLDER": folder, "CLAIM": claim}.items():
+        text = text.replace(name, str(value))
+
+    ran = run_pipeline(text)
+
+    assert ran.state == "success", ran.states
+    (pod,) = ran.xcom("pods.0.pod", "attempt")["catalog"][1:]
+    assert (pod["name"], pod["stage"]) == ("sub/g.txt", "put")
+    # Nothing stays on the volume.
+    assert not list(folder.iterdir())
 
 
 def test_a_connection_of_another_type_is_refused(run_pipeline, monkeypatch):
@@ -179,9 +266,9 @@ EACH_KIND = """
           app: {name: a, roles: [{name: r, image: "IMAGE", entrypoint: sh, num_replicas: 2, args: ["-c", "[ $LAUNCH_REPLICA_ID != 0 ] || echo '{\\"c\\": 5}' > $LAUNCH_RESULT_PATH"]}]}
           returns: [c]
           next: three
-        three: {type: task, command_type: shell, command: 'test "$b$y$c" = "it''s shell[2, 3]5"', next: bad}
-        bad: {type: task, command_type: shell, command: exit 3, next: success, on_failure: here}
-        here: {type: task, executor: local, command_type: shell, command: 'test "$b" = "it''s shell"', next: success}
+        three: {type: task, command_type: shell, command: 'test "$b$y$c" = "it''s shell[2, 3]5" && echo 7 > f.txt', catalog: {put: f.txt}, next: bad}
+        bad: {type: task, command_type: shell, command: mv f.txt g.txt; exit 3, catalog: {get: f.txt, put: g.txt}, next: success, on_failure: here}
+        here: {type: task, executor: local, command_type: shell, command: 'test "$b$(cat g.txt)" = "it''s shell7"', catalog: {get: g.txt}, next: success}
     """
 
 
@@ -199,20 +286,21 @@ def check_each_kind(ran) -> None:
 
 @pytest.mark.engine("slurm")
 def test_slurm_jobs(slurm_cluster, slurm_root, run_pipeline, monkeypatch):
+    """The data folder is one that workers and nodes share."""
     extra = {"root": str(slurm_root), "slurm_conf": str(slurm_cluster.conf)}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_slurm", "extra": extra}))
 
-    ran = run_pipeline(each_kind("slurm", "partition: debug", ""))
+    ran = run_pipeline(each_kind("slurm", f"partition: debug, data_dir: {slurm_root.parent}/data", ""))
 
     check_each_kind(ran)
 
 
 @pytest.mark.engine("aws_batch")
-def test_batch_jobs(docker_engine, batch_server, batch_queue, run_pipeline, monkeypatch):
+def test_batch_jobs(docker_engine, batch_server, batch_queue, run_pipeline, monkeypatch, tmp_path):
     extra = {**params_for(batch_server.url), "queue": batch_queue}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_aws_batch", "extra": extra}))
     image = docker_engine.python_image()
 
-    ran = run_pipeline(each_kind("aws-batch", f"image: {image}", image))
+    ran = run_pipeline(each_kind("aws-batch", f"image: {image}, data_dir: {tmp_path}/data", image))
 
     check_each_kind(ran)

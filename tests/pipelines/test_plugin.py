@@ -22,6 +22,9 @@ class RecordingExecutor(BaseExecutor):
     def execute_graph(self, dag, map_variable=None, **kwargs):
         raise AssertionError("Airflow goes through the graph")
 
+    def add_code_identities(self, node, **kwargs):
+        return [{"type": "queue", "identifier": self.config.queue, "dependable": True}]
+
     def trigger_job(self, node, map_variable=None, **kwargs):
         CALLS.append((node.internal_name, self.config.queue, self.config.priority, dict(map_variable or {})))
         if node.name == "foreign":
@@ -82,6 +85,8 @@ def test_an_executor_of_a_plug_in_runs_the_tasks(plugin, run_pipeline):
     ]
     assert "exited with code 3" in ran.xcom("bad", "attempt")["error"]
     assert ran.xcom("local", "attempt")["executor"] == "local"
+    code = ran.xcom("foreign", "attempt")["code"]
+    assert [one["identifier"] for one in code if one["type"] == "queue"] == ["day"]
 
 
 def test_an_executor_that_no_plug_in_has(write):

@@ -90,7 +90,19 @@ CASES = {
     ),
     "catalog out of sight": (
         "a: {type: task, command: m.f, executor: {type: kubernetes, config: {image: i}}, catalog: {put: x}, next: success}",
-        {4: "name a folder that both see as 'data_dir'"},
+        {4: "name a folder that both see as 'data_dir', and the volume it is on as 'data_volume'"},
+    ),
+    "catalog of a cluster": (
+        "a: {type: task, command: m.f, executor: slurm, catalog: {put: x}, next: success}",
+        {4: "does not see the files of the workers; name a folder that both see as 'data_dir'"},
+    ),
+    "volume without a folder": (
+        "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, data_volume: v}}, catalog: {put: x}, next: success}",
+        {4: "name the folder where the workers have it mounted as 'data_dir'"},
+    ),
+    "volume of a cluster without any": (
+        "a: {type: task, command: m.f, executor: {type: slurm, config: {data_dir: /d, data_volume: v}}, catalog: {put: x}, next: success}",
+        {4: "executor 'slurm' has no volumes"},
     ),
     "map in map": (
         """outer:

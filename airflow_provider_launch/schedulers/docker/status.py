@@ -77,6 +77,7 @@ def _replica(
         return status
     detail = details.get(newest.id)
     status.num_restarts = newest.app_attempt + newest.attempt
+    status.image_id = newest.image_id or None
     has_failed_start = detail is not None and newest.unstarted and detail.error
     status.exit_code = detail.exit_code if detail and has_failed_start else exit_code_of(newest, detail)
     if not newest.unstarted:

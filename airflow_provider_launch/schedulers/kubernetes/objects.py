@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -214,6 +215,8 @@ class Pod:
     message: str
     """Why it waits or was ended, as the server says it."""
     node: str
+    image_id: str
+    """Digest of its image, once it was pulled."""
     created: float
     deadline: int | None
     began: bool
@@ -346,7 +349,8 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or []}
     every = status.get("containerStatuses") or []
-    state = next((item.get("state") or {} for item in every if item["name"] == CONTAINER), {})
+    ours: Mapping[str, Any] = next((item for item in every if item["name"] == CONTAINER), {})
+    state = ours.get("state") or {}
     ended, waiting, running = (state.get(name) for name in ("terminated", "waiting", "running"))
     disruption = conditions.get("DisruptionTarget", {})
     reason, message = status.get("reason", ""), status.get("message", "")
@@ -368,6 +372,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         reason=reason,
         message=message,
         node=spec.get("nodeName", ""),
+        image_id=sys.intern(ours.get("imageID", "")),
         created=epoch(metadata.get("creationTimestamp")) or 0.0,
         deadline=spec.get("activeDeadlineSeconds"),
         began=running is not None or ended is not None,

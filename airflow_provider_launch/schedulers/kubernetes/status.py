@@ -156,6 +156,7 @@ def _replica(
         return status
     status.num_restarts = pod.app_attempt + pod.attempt
     status.exit_code = pod.exit_code
+    status.image_id = pod.image_id or None
     status.start_time = int(pod.started) if pod.started else None
     status.end_time = int(pod.finished) if pod.finished else None
     status.reason = _reason(pod, status.state)
