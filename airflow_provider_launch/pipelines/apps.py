@@ -149,7 +149,7 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings))
     elif place.settings.code_dir:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
-    # What the file says wins, and a secret over that.
+    # What is in the file wins, and a secret over that.
     return {**found, **place.settings.env, **inputs.secrets}
 
 

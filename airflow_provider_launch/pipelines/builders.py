@@ -29,7 +29,7 @@ __all__ = ["Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Step", 
 
 
 class Step:
-    """A step; `a >> b` lets b follow a, and the order of a list does where nothing is said.
+    """A step; `a >> b` lets b follow a, and the order of a list does where nothing else is given.
 
     Args:
         name: of the step.
@@ -229,7 +229,7 @@ class Pipeline:
 
     Args:
         name: of the DAG.
-        steps: in order; each is followed by the next one unless it says otherwise, and the last by a success.
+        steps: in order; each is followed by the next one unless it states otherwise, and the last by a success.
         start_at: the first step, if it is not the first of the list.
         executor: a type, or `{"type": ..., "config": {...}}`, as in a file.
         parameters: by name, with their first values.

@@ -171,7 +171,7 @@ def _refuse_outside(path: Path, folder: Path, name: str) -> None:
 
 
 def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
-    """Return the size of what was copied, and its hash; the last says if that is of the whole."""
+    """Return the size of what was copied, and its hash; the last is whether that is of the whole."""
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(_CHUNK):
         writer.write(chunk)

@@ -35,7 +35,7 @@ class Document:
 
 
 def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[Problem]]:
-    """Return the content of a file; the problems say why it cannot be read as a whole.
+    """Return the content of a file; the problems state why it cannot be read as a whole.
 
     Args:
         path: of the file.

@@ -199,7 +199,7 @@ def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) ->
     if patched:
         kind = "local"
     backend = BACKENDS.get(kind)
-    # What the pipeline says is no fault of a step, and is shown once.
+    # An error of the pipeline is no fault of a step, and is shown once.
     own = step.executor is not None or kind in step.overrides
     place = step.place if own or not section.place.line else section.place
     settings, options = _split(merged, place, problems)

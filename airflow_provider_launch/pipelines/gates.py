@@ -319,7 +319,7 @@ class FanIn(_Gate):
         items = ti.xcom_pull(task_ids=self.fan_out, map_indexes=-1) or []
         by_index: list[list[parameters.Known]] = [[] for _ in items]
         for source in self.branches[0]:
-            # One request for all elements; what has left nothing is missing in it, so each says its index.
+            # One request for all elements; what has left nothing is missing in it, so each has its index.
             for value in ti.xcom_pull(task_ids=[source.task_id], key=PARAMETERS_KEY) or []:
                 index = value.get("index") if isinstance(value, Mapping) else None
                 if isinstance(index, int) and 0 <= index < len(by_index):

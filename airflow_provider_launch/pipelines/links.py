@@ -16,13 +16,13 @@ __all__ = ["AttemptsLink"]
 
 
 class AttemptsLink(BaseOperatorLink):
-    """The XComs of the task, of which `attempt` says where it ran, from which code, and how it ended."""
+    """The XComs of the task, of which `attempt` states where it ran, from which code, and how it ended."""
 
     name = "Attempt"
 
     @property
     def xcom_key(self) -> str:
-        """The key under which Airflow's server looks for the URL."""
+        """The key under which Airflow's server finds the URL."""
         return "launch_link_attempt"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it

@@ -60,7 +60,7 @@ def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]
 
 
 def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """Return the arguments by name, cast as the annotations say."""
+    """Return the arguments by name, cast by the annotations."""
     try:
         hints = typing.get_type_hints(function)
     except Exception:

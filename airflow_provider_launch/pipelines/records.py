@@ -24,7 +24,7 @@ class AttemptRecord:
     started: str
     ended: str = ""
     state: str = "RUNNING"
-    """`RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, or what the scheduler says of the app."""
+    """`RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, or the state that the scheduler reports."""
     handle: str = ""
     exit_codes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
     error: str = ""

@@ -123,7 +123,7 @@ class StepOperator(LaunchAppOperator):
             self._attempt.note_end(response.roles_statuses)
 
     def dry_run(self) -> None:
-        """Say that the app is known only in a run."""
+        """State that the app is known only in a run."""
         print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
 
     # ---- before ----------------------------------------------------------------------------------------------

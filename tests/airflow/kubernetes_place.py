@@ -59,8 +59,8 @@ class KubernetesPlace:
         return Role("main", self._engine.image, entrypoint="sh", args=["-c", f"GO=/tmp/go; {script}"], **fields)
 
     def apps(self) -> list[str]:
-        anchors = self._core.list_namespaced_service(self._namespace, label_selector=Label.APP_ID).items
-        return sorted(name for one in anchors if self.mark in (name := one.metadata.labels[Label.APP_ID]))
+        records = self._core.list_namespaced_service(self._namespace, label_selector=Label.APP_ID).items
+        return sorted(name for one in records if self.mark in (name := one.metadata.labels[Label.APP_ID]))
 
     def starts(self) -> list[str]:
         self._look()

@@ -1,4 +1,4 @@
-"""From Jobs and anchor to the state of an app and its next step: tables, no cluster is needed."""
+"""From Jobs and record to the state of an app and its next step: tables, no cluster is needed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def job(role: str, status: dict[str, Any], attempt: int = 0, **fields: Any) -> A
     )
 
 
-def anchor(attempt: int = 0, committed: str | None = "ab", *, released: bool = True, **notes: str) -> AppRecord:
+def record(attempt: int = 0, committed: str | None = "ab", *, released: bool = True, **notes: str) -> AppRecord:
     known = {"launch.io/spec-hash": "h", "launch.io/attempt": str(attempt)}
     if committed is not None:
         known[f"launch.io/uids-{attempt}"] = json.dumps({role: f"{role}{attempt}" for role in committed})
@@ -97,7 +97,7 @@ def steps(assessment: Assessment) -> list[Any]:
     return found
 
 
-# ---- without the anchor: one list of Jobs for all apps ---------------------------------------------------------------
+# ---- without the record: one list of Jobs for all apps ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_what_is_clear_from_the_jobs_alone(jobs, state):
         [job("a", RUNS), job("b", FAILS)],
         [job("a", RUNS), job("b", failed())],
         [job("a", RUNS), job("b", RUNS, ended=CANCEL)],
-        # It was cancelled too late, which is not the end that its anchor would tell a week later.
+        # It was cancelled too late, which is not the end that its record would tell a week later.
         [job("a", DONE), job("b", DONE, ended=CANCEL)],
         [job("a", RUNS, 1), job("b", RUNS, 1), job("a", RUNS, 0)],
     ],
 )
-def test_everything_else_needs_the_anchor(jobs):
+def test_everything_else_needs_the_record(jobs):
     assert assess(app(None, *jobs), TWO, NOW).unclear
 
 
-def test_a_time_limit_that_is_over_needs_the_anchor():
+def test_a_time_limit_that_is_over_needs_the_record():
     jobs = [job("a", RUNS), job("b", RUNS)]
 
     assert assess(app(None, *jobs), plan("REPLICA", "REPLICA", limit=10.0), NOW).unclear
@@ -146,73 +146,73 @@ def test_a_time_limit_that_is_over_needs_the_anchor():
 # ---- the states, and what to do --------------------------------------------------------------------------------------
 
 TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
-    "a submitter died before its Jobs": (TWO, app(anchor(0, None, released=False)), AppState.SUBMITTED, []),
+    "a submitter died before its Jobs": (TWO, app(record(0, None, released=False)), AppState.SUBMITTED, []),
     "a submitter died before the release": (
         TWO,
-        app(anchor(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True)),
+        app(record(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True)),
         AppState.SUBMITTED,
         [],
     ),
     "held by a queue": (
         plan("REPLICA", queue=True),
-        app(anchor(0, "a"), job("a", {}, suspend=True)),
+        app(record(0, "a"), job("a", {}, suspend=True)),
         AppState.PENDING,
         [],
     ),
-    "runs": (TWO, app(anchor(), job("a", RUNS), job("b", RUNS)), AppState.RUNNING, []),
+    "runs": (TWO, app(record(), job("a", RUNS), job("b", RUNS)), AppState.RUNNING, []),
     "one has failed: the others end": (
         TWO,
-        app(anchor(), job("a", RUNS), job("b", FAILS)),
+        app(record(), job("a", RUNS), job("b", FAILS)),
         AppState.RUNNING,
         [("a", 0, PEER), ("b", 0, OWN)],
     ),
     "one is failing, before its condition": (
         TWO,
-        app(anchor(), job("a", RUNS), job("b", RUNS | {"conditions": [{"type": "FailureTarget", "status": "True"}]})),
+        app(record(), job("a", RUNS), job("b", RUNS | {"conditions": [{"type": "FailureTarget", "status": "True"}]})),
         AppState.RUNNING,
         [("a", 0, PEER), ("b", 0, OWN)],
     ),
     "one has failed, the other ends": (
         TWO,
-        app(anchor(), job("a", RUNS, ended=PEER), job("b", failed(), ended=OWN)),
+        app(record(), job("a", RUNS, ended=PEER), job("b", failed(), ended=OWN)),
         AppState.RUNNING,
         [("a", 0, PEER)],
     ),
     "all have ended": (
         TWO,
-        app(anchor(), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
+        app(record(), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
         AppState.FAILED,
         [],
     ),
     "failed and then cancelled stays failed": (
         TWO,
-        app(anchor(cancelled="true"), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
+        app(record(cancelled="true"), job("a", failed(), ended=PEER), job("b", failed(), ended=OWN)),
         AppState.FAILED,
         [],
     ),
     "cancelled": (
         TWO,
-        app(anchor(cancelled="true"), job("a", RUNS), job("b", STARTS)),
+        app(record(cancelled="true"), job("a", RUNS), job("b", STARTS)),
         AppState.RUNNING,
         [("a", 0, CANCEL), ("b", 0, CANCEL)],
     ),
     "cancelled before its release": (
         TWO,
-        app(anchor(released=False, cancelled="true"), job("a", {}, suspend=True), job("b", {}, suspend=True)),
+        app(record(released=False, cancelled="true"), job("a", {}, suspend=True), job("b", {}, suspend=True)),
         AppState.SUBMITTED,
         [("a", 0, CANCEL), ("b", 0, CANCEL)],
     ),
-    "cancelled before its Jobs": (TWO, app(anchor(0, None, cancelled="true")), AppState.CANCELLED, []),
+    "cancelled before its Jobs": (TWO, app(record(0, None, cancelled="true")), AppState.CANCELLED, []),
     "cancelled in a queue": (
         plan("REPLICA", queue=True),
-        app(anchor(0, "a", cancelled="true"), job("a", {}, suspend=True, parallelism=0, ended=CANCEL)),
+        app(record(0, "a", cancelled="true"), job("a", {}, suspend=True, parallelism=0, ended=CANCEL)),
         AppState.CANCELLED,
         [],
     ),
     "cancelled and ended": (
         TWO,
         app(
-            anchor(cancelled="true"),
+            record(cancelled="true"),
             job("a", failed(), ended=CANCEL),
             job("b", failed("DeadlineExceeded"), ended=CANCEL),
         ),
@@ -221,183 +221,183 @@ TABLE: dict[str, tuple[Plan, App, AppState, list[Any]]] = {
     ),
     "cancelled too late": (
         TWO,
-        app(anchor(cancelled="true"), job("a", DONE), job("b", DONE, ended=CANCEL)),
+        app(record(cancelled="true"), job("a", DONE), job("b", DONE, ended=CANCEL)),
         AppState.SUCCEEDED,
         [],
     ),
     "one succeeded, the other was cancelled": (
         TWO,
-        app(anchor(cancelled="true"), job("a", DONE), job("b", failed(), ended=CANCEL)),
+        app(record(cancelled="true"), job("a", DONE), job("b", failed(), ended=CANCEL)),
         AppState.CANCELLED,
         [],
     ),
     "time limit": (
         plan("REPLICA", limit=10.0),
-        app(anchor(0, "a"), job("a", RUNS)),
+        app(record(0, "a"), job("a", RUNS)),
         AppState.RUNNING,
         [("a", 0, TIME)],
     ),
     "time limit, all ended": (
         plan("REPLICA", limit=10.0),
-        app(anchor(0, "a"), job("a", failed(), ended=TIME)),
+        app(record(0, "a"), job("a", failed(), ended=TIME)),
         AppState.FAILED,
         [],
     ),
     "time limit, kept by Kubernetes": (
         plan("REPLICA", limit=10.0),
-        app(anchor(0, "a"), job("a", failed("DeadlineExceeded"))),
+        app(record(0, "a"), job("a", failed("DeadlineExceeded"))),
         AppState.FAILED,
         [],
     ),
     "time limit, kept by Kubernetes, and seen before the last pod was gone": (
         plan("REPLICA", limit=10.0),
-        app(anchor(0, "a"), job("a", failed("DeadlineExceeded"), ended=OWN)),
+        app(record(0, "a"), job("a", failed("DeadlineExceeded"), ended=OWN)),
         AppState.FAILED,
         [],
     ),
     "a failure that begins the app anew": (
         plan("REPLICA", "APPLICATION", retries=1),
-        app(anchor(), job("a", RUNS), job("b", FAILS)),
+        app(record(), job("a", RUNS), job("b", FAILS)),
         AppState.RUNNING,
         ["restart b"],
     ),
     "a failure for good goes before it": (
         plan("REPLICA", "APPLICATION", retries=1),
-        app(anchor(), job("a", failed()), job("b", FAILS)),
+        app(record(), job("a", failed()), job("b", FAILS)),
         AppState.RUNNING,
         [("b", 0, OWN)],
     ),
     "the old attempt ends first": (
         plan("APPLICATION", "APPLICATION", retries=1),
-        app(anchor(1, None), job("a", RUNS), job("b", failed())),
+        app(record(1, None), job("a", RUNS), job("b", failed())),
         AppState.RUNNING,
         [("a", 0, RESTART)],
     ),
     "then the new one is created": (
         plan("APPLICATION", "APPLICATION", retries=1),
-        app(anchor(1, None), job("a", failed(), ended=RESTART), job("b", failed())),
+        app(record(1, None), job("a", failed(), ended=RESTART), job("b", failed())),
         AppState.RUNNING,
         ["create"],
     ),
     "and released": (
         plan("APPLICATION", retries=1),
-        app(anchor(1, "a", released=False), job("a", failed()), job("a", {}, 1, suspend=True)),
+        app(record(1, "a", released=False), job("a", failed()), job("a", {}, 1, suspend=True)),
         AppState.RUNNING,
         [("release", "a")],
     ),
     "the last attempt fails: that is settled first": (
         plan("APPLICATION", retries=1),
-        app(anchor(1, "a"), job("a", failed()), job("a", failed(), 1)),
+        app(record(1, "a"), job("a", failed()), job("a", failed(), 1)),
         AppState.RUNNING,
         ["settle"],
     ),
     "the last attempt has failed": (
         plan("APPLICATION", retries=1),
-        app(anchor(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
+        app(record(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
         AppState.FAILED,
         [],
     ),
     "cancelled between two attempts": (
         plan("APPLICATION", retries=1),
-        app(anchor(1, None, cancelled="true"), job("a", failed())),
+        app(record(1, None, cancelled="true"), job("a", failed())),
         AppState.CANCELLED,
         [],
     ),
     "the leader is done, and the others of its role are being killed": (
         plan("APPLICATION", leader=True),
-        app(anchor(0, "a"), job("a", FAILS | {"completedIndexes": "0"})),
+        app(record(0, "a"), job("a", FAILS | {"completedIndexes": "0"})),
         AppState.RUNNING,
         [],
     ),
     "the leader is done": (
         plan("APPLICATION", "APPLICATION", leader=True),
-        app(anchor(), job("a", DONE), job("b", RUNS)),
+        app(record(), job("a", DONE), job("b", RUNS)),
         AppState.RUNNING,
         [("b", 0, LEADER)],
     ),
     "the leader is done, and the other role is stopped": (
         plan("APPLICATION", "APPLICATION", leader=True),
-        app(anchor(), job("a", DONE), job("b", failed("DeadlineExceeded"), ended=LEADER)),
+        app(record(), job("a", DONE), job("b", failed("DeadlineExceeded"), ended=LEADER)),
         AppState.SUCCEEDED,
         [],
     ),
     "a replica failed before the leader was done": (
         plan("APPLICATION", leader=True),
-        app(anchor(0, "a"), job("a", FAILS)),
+        app(record(0, "a"), job("a", FAILS)),
         AppState.RUNNING,
         [("a", 0, OWN)],
     ),
     "without a leader the one role waits for the other": (
         TWO,
-        app(anchor(), job("a", DONE), job("b", RUNS)),
+        app(record(), job("a", DONE), job("b", RUNS)),
         AppState.RUNNING,
         [],
     ),
     "a stalled observer made a Job": (
         ONE,
-        app(anchor(0, "a"), job("a", {}, suspend=True, uid="other")),
+        app(record(0, "a"), job("a", {}, suspend=True, uid="other")),
         AppState.UNKNOWN,
         [("a", 0, STRAY)],
     ),
-    "a Job was removed from outside": (TWO, app(anchor(), job("a", RUNS)), AppState.RUNNING, []),
-    "a Job was removed, the other has ended": (TWO, app(anchor(), job("a", DONE)), AppState.UNKNOWN, []),
+    "a Job was removed from outside": (TWO, app(record(), job("a", RUNS)), AppState.RUNNING, []),
+    "a Job was removed, the other has ended": (TWO, app(record(), job("a", DONE)), AppState.UNKNOWN, []),
     "a Job has ended before the app: it stays": (
         KEPT,
-        app(anchor(), job("a", DONE), job("b", RUNS)),
+        app(record(), job("a", DONE), job("b", RUNS)),
         AppState.RUNNING,
         [],
     ),
     "the app has ended: its Jobs may go": (
         KEPT,
-        app(anchor(), job("a", DONE), job("b", DONE)),
+        app(record(), job("a", DONE), job("b", DONE)),
         AppState.SUCCEEDED,
         ["settle end", ("expire", "a0", "b0")],
     ),
     "a cancel lets what had ended go at once": (
         KEPT,
-        app(anchor(cancelled="true"), job("a", DONE), job("b", RUNS)),
+        app(record(cancelled="true"), job("a", DONE), job("b", RUNS)),
         AppState.RUNNING,
         [("b", 0, CANCEL), ("expire", "a0")],
     ),
     "the cancel has let all go": (
         KEPT,
-        app(anchor(cancelled="true"), job("a", DONE, ttl_s=60), job("b", failed(), ended=CANCEL, ttl_s=60)),
+        app(record(cancelled="true"), job("a", DONE, ttl_s=60), job("b", failed(), ended=CANCEL, ttl_s=60)),
         AppState.CANCELLED,
         ["settle end"],
     ),
     "somebody else has let one of them go": (
         KEPT,
-        app(anchor(result="SUCCEEDED"), job("a", DONE, ttl_s=60), job("b", DONE)),
+        app(record(result="SUCCEEDED"), job("a", DONE, ttl_s=60), job("b", DONE)),
         AppState.SUCCEEDED,
         [("expire", "b0")],
     ),
     "a Job was removed, the others may go as well": (
         KEPT,
-        app(anchor(), job("a", DONE)),
+        app(record(), job("a", DONE)),
         AppState.UNKNOWN,
         [("expire", "a0")],
     ),
     "the Jobs of all attempts may go": (
         plan("APPLICATION", retries=1, ttl_s=60),
-        app(anchor(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
+        app(record(1, "a", result="FAILED"), job("a", failed()), job("a", failed(), 1)),
         AppState.FAILED,
         [("expire", "a0", "a1")],
     ),
     "it succeeded, and one Job has gone": (
         KEPT,
-        app(anchor(result="SUCCEEDED"), job("b", DONE, ttl_s=60)),
+        app(record(result="SUCCEEDED"), job("b", DONE, ttl_s=60)),
         AppState.SUCCEEDED,
         [],
     ),
     "it was cancelled, and all Jobs have gone": (
         KEPT,
-        app(anchor(result="CANCELLED", cancelled="true")),
+        app(record(result="CANCELLED", cancelled="true")),
         AppState.CANCELLED,
         [],
     ),
     "it failed, and the Job that failed has gone": (
         KEPT,
-        app(anchor(result="FAILED"), job("b", failed(), ended=PEER, ttl_s=60)),
+        app(record(result="FAILED"), job("b", failed(), ended=PEER, ttl_s=60)),
         AppState.FAILED,
         [],
     ),
@@ -412,7 +412,7 @@ def test_state_and_next_step(name):
     assert (assessment.state, steps(assessment)) == (state, todo)
 
 
-def test_the_success_of_an_app_lets_its_jobs_go_without_the_anchor():
+def test_the_success_of_an_app_lets_its_jobs_go_without_the_record():
     """One list of Jobs is enough to see that nothing is left to do."""
     first = assess(app(None, job("a", DONE), job("b", DONE)), KEPT, NOW)
     again = assess(app(None, job("a", DONE, ttl_s=60), job("b", DONE, ttl_s=60)), KEPT, NOW)
@@ -422,7 +422,7 @@ def test_the_success_of_an_app_lets_its_jobs_go_without_the_anchor():
 
 
 def test_the_cause_of_a_failure_outlives_the_job_that_failed():
-    noted = anchor(result="FAILED", **{"why-0": "a/0 failed: exit code 3"})
+    noted = record(result="FAILED", **{"why-0": "a/0 failed: exit code 3"})
     given = app(noted, job("b", failed(), ended=PEER, ttl_s=60))
 
     assert assess(given, KEPT, NOW).msg == "a/0 failed: exit code 3"
@@ -430,15 +430,15 @@ def test_the_cause_of_a_failure_outlives_the_job_that_failed():
 
 def test_only_a_submitter_begins():
     """Whoever describes an app whose submitter died must not start it: the task may be gone."""
-    made = app(anchor(0, None, released=False))
-    waits = app(anchor(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
+    made = app(record(0, None, released=False))
+    waits = app(record(released=False), job("a", {}, suspend=True), job("b", {}, suspend=True))
 
     assert steps(assess(made, TWO, NOW, submitted=True)) == ["create"]
     assert steps(assess(waits, TWO, NOW, submitted=True)) == [("release", "a", "b")]
 
 
 def test_a_queue_lets_go_by_itself():
-    given = app(anchor(0, "a", released=False), job("a", {}, suspend=True))
+    given = app(record(0, "a", released=False), job("a", {}, suspend=True))
 
     assert steps(assess(given, plan("REPLICA", queue=True), NOW, submitted=True)) == [("release",)]
 
@@ -456,6 +456,6 @@ def test_a_time_limit_that_kubernetes_has_kept_is_named(ended, at, told) -> None
     """Whether somebody has looked while the last pod was ending makes no difference."""
     status = failed("DeadlineExceeded")
     status["conditions"][0]["lastTransitionTime"] = at
-    found = app(anchor(0, "a"), job("a", status, **({"ended": ended} if ended else {})))
+    found = app(record(0, "a"), job("a", status, **({"ended": ended} if ended else {})))
 
     assert ("time limit of 10 s" in assess(found, plan("REPLICA", limit=10.0), 1000.0).msg) is told

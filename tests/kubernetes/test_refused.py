@@ -56,7 +56,7 @@ def test_a_retry_that_is_refused_waits_and_costs_the_others_nothing(apps_in, kub
         time.sleep(0.1)
     assert sum(one.startswith("POST") for one in requests.made) <= 1
     assert len([record for record in caplog.records if "exceeded quota" in record.getMessage()]) == 1
-    # The Jobs of all, the anchor of this one; and once a few more for the step.
+    # The Jobs of all, the record of this one; and once a few more for the step.
     assert len(requests.made) <= 2 * looks + 8
     apps.call("DELETE", "/api/v1/{ns}/resourcequotas/q")
     found = apps.end(app_id)
@@ -230,7 +230,7 @@ def test_a_cancel_that_was_cut_off_is_ended_by_who_follows(kubernetes_apps, kube
     follower.describe_many(ids)
 
     requests = Requests(follower)
-    follower._anchors_at -= 61
+    follower._records_at -= 61
     deadline = time.monotonic() + 60
     while (found := follower.describe_many(ids))[ids[0]].state is AppState.RUNNING:
         assert time.monotonic() < deadline, found

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.manifests import (
-    anchor_body,
     format_request,
     job_body,
     plan_text,
     pod_body,
+    record_body,
 )
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
@@ -353,7 +353,7 @@ def test_an_overlay_reaches_every_other_field():
     assert spec["containers"][0]["env"][-1] == {"name": "E", "value": "$(LAUNCH_REPLICA_ID)"}
     assert spec["containers"][0]["resources"] == {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}
     assert found["spec"]["ttlSecondsAfterFinished"] == 5
-    assert anchor_body(made)["spec"]["sessionAffinity"] == "None"
+    assert record_body(made)["spec"]["sessionAffinity"] == "None"
     assert "$(LAUNCH_REPLICA_ID)" in format_request(made)
 
 
@@ -421,7 +421,7 @@ def test_the_service_keeps_no_value_that_may_be_a_secret():
         copy_env=["HF_*"],
         overlay=overlay,
     )
-    kept = anchor_body(made)["metadata"]["annotations"]
+    kept = record_body(made)["metadata"]["annotations"]
     texts = [*kept.values(), str(unpacked(kept["launch.io/request"]).to_json())]
 
     assert "hush" not in str(texts)

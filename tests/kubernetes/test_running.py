@@ -200,15 +200,15 @@ def test_why_an_app_failed_is_told_until_it_is_gone(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exit 3"))
     ended = apps.end(app_id)
-    anchor = f"/api/v1/{{ns}}/services/{app_id}"
+    record = f"/api/v1/{{ns}}/services/{app_id}"
     for finalizers in (["launch.io/tests"], []):
-        body = apps.call("GET", anchor)
+        body = apps.call("GET", record)
         body["metadata"]["finalizers"] = finalizers
-        apps.call("PUT", anchor, body)
+        apps.call("PUT", record, body)
         if finalizers:
-            apps.call("DELETE", anchor)
+            apps.call("DELETE", record)
             found = [scheduler.describe(app_id) for scheduler in (apps.scheduler, apps.another())]
-            assert "deletionTimestamp" in apps.call("GET", anchor)["metadata"]
+            assert "deletionTimestamp" in apps.call("GET", record)["metadata"]
 
     assert "exit code 3" in ended.msg
     assert [(one.state, one.msg) for one in found] == [(AppState.FAILED, ended.msg)] * 2

@@ -84,7 +84,7 @@ def test_a_list_that_has_expired_is_begun_anew(kubernetes_apps, kubernetes_proxy
 
 
 def test_two_schedulers_that_adopt_at_once_start_one_app(kubernetes_apps, kubernetes_proxy):
-    """Their submitter died after it had made the anchor."""
+    """Their submitter died after it had made the record."""
     apps = kubernetes_apps
     info = apps.info(apps.sh("echo run"), apps.sh("echo run", "peer"))
     kubernetes_proxy.add(Fault(error(403, "injected"), "POST", "/jobs$", nth=3, times=None))

@@ -31,7 +31,7 @@ class Known:
     app_id: str
     request: AwsBatchRequest
     cancelled: bool = False
-    """Whether the record says so."""
+    """Whether the record shows it."""
     revisions: list[int] = field(default_factory=list)
     jobs: dict[int, Job] = field(default_factory=dict)
     """Attempt of the app to its job, as it was seen last."""
@@ -108,7 +108,7 @@ class Catalog:
         self._read_parts(again, asked)
 
     def _take(self, known: Known, found: dict[str, Job], asked: float) -> bool:
-        """Take over what Batch says of an app; return whether its children or nodes must be asked for, too."""
+        """Take over what Batch reports of an app; return whether its children or nodes must be asked for, too."""
         job = found.pop(known.jobs[known.attempt]["jobId"], None)
         if job is not None and is_deleted(job):
             self.forget(known.app_id)
@@ -132,7 +132,7 @@ class Catalog:
 
     @staticmethod
     def _news(known: Known, job: Job) -> bool:
-        """Return whether children have changed their states, which is all that their parent says."""
+        """Return whether children have changed their states, which is all that their parent shows."""
         summary = job.get("arrayProperties", {}).get("statusSummary")
         if summary == known.summary and not has_ended(job):
             return False

@@ -1,8 +1,8 @@
 """Who may submit an app: the first revision of its job definition, and a fence for a launch that was cut off.
 
 SubmitJob has no idempotency token, and ListJobs may show a new job late. But revisions of a definition are given once,
-and an inactive revision cannot be submitted. So who gets revision 1 submits; all others look for its job, and replace
-its claim only when there is still no job long after: they make the lower revisions inactive, look once more, and submit
+and an inactive revision cannot be submitted. So who gets revision 1 submits; all others search for its job, and replace
+its claim only when there is still no job long after: they make the lower revisions inactive, check again, and submit
 with their own.
 """
 
@@ -69,7 +69,7 @@ class Claims:
         try:
             return self._aws.submit(request.submission(attempt, revision))
         except LostAnswerError as error:
-            log.warning("app %s: %s; looking for its job", request.app_id, error)
+            log.warning("app %s: %s; searching for its job", request.app_id, error)
             return None
         except RefusedError:
             if revision not in {int(one["revision"]) for one in self._aws.active(name)}:

@@ -1,4 +1,4 @@
-"""What Batch says of the replicas of an app, in one form for single jobs, children of arrays and nodes: pure."""
+"""What Batch reports of the replicas of an app, in one form for single jobs, children of arrays and nodes: pure."""
 
 from __future__ import annotations
 

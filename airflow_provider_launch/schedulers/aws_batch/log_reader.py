@@ -52,7 +52,7 @@ class LogReader:
     def read(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
-        """Return new lines and the state after them; `d` in it says that no more can come.
+        """Return new lines and the state after them; `d` in it states that no more can come.
 
         Of an attempt that has ended the rest is waited for, since lines come to CloudWatch some seconds late.
         """
@@ -115,11 +115,11 @@ class LogReader:
                 state["n"] += 1
             else:
                 state["m"], state["n"] = at, 1
-            told = marks.split(text) if marks and marks.mark in text else None
-            if told is None:
+            parts = marks.split(text) if marks and marks.mark in text else None
+            if parts is None:
                 lines.append(LogLine(text + "\n", Stream.COMBINED, at / 1000, attempt))
                 continue
-            rest, kind, _ = told
+            rest, kind, _ = parts
             if rest:
                 # The program ended without a line feed, and the mark followed at once.
                 lines.append(LogLine(rest, Stream.COMBINED, at / 1000, attempt))
@@ -150,8 +150,8 @@ class LogReader:
             except NotFoundError:
                 return found, False
             for event in page["events"]:
-                if marks.mark in event["message"] and (told := marks.split(event["message"])):
-                    found.setdefault(told[1], []).append(told[2])
+                if marks.mark in event["message"] and (parts := marks.split(event["message"])):
+                    found.setdefault(parts[1], []).append(parts[2])
             if page["nextForwardToken"] == token:
                 return found, "end" in found
             token = page["nextForwardToken"]

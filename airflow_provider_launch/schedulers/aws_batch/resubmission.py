@@ -1,4 +1,4 @@
-"""The next attempt of a multi-node app, submitted by whoever observes it, once."""
+"""The next attempt of a multi-node app, submitted by an observer, once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Resubmission:
             "jobId": job_id, "status": "SUBMITTED", "jobName": known.app_id, "createdAt": self._aws.now() * 1000,
         }  # fmt: skip
         if job is None and self._is_cancelled(known):
-            # The cancel came between our look and the submission, and has found nothing to end.
+            # The cancel came between our poll and the submission, and has found nothing to end.
             self._aws.terminate(job_id, CANCELLED)
         return False
 

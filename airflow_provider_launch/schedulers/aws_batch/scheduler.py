@@ -205,7 +205,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         return rows
 
     def exists(self, app_id: str) -> bool:
-        """Tell whether there is such an app; nothing is decided for it."""
+        """Return whether there is such an app; nothing is decided for it."""
         with self._catalog.mutex:
             return app_id in self._catalog.refresh([app_id])
 

@@ -1,4 +1,4 @@
-"""What is said of an app, and what its observer has to do: pure."""
+"""What is reported of an app, and what its observer has to do: pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STATES = {
     Phase.RUNNING: AppState.RUNNING,
     Phase.SUCCEEDED: AppState.SUCCEEDED,
     Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us or by Batch, so its exit code says nothing about it
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us or by Batch, so its exit code does not matter
 }
 
 
@@ -73,7 +73,7 @@ def decide(
         job: its job.
         replicas: in the order of `request.places`.
         now: by AWS's clock.
-        cancelled: whether the record says that the app was cancelled.
+        cancelled: whether the record states that the app was cancelled.
     """
     if has_ended(job):
         return _ended(request, attempt, job, replicas, cancelled=cancelled)
@@ -106,10 +106,10 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
         return Decision(AppState.FAILED, f"ended at its {reason.removeprefix('launch: ')}", replicas=replicas)
     if "attempt duration exceeded" in reason:
         return Decision(AppState.FAILED, f"ended at its time limit: {reason}", replicas=replicas)
-    told = _CULPRIT.match(reason)
-    if job.get("isTerminated") and told is None:
+    named = _CULPRIT.match(reason)
+    if job.get("isTerminated") and named is None:
         return Decision(AppState.CANCELLED, f"terminated from outside: {reason}", replicas=replicas)
-    culprit = int(told[1]) if told else _first_failed(replicas)
+    culprit = int(named[1]) if named else _first_failed(replicas)
     if culprit is None:
         text = reason or "AWS Batch gives no reason"
         return Decision(AppState.FAILED, f"the job failed: {text}", replicas=replicas)

@@ -118,14 +118,14 @@ def transport_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def is_dead(client: APIClient) -> bool:
-    """Tell whether the connection by ssh under a client has ended; docker-py would go on with it."""
+    """Return whether the connection by ssh under a client has ended; docker-py would go on with it."""
     ssh = getattr(getattr(client, "_custom_adapter", None), "ssh_client", None)
     transport = ssh.get_transport() if ssh else None
     return transport is not None and not transport.is_active()
 
 
 def has_no_session(error: Exception) -> bool:
-    """Tell whether a request by ssh was not sent, because the server opens no more sessions on this connection."""
+    """Return whether a request by ssh was not sent, because the server opens no more sessions on this connection."""
     paramiko = sys.modules.get("paramiko")
     return paramiko is not None and isinstance(error, paramiko.ChannelException)
 
@@ -135,7 +135,7 @@ def _share_connections(client: APIClient) -> None:
     adapter = getattr(client, "_custom_adapter", None)
     if adapter is not None:
         get = adapter.get_connection
-        # The URL only tells its pools apart.
+        # The URL only distinguishes its pools.
         adapter.get_connection = lambda _url, proxies=None: get("", proxies)
 
 
@@ -155,9 +155,9 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                 # In place of docker-py's own, which waits without a limit; that one has not connected.
                 self._custom_adapter = _ssh_adapter(url, timeout_s)
                 self.mount("http+docker://ssh", self._custom_adapter)
-            # Before this, requests would look for a `.netrc` at each request; no engine asks for a password.
+            # Before this, requests would search for a `.netrc` at each request; no engine asks for a password.
             self.auth = lambda request: request
-            # `/version`, where docker-py looks, starts programs of the engine, which takes ten times as long.
+            # `/version`, where docker-py asks, starts programs of the engine, which takes ten times as long.
             try:
                 answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
             except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own

@@ -109,7 +109,7 @@ def _start_of(app_attempt: int, attempt: int) -> dict[str, Any]:
 
 
 def _is_only(app: App, role_name: str) -> bool:
-    """Tell whether a replica of this role has one attempt, whatever happens."""
+    """Return whether a replica of this role has one attempt, whatever happens."""
     policies = Plan.of(app).policies
     restarts = any(policy.policy == "APPLICATION" and policy.max_retries for policy in policies.values())
     return not restarts and not policies[role_name].max_retries

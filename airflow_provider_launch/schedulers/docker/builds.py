@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _SILENCE_S = 1800.0
 """How long a step of a build may write nothing."""
-_TOLD_LINES = 12
+_OUTPUT_LINES = 12
 _SYNTAX = ("dockerfile parse error", "unknown instruction", "failed to parse", "syntax error")
 
 
@@ -59,18 +59,18 @@ class Builds:
         """
         headers = {"Content-Type": "application/x-tar", **self._registry_config()}
         how = {"data": context, "headers": headers, "timeout_s": _SILENCE_S}
-        told: deque[str] = deque(maxlen=_TOLD_LINES)
+        output: deque[str] = deque(maxlen=_OUTPUT_LINES)
         try:
             with self._wire.request("POST", "/build", dict(query), **how) as response:
                 for line in response.iter_lines():
                     document = decoded_line(line)
                     for text in str(document.get("stream") or document.get("status") or "").splitlines():
                         if text.strip():
-                            told.append(text.rstrip())
+                            output.append(text.rstrip())
                             if not quiet:
                                 log.info("build: %s", text.rstrip())
                     if error := document.get("error") or (document.get("errorDetail") or {}).get("message"):
-                        raise _build_failed(query, str(error), told)
+                        raise _build_failed(query, str(error), output)
         except SchedulerRejectedError as error:
             if any(word in str(error).lower() for word in _SYNTAX):
                 raise InvalidAppError(
@@ -158,11 +158,11 @@ def connect_builds(host: str | None, docker_client: Any = None) -> Builds:
     return Builds(wire, Images(wire, connection), connection)
 
 
-def _build_failed(query: Mapping[str, Any], text: str, told: deque[str]) -> Exception:
-    output = "".join(f"\n  {line}" for line in told)
+def _build_failed(query: Mapping[str, Any], text: str, output: deque[str]) -> Exception:
+    shown = "".join(f"\n  {line}" for line in output)
     if any(word in text.lower() for word in _SYNTAX):
-        return InvalidAppError(f"{query['dockerfile']} of the workspace is wrong: {text}; correct it{output}")
+        return InvalidAppError(f"{query['dockerfile']} of the workspace is wrong: {text}; correct it{shown}")
     return SchedulerRejectedError(
         f"the image of the workspace cannot be built: {text}; correct {query['dockerfile']} or what it needs. "
-        f"Its last lines:{output}"
+        f"Its last lines:{shown}"
     )

@@ -18,7 +18,7 @@ from airflow_provider_launch.specs.errors import UnknownAppException
 __all__ = ["Catalog"]
 
 _KEPT_APPS, _KEPT_REQUESTS = 5000, 200
-"""A request may have 50 KB; of apps that have ended, or are only looked at together with others, none is needed."""
+"""A request may have 50 KB; of apps that have ended, or are only checked together with others, none is needed."""
 _CLOCK_S = 60
 
 

@@ -1,4 +1,4 @@
-"""What the engine says about containers, in our words: pure."""
+"""What the engine reports about containers, in our words: pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Container:
     id: str
     name: str
     made: str
-    """Name with which it was created; what was added since says that it was taken over, or is discarded."""
+    """Name with which it was created; what was added since shows that it was taken over, or is discarded."""
     state: str
     """created, running, paused, restarting, removing, exited, dead."""
     exit_code: int | None
@@ -105,7 +105,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Detail:
-    """What only an inspection of one container tells. Times are epoch nanoseconds by the engine's clock, 0: never."""
+    """What only an inspection of one container shows. Times are epoch nanoseconds by the engine's clock, 0: never."""
 
     created: int
     started: int
@@ -136,7 +136,7 @@ class Detail:
 
 def exit_code_of(container: Container, detail: Detail | None) -> int | None:
     """Return the exit code of a container that has ended; None: it has not, or how it ended is not known."""
-    # The list tells none while it is being removed.
+    # The list shows none while it is being removed.
     return detail.exit_code if container.removing and detail and detail.finished else container.exit_code
 
 
@@ -157,7 +157,7 @@ def end_of(container: Container, detail: Detail | None) -> ReplicaEnd:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the record says about roles and limits."""
+    """What is in the record about roles and limits."""
 
     replicas: Mapping[str, int]
     """Role to number of replicas, in order."""
@@ -172,7 +172,7 @@ class Plan:
 
 @lru_cache(maxsize=1024)
 def _plan(text: str) -> Plan:
-    # A thousand apps are looked at each second, and most have the plan of another one.
+    # A thousand apps are polled each second, and most have the plan of another one.
     document = json.loads(text)
     roles = document["roles"]
     return Plan(
@@ -238,7 +238,7 @@ def _app(app_id: str, listed: list[Container], before: App | None) -> App:
         elif container.kind == Kind.MARK:
             app.marks = {**app.marks, container.notes.get(Label.MARK, ""): container}
         elif container.kind == Kind.REPLICA and container.discarded:
-            # What is being removed may have been started in spite of it, so it says no more than one that is gone.
+            # What is being removed may have been started in spite of it, so it reports no more than one that is gone.
             if container.unstarted:
                 app.voided |= {(container.role, container.replica, container.app_attempt)}
         elif container.kind == Kind.REPLICA:
@@ -247,7 +247,7 @@ def _app(app_id: str, listed: list[Container], before: App | None) -> App:
         # Of two for one attempt, made by a race, one counts: that which has begun, or was taken over, or is older.
         attempts.sort(key=lambda c: (c.app_attempt, c.attempt, c.unstarted, c.removing, not c.taken, c.created))
         app.attempts[key] = [c for n, c in enumerate(attempts) if not n or not _same_attempt(attempts[n - 1], c)]
-    # Once its containers are removed the engine does not tell it from an app that is only being submitted.
+    # Once its containers are removed the engine does not distinguish it from an app that is only being submitted.
     seen = before.begun if before is not None and _record_id(before) == _record_id(app) else -1
     app.begun = max([seen, *(c.app_attempt for c in app.replicas() if c.live or c.exit_code is not None)])
     return app

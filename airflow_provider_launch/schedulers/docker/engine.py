@@ -37,7 +37,7 @@ _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
 _PIECE_BYTES = 64 * 1024
 _LEADS_NOWHERE = re.compile(r"evalSymlinksInScope: too many links|: lstat \S+: not a directory")
-"""What the engine says of a path that no file can have: the program made a loop or a file of its directory."""
+"""What the engine reports of a path that no file can have: the program made a loop or a file of its directory."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 
 
@@ -119,7 +119,7 @@ class Engine:
 
         Raises:
             NotFoundError: there is no container of this name (any more).
-            SchedulerRejectedError: it cannot be started; its inspection says why from now on.
+            SchedulerRejectedError: it cannot be started; its inspection shows why from now on.
         """
         deadline = time.monotonic() + _CREATION_S
         while True:

@@ -1,4 +1,4 @@
-"""GPUs of an engine's host: which app holds which, as its record and its replicas say."""
+"""GPUs of an engine's host: which app holds which, by its record and its replicas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GpuLeases:
 
     Args:
         catalog: lists the apps.
-        observer: tells which have ended.
+        observer: shows which have ended.
         gpus: all devices that apps may get.
     """
 
@@ -68,9 +68,9 @@ class GpuLeases:
         return dataclasses.replace(request, gpus=gpus)
 
     def has_rival(self, request: DockerRequest, record: str) -> bool:
-        """Tell whether another app leased the same GPU in the same moment.
+        """Return whether another app leased the same GPU in the same moment.
 
-        Nobody can tell which of them the engine showed first, so each that sees another steps back and tries again.
+        It is not known which of them the engine showed first, so each that sees another steps back and tries again.
         """
         mine = {device for devices in request.gpus.values() for device in devices}
         apps, now = self._catalog.every()

@@ -40,10 +40,10 @@ class Images:
         how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": PULL}
         try:
             with self._wire.request("POST", "/images/create", query, **how) as response:
-                # The engine answers 200 at once, and tells what went wrong in the stream.
+                # The engine answers 200 at once, and shows what went wrong in the stream.
                 for line in response.iter_lines():
                     document = decoded_line(line)
-                    # Newer engines tell only the detail.
+                    # Newer engines report only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._pull_refused(image, text)
         except RegistryError as error:

@@ -21,7 +21,7 @@ LONGEST_LINE = 16 * 1024 * 1024
 _HELD_BYTES = 4 * 1024 * 1024
 _HEADER = 8
 _SYSTEM_ERROR = 3
-"""The stream by which the engine says why it cannot read on, without a time."""
+"""The stream by which the engine reports why it cannot read on, without a time."""
 _NS = 1_000_000_000
 _SECOND = 19  # characters of 2026-01-31T12:00:00
 
@@ -47,7 +47,7 @@ class FrameParser:
         """Yield the frames that these bytes complete; all must be taken.
 
         Raises:
-            OSError: the engine says that it cannot read on.
+            OSError: the engine reports that it cannot read on.
         """
         seconds = self._seconds
         data = self._rest + chunk if self._rest else chunk
@@ -77,7 +77,7 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
     """Return the frames of an answer; an unfinished one at its end is left out.
 
     Raises:
-        OSError: the engine says that it cannot read on.
+        OSError: the engine reports that it cannot read on.
     """
     parser = FrameParser()
     for chunk in chunks:
@@ -87,11 +87,11 @@ def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:
 class _StreamReader:
     """One of the two streams within one answer."""
 
-    def __init__(self, name: str, anchor: Position | None, since: int) -> None:
+    def __init__(self, name: str, start: Position | None, since: int) -> None:
         self.stream = Stream(name)
-        self.position = anchor
+        self.position = start
         # Where the last frame delivered is older than the answer, all of the answer is new.
-        self.skipping = anchor is not None and anchor[0] >= since
+        self.skipping = start is not None and start[0] >= since
         self.found = not self.skipping
         self._time = -1
         self._ordinal = 0
@@ -179,11 +179,11 @@ class LineReader:
         self._streams = {name: _StreamReader(name, at, since) for name, at in (("stdout", stdout), ("stderr", stderr))}
 
     def found(self) -> bool:
-        """Tell whether the place was found from which to go on."""
+        """Return whether the place was found from which to go on."""
         return all(reader.found for reader in self._streams.values())
 
     def gave_up(self) -> bool:
-        """Tell whether frames were delivered although the place was not found: it was rotated away."""
+        """Return whether frames were delivered although the place was not found: it was rotated away."""
         return any(not (reader.found or reader.skipping) for reader in self._streams.values())
 
     @property

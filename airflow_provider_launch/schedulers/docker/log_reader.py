@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["CURSOR_KEYS", "Chunk", "LogReader", "cursor_after", "is_before", "places_in", "reader_from", "since_of"]
 
 CHUNK_BYTES = 64 * 1024
-"""Not more: the lines of a larger chunk outlive a round of the garbage collector, which then looks through all of
+"""Not more: the lines of a larger chunk outlive a round of the garbage collector, which then reads through all of
 Airflow's objects again and again."""
 TAILS = tuple(500 * 2**n for n in range(13))
-"""Frames from the end in which the place is looked for before the whole margin is read: the engine finds the end of a
-log backwards and fast, but looks through all of it to find a time."""
+"""Frames from the end in which the place is searched for before the whole margin is read: the engine finds the end of a
+log backwards and fast, but reads through all of it to find a time."""
 FAST_FRAMES = 4_000
 """What writes fast has written so much again."""
 STEP_FRAMES = 500
@@ -77,11 +77,11 @@ class _Answer:
     brought: int = 0
     """Lines so far."""
     first: Frame | None = None
-    """The first frame, where the place was looked for."""
+    """The first frame, where the place was searched for."""
     lines: list[LogLine] = field(default_factory=list)
-    """Read while the place was looked for."""
+    """Read while the place was searched for."""
     has_gap: bool = False
-    """It was said that lines are missing."""
+    """It was reported that lines are missing."""
 
 
 class LogReader:
@@ -157,7 +157,7 @@ class LogReader:
         for tail in (tail for tail in TAILS if tail >= fewest):
             answer = self._answer(container, cursor, tail, complete=complete)
             if not _begins_late(answer, cursor, tail):
-                # What a narrower one did not reach is not looked for there again.
+                # What a narrower one did not reach is not searched for there again.
                 if narrows:
                     answer = self._narrowed(answer, container, cursor, short, tail)
                 if self._reaches(answer, cursor, tail):
@@ -263,7 +263,7 @@ def places_in(cursor: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _begins_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
-    """Tell whether a tail is too short, which its first frame says mostly: so asking for too few costs little."""
+    """Return whether a tail is too short, which its first frame mostly shows: so asking for too few costs little."""
     # A short one may be all that there is.
     wanted = tail if tail <= TAILS[0] else 1
     is_whole = _look_ahead(answer, wanted) < wanted
@@ -280,9 +280,9 @@ def _look_ahead(answer: _Answer, number: int) -> int:
 
 
 def is_before(begins: Mapping[str, int], places: Mapping[str, int]) -> bool:
-    """Tell whether an answer begins before the places, and not among frames of their times.
+    """Return whether an answer begins before the places, and not among frames of their times.
 
-    Frames of one time are told apart by their number, which is counted anew in each answer.
+    Frames of one time are distinguished by their number, which is counted anew in each answer.
     """
     early = min(begins.values()) + _SKEW_NS
     return all(begins.get(name, place) < place or early < place for name, place in places.items())

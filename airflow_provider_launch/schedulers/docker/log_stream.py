@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FrameLines", "LogStreams"]
 
 _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
-"""Frames before the end among which the place is looked for, as the engine finds the end of a log fast, and a time
+"""Frames before the end among which the place is searched for, as the engine finds the end of a log fast, and a time
 slowly. For a log in which it was not among them, the next time among more."""
 _KEPT_TAILS = 1000
 
@@ -42,7 +42,7 @@ class FrameLines:
     def __init__(self, cursor: Mapping[str, Any], *, is_whole: bool) -> None:
         since, self.since = since_of(cursor)
         self.begins_late = False
-        """The answer begins among frames of the time of the place, which cannot be told apart then."""
+        """The answer begins among frames of the time of the place, which cannot be distinguished then."""
         self._before = cursor
         self._is_whole = is_whole
         self._frames = FrameParser()
@@ -67,7 +67,7 @@ class FrameLines:
         return cursor_after(self._before, self._reader)
 
     def refusal(self) -> str:
-        """Return nothing: the engine says by an error what is the matter."""
+        """Return nothing: the engine reports by an error what is the matter."""
         return ""
 
     def _placed(self, lines: list[LogLine]) -> list[LogLine]:
@@ -119,7 +119,7 @@ class LogStreams:
         return None if answer is None else (answer, parser)
 
     def widen(self, container: str, parser: FrameLines) -> None:
-        """Look for the place among more of the log the next time: the parser has not found it."""
+        """Search for the place among more of the log the next time: the parser has not found it."""
         with self._mutex:
             tail = self._tails.pop(container, _TAIL)
             # A log that begins at the place is a short one, most likely.

@@ -57,7 +57,7 @@ class Kind:
     """The record of the app, never started: who creates it has submitted the app."""
     REPLICA = "replica"
     MARK = "mark"
-    """Says that the app was cancelled, or why an attempt of it was ended; never started."""
+    """The app was cancelled, or why an attempt of it was ended; never started."""
 
 
 def role_slugs(names: Sequence[str]) -> list[str]:

@@ -53,7 +53,7 @@ class Networks:
         return len(ours) == len(later)
 
     def has(self, name: str) -> bool:
-        """Tell whether containers can join a network of that name."""
+        """Return whether containers can join a network of that name."""
         return bool(self._named(name))
 
     def remove(self, name: str, app_id: str) -> None:

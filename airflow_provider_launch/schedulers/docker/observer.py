@@ -59,7 +59,7 @@ _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
-_LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 1.0, 60.0
+_POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 60.0
 """How often a container is inspected that was never started: half of the time that this is known."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
@@ -82,9 +82,9 @@ class Observer:
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
-        self._looked: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        self._met: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
-        """When a container was looked at first."""
+        self._polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._first_polled_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        """When a container was first polled."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
 
@@ -98,7 +98,7 @@ class Observer:
             made: ids of containers that the caller has just created.
         """
         for container in to_inspect(app):
-            # What was made in this moment has nothing to tell.
+            # What was made in this moment has nothing to report.
             if container.id not in made:
                 self.inspect(container)
         return assess(app, Plan.of(app), self.details, now, submitted=submitted)
@@ -109,10 +109,10 @@ class Observer:
         moment = time.monotonic()
         if known is not None:
             final = known.finished or known.error or container.kind == Kind.MARK
-            # Whoever launches it starts it soon, or never.
-            waited_s = moment - self._met.setdefault(container.id, moment)
-            pause_s = min(max(_LOOK_AGAIN_S, waited_s / 2), _LOOK_AGAIN_MAX_S)
-            if final or (container.unstarted and moment - self._looked.get(container.id, moment) < pause_s):
+            # Its creator starts it soon, or never.
+            waited_s = moment - self._first_polled_at.setdefault(container.id, moment)
+            pause_s = min(max(_POLL_AGAIN_S, waited_s / 2), _POLL_AGAIN_MAX_S)
+            if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:
             # The engine learns of the end and of its cause by two messages.
@@ -127,14 +127,14 @@ class Observer:
             return
         detail = Detail.of(document)
         self.details[container.id] = self._noted(detail)
-        self._looked[container.id] = moment
+        self._polled_at[container.id] = moment
 
     def _let_pass(self, seconds: float) -> None:
         """Wait until the last list is so old: of many containers that ended together, one waits for all."""
         time.sleep(max(0.0, self._catalog.listed_at + seconds - time.monotonic()))
 
     def _noted(self, detail: Detail) -> Detail:
-        """Add that the engine was restarted, if it was: only the time of the end tells it."""
+        """Add that the engine was restarted, if it was: only the time of the end shows it."""
         if detail.exit_code not in _KILLED or detail.out_of_memory or not detail.finished:
             return detail
         restarted = self._engine.started_at()
@@ -156,7 +156,7 @@ class Observer:
         Args:
             app_id: the app.
             submitted: the caller is at work on the submission.
-            cancelled: the caller wants it to end, and is told if that fails.
+            cancelled: the caller wants it to end, and gets the error if that fails.
             mine: containers that the caller has just created.
             request: of the submission.
         """
@@ -186,7 +186,7 @@ class Observer:
             return reconcile(read, act, rounds=_ROUNDS)
 
     def _act(self, app: App, assessment: Assessment, mine: set[str], *, submitted: bool, cancelled: bool) -> bool:
-        """Do one step; True: look again at once."""
+        """Do one step; True: poll again at once."""
         if assessment.mark is not None:
             self.set_mark(app, assessment.mark.name, assessment.mark)
             return True
@@ -194,7 +194,7 @@ class Observer:
             for_each_parallel(self._discard, assessment.discard)
             return True
         if assessment.stop:
-            self._stop(assessment.stop, is_told=cancelled)
+            self._stop(assessment.stop, must_report=cancelled)
             return False
         if assessment.create:
             request = self._catalog.request(app)
@@ -214,7 +214,7 @@ class Observer:
     def _create(self, app: App, assessment: Assessment, request: DockerRequest, mine: set[str]) -> None:
         """Create what the app needs next; what the engine refuses to an app that has begun ends it."""
         if assessment.state is AppState.SUBMITTED:
-            self._creation.create_all(request, assessment.create, mine)  # who submits it is told
+            self._creation.create_all(request, assessment.create, mine)  # the caller that submits it gets the error
             return
         refused: dict[Attempt, LaunchError] = {}
 
@@ -238,19 +238,19 @@ class Observer:
         for container_id in mine - set(keep):
             mine.discard(container_id)
             container = listed.get(container_id)
-            # The new name comes first: whoever is about to start it under the old one is too late then.
+            # The new name comes first: an observer about to start it under the old one is too late then.
             if app is None or (container is not None and container.unstarted and self._discard(container)):
                 self._engine.remove(container_id, force=False)
 
     def _start(self, container: Container) -> None:
         try:
-            # By name: whoever takes the container over renames it first.
+            # By name: an observer that takes the container over renames it first.
             self._engine.start(container.name)
         except (NotFoundError, TakenError):
             return  # taken over, or being removed
         except SchedulerRejectedError:
-            # Its inspection says why, to everyone.
-            self._looked.pop(container.id, None)
+            # Its inspection shows why, to everyone.
+            self._polled_at.pop(container.id, None)
             self.details.pop(container.id, None)
 
     def _take_over(self, app_id: str, containers: list[Container]) -> None:
@@ -292,7 +292,7 @@ class Observer:
             return False
         return True
 
-    def _stop(self, containers: list[Container], *, is_told: bool) -> None:
+    def _stop(self, containers: list[Container], *, must_report: bool) -> None:
         moment = time.monotonic()
         due = [c for c in containers if moment - self._stopped_at.get(c.id, -_STOP_AGAIN_S) >= _STOP_AGAIN_S]
 
@@ -300,9 +300,9 @@ class Observer:
             try:
                 self._engine.stop(container.id)
             except AppUnavailableError as error:
-                if is_told:
+                if must_report:
                     raise
-                # It runs on, and that is what observers are told.
+                # It runs on, and that is what observers see.
                 text = "container %s cannot be stopped, which is tried again in %.0f s: %s"
                 log.warning(text, container.name, _STOP_AGAIN_S, error)
             self._stopped_at[container.id] = moment
@@ -340,5 +340,5 @@ class Observer:
 
 
 def _hides_a_cause(document: Mapping[str, Any]) -> bool:
-    """Tell whether a killed container may have run out of memory, and the engine does not say so (yet)."""
+    """Return whether a killed container may have run out of memory, and the engine does not report it (yet)."""
     return bool((document.get("HostConfig") or {}).get("Memory")) and not document["State"].get("OOMKilled")

@@ -1,11 +1,11 @@
 """From containers to the state of an app, and to what it needs next: pure, from nothing but what is true now.
 
-Any number of observers may look at an app at once, and any of them may stall between a look and an act. Three rules
+Any number of observers may poll an app at once, and any of them may stall between a read and a change. Three rules
 keep them from doing harm:
 
-* A name is created once, and who created a container starts it, after another look.
+* A name is created once, and who created a container starts it, after another poll.
 * From a decisive moment on (a mark, or the failure that ends an attempt) no container of the attempt may be started.
-  One that was created before it is discarded; one that was created later cannot be started, since its creator looks
+  One that was created before it is discarded; one that was created later cannot be started, since its creator checks
   again first.
 * What ended before the mark ended by itself; what ended after it was stopped.
 """
@@ -83,7 +83,7 @@ def end_mark(app_attempt: int) -> str:
 
 
 def to_inspect(app: App) -> list[Container]:
-    """Return the containers of which the list does not tell enough.
+    """Return the containers of which the list does not report enough.
 
     Of failed ones: why. Where there are marks: what was before them. Of those never started: whether that was tried.
     """
@@ -95,7 +95,7 @@ def to_inspect(app: App) -> list[Container]:
 
 
 def is_lasting(app: App) -> bool:
-    """Tell whether a assessment that leaves nothing to do stands until the list shows something else."""
+    """Return whether an assessment that leaves nothing to do stands until the list shows something else."""
     return Plan.of(app).time_limit_s is None and not to_inspect(app)
 
 
@@ -109,7 +109,7 @@ def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, s
         now: epoch seconds by the engine's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    assessment = _Judge(app, plan, details, now, submitted=submitted).assessment()
+    assessment = _Assessor(app, plan, details, now, submitted=submitted).assessment()
     if app.record is not None or not (assessment.create or assessment.start):
         return assessment
     # What the containers were made from is gone.
@@ -118,7 +118,7 @@ def assess(app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, s
     return Assessment(AppState.RUNNING if live else AppState.FAILED, why, assessment.phases)
 
 
-class _Judge:
+class _Assessor:
     def __init__(self, app: App, plan: Plan, details: Mapping[str, Detail], now: float, *, submitted: bool) -> None:
         self.app = app
         self.plan = plan

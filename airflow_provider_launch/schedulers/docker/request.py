@@ -80,7 +80,7 @@ class DockerRequest(AppRequest[DockerRole]):
     pull: str
     platform: str | None
     network: str
-    """Name of the network; made if missing where `own_network` says so."""
+    """Name of the network; made if missing where `own_network` shows it."""
     own_network: bool
     rank0_host: str
     gpus: dict[str, list[str]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def build_request(
 
     Raises:
         UnsupportedError: a role wants what Docker cannot give.
-        InvalidAppError: a role has no image, or roles or ports cannot be told apart.
+        InvalidAppError: a role has no image, or roles or ports cannot be distinguished.
     """
     refuse_equal_port_variables(app)
     refuse_more_gpus(
@@ -239,7 +239,7 @@ def _own_body(
         names = [naming.alias(request.app_id, role.slug, k)]
         body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
     if devices := request.gpus.get(f"{role.name}/{k}"):
-        # As the record says of all: a prune of what does not run takes that, and not what uses them.
+        # As of the record of all: a prune of what does not run takes that, and not what uses them.
         body["Labels"][Label.GPUS] = ",".join(devices)
         # A count would give devices 0..n-1 to every container.
         body["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": devices, "Capabilities": [["gpu"]]}]

@@ -200,7 +200,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 continue  # removed in this moment
             if app is not None and app.replicas():
                 return None
-            # Also of a record that was there: whoever made it may have died before looking for rivals.
+            # Also of a record that was there: its creator may have died before searching for rivals.
             if record is not None and not self._leases.has_rival(leased, record):
                 self._catalog.remember(leased)
                 return leased if known is None else None
@@ -233,7 +233,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         with self._catalog.mutex:
             apps, now = self._catalog.poll(ids)
             if len(ids) == 1 and ids[0] in apps:
-                # Roles and metadata cost an inspection, once; the states of many are told without them.
+                # Roles and metadata cost an inspection, once; the states of many are reported without them.
                 self._catalog.request(apps[ids[0]])
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
 
@@ -296,7 +296,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 # One that was created some seconds ago and never ran may have failed to start.
                 if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
                     for container in to_inspect(app):
-                        with contextlib.suppress(AppUnavailableError):  # the list itself says enough of most
+                        with contextlib.suppress(AppUnavailableError):  # the list itself reports enough of most
                             self._observer.inspect(container)
                 assessment = assess(app, Plan.of(app), self._observer.details, now)
             notes = app.record.notes if app.record else {}
@@ -331,7 +331,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
     def await_end(self, app_id: str, timeout_s: float) -> bool:
         app, _ = self._catalog.known(app_id)
         newest = [attempts[-1] for attempts in app.attempts.values()]
-        # Of several the first one: the look that follows shows the others too. What is not seen as started yet may
+        # Of several the first one: the poll that follows shows the others too. What is not seen as started yet may
         # have ended already.
         waiting = [c for c in newest if c.live] or [c for c in newest if c.unstarted]
         return bool(waiting) and self.engine.wait(waiting[0].id, timeout_s)
@@ -410,7 +410,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return ending_text(end_of(container, self._observer.details.get(container.id)))
 
     def _is_over(self, app: App) -> bool:
-        """Tell whether an app was seen to have ended, in this list: no attempt follows."""
+        """Return whether an app was seen to have ended, in this list: no attempt follows."""
         try:
             seen, _, response = self._responses[app.app_id]
         except KeyError:
@@ -437,7 +437,7 @@ def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
 
 
 def _has_succeeded(app: App) -> bool:
-    """Tell whether the newest attempts of all replicas have; then no other one follows."""
+    """Return whether the newest attempts of all replicas have; then no other one follows."""
     replicas = [(role, k) for role, count in Plan.of(app).replicas.items() for k in range(count)]
     newest = [app.attempts[replica][-1] for replica in replicas if replica in app.attempts]
     return len(newest) == len(replicas) and all(container.exit_code == 0 for container in newest)

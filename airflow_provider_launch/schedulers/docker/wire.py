@@ -97,7 +97,7 @@ class Wire:
         try:
             yield response
         except transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
-            # The answer was cut off: what it said is not known.
+            # The answer was cut off: its content is not known.
             raise self._unreachable(error) from error
         finally:
             response.close()
@@ -114,7 +114,7 @@ class Wire:
         timeout_s: float | None = None,
         what: str = "",
     ) -> Response:
-        """Send a request and return its answer with the body unread; whoever has it closes it.
+        """Send a request and return its answer with the body unread; the caller closes it.
 
         Args:
             method: of HTTP.
@@ -123,7 +123,7 @@ class Wire:
             body: sent as JSON.
             data: sent as it is; a file from where it stands.
             headers: beside those of every request.
-            timeout_s: how long the engine may be silent. None: as the connection says.
+            timeout_s: how long the engine may be silent. None: as in the connection.
             what: names the request where its refusals have another meaning (`PULL`, `LIST_NEWER`).
 
         Raises:
@@ -149,7 +149,7 @@ class Wire:
             try:
                 refusal = self._refused(response, what or f"{method} {path}")
             except transport_errors(HTTPError) as error:
-                # Cut off within its text, which says what is refused.
+                # Cut off within its text, which states what is refused.
                 raise self._unreachable(error) from error
             if _is_outdated(response):
                 self._drop(client)
@@ -224,7 +224,7 @@ class Wire:
             if words in text:
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
         if what == PULL and code not in _GATEWAY:
-            # Newer engines hand on what the registry says; 429 is its limit and not a busy engine.
+            # Newer engines hand on what the registry reports; 429 is its limit and not a busy engine.
             return RegistryError(f"{text}; {_LIMITED}" if code == _TOO_MANY else text)
         if code == _NOT_FOUND or (what == LIST_NEWER and "no such container" in text.lower()):
             # While the older one is being removed, the engine answers 500 instead of 404.
@@ -240,16 +240,16 @@ class Wire:
 
 
 def _is_outdated(response: Response) -> bool:
-    """Tell whether an engine that was exchanged refuses the version of the API that was negotiated with the old one."""
+    """Return whether an exchanged engine refuses the version of the API that was negotiated with the old one."""
     return response.status_code == _BAD_REQUEST and "client version" in server_message(response.content)
 
 
 def _root(error: BaseException) -> str:
     """Return what is at the bottom of an error: the layers above repeat it with names of their own."""
     lowest = error
-    # What the engine itself has said stands above the error of its HTTP status.
+    # What the engine itself has reported stands above the error of its HTTP status.
     while not getattr(lowest, "explanation", None) and (below := lowest.__cause__ or lowest.__context__) is not None:
         lowest = below
-    said = getattr(lowest, "explanation", None) or getattr(lowest, "strerror", None)
-    text = said or str(lowest) or type(lowest).__name__
+    message = getattr(lowest, "explanation", None) or getattr(lowest, "strerror", None)
+    text = message or str(lowest) or type(lowest).__name__
     return str(text).splitlines()[0][:300]

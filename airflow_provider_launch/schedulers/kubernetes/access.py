@@ -1,4 +1,4 @@
-"""How a cluster is reached: address, credentials and connections, as a kubeconfig or a service account tells them."""
+"""How a cluster is reached: address, credentials and connections, from a kubeconfig or a service account."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def refuse_programs(secret: str | None) -> None:
 
 
 def stamps(connection: KubernetesConnection) -> tuple[object, ...]:
-    """Return what changes whenever a file is written that tells how the cluster is reached."""
+    """Return what changes whenever a file is written that shows how the cluster is reached."""
     files = [str(_SERVICE_ACCOUNT / "ca.crt")]
     if not connection.kubeconfig_secret:
         given = connection.kubeconfig_path or os.environ.get("KUBECONFIG") or "~/.kube/config"

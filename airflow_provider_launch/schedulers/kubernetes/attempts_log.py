@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.log_streams import LogStream
 __all__ = ["AttemptsLog"]
 
 _SETTLE_S = 2.0
-"""How long after the end of a program, which is told in whole seconds, its node may still write lines of it."""
+"""How long after the end of a program, which is reported in whole seconds, its node may still write lines of it."""
 
 
 class AttemptsLog:

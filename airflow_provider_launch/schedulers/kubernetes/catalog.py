@@ -1,4 +1,4 @@
-"""What the cluster has of apps: Jobs, anchors and pods, and what was learnt of them."""
+"""What the cluster has of apps: Jobs, records and pods, and what was learnt of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMED_APPS = 40
 """Apps that are asked for by name; of more of them everything is listed."""
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
-"""How often the pods of an app are looked at that waits, if there are many such apps."""
+"""How often the pods of an app are checked that waits, if there are many such apps."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
 """An app that was asked for since is not forgotten, however many there are."""
@@ -37,13 +37,13 @@ class DamagedError(SchedulerRejectedError):
 
 
 @contextlib.contextmanager
-def readable(anchor: AppRecord) -> Iterator[None]:
+def readable(record: AppRecord) -> Iterator[None]:
     """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise DamagedError(
-            f"the annotations of Service {anchor.name!r}, which are the record of the app, are damaged "
+            f"the annotations of Service {record.name!r}, which are the record of the app, are damaged "
             f"({type(error).__name__}); restore them, or delete the app"
         ) from error
 
@@ -59,7 +59,7 @@ def selector(ids: list[str]) -> str:
 class Known:
     """What is remembered of an app, all of it can be read again."""
 
-    anchor_uid: str | None = None
+    record_uid: str | None = None
     asked_at: float = float("-inf")
     request: KubernetesRequest | None = None
     plan: Plan | None = None
@@ -74,7 +74,7 @@ class Known:
     final_of: frozenset[str] = frozenset()
     """Uids of the Jobs of the answer."""
     refusal: str = ""
-    """What the cluster said to the step that is due."""
+    """What the cluster answered to the step that is due."""
     refused_at: float = float("-inf")
 
 
@@ -111,7 +111,7 @@ class Catalog:
         return known.request
 
     def complete(self, app: App) -> None:
-        """Take the values of a request, which the anchor lacks, from the Jobs."""
+        """Take the values of a request, which the record lacks, from the Jobs."""
         known = self._known.get(app.app_id)
         if known is None or known.request is None or known.request.is_whole:
             return
@@ -121,40 +121,40 @@ class Catalog:
                     known.request = unpacked(text)
                 return
 
-    def anchor(self, app_id: str) -> AppRecord | None:
-        """Read the anchor of an app; None: there is no such app.
+    def record(self, app_id: str) -> AppRecord | None:
+        """Read the record of an app; None: there is no such app.
 
         Raises:
-            DamagedError: what it says cannot be read.
+            DamagedError: what it states cannot be read.
         """
         return self.met(self.found(app_id))
 
     def found(self, app_id: str) -> AppRecord | None:
-        """Read the anchor of an app whatever it says; None: there is no such app."""
+        """Read the record of an app whether or not it can be read; None: there is no such app."""
         document = self._cluster.get("services", app_id)
         return AppRecord.of(document) if document else None
 
-    def met(self, anchor: AppRecord | None) -> AppRecord | None:
-        """Remember what an anchor says.
+    def met(self, record: AppRecord | None) -> AppRecord | None:
+        """Remember what is in a record.
 
         Raises:
             DamagedError: that cannot be read.
         """
-        if anchor is None:
+        if record is None:
             return None
-        with readable(anchor):
-            anchor.check()
-            if self.of(anchor.name).anchor_uid != anchor.uid:
+        with readable(record):
+            record.check()
+            if self.of(record.name).record_uid != record.uid:
                 # New here, or another app that was given the id of a deleted one.
-                request = unpacked(anchor.annotations[Annotation.REQUEST])
+                request = unpacked(record.annotations[Annotation.REQUEST])
                 plan = plan_in(plan_text(request))
-                self._known[anchor.name] = Known(anchor.uid, time.monotonic(), request, plan)
-        return anchor
+                self._known[record.name] = Known(record.uid, time.monotonic(), request, plan)
+        return record
 
     def plan(self, app_id: str) -> Plan:
-        """Return the plan of an app whose anchor was read."""
+        """Return the plan of an app whose record was read."""
         plan = self.of(app_id).plan
-        assert plan is not None, "the anchor was read"
+        assert plan is not None, "the record was read"
         return plan
 
     def plan_for(self, app_id: str) -> Plan:
@@ -162,7 +162,7 @@ class Catalog:
         known = self._known.get(app_id)
         if known is not None and known.plan is not None:
             return known.plan
-        if not APP_ID.fullmatch(app_id) or self.anchor(app_id) is None:
+        if not APP_ID.fullmatch(app_id) or self.record(app_id) is None:
             raise UnknownAppException(app_id)
         return self.plan(app_id)
 
@@ -198,7 +198,7 @@ class Catalog:
         return sorted((p for p in pods if (p.role, p.replica) == (slug, k)), key=lambda pod: pod.order)
 
     def is_over(self, app_id: str) -> bool:
-        """Tell whether an app was seen to have ended, with all of its pods: there will be no others."""
+        """Return whether an app was seen to have ended, with all of its pods: there will be no others."""
         known = self._known.get(app_id)
         if known is None or known.final is None or not known.pods:
             return False
@@ -207,7 +207,7 @@ class Catalog:
     def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
         """Read the pods of a replica; raises `UnknownAppException` if there is no such app."""
         items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")
-        if not items and self.anchor(app_id) is None:
+        if not items and self.record(app_id) is None:
             raise UnknownAppException(app_id)
         return sorted(map(pod_of, items), key=lambda pod: pod.order)
 
@@ -226,5 +226,5 @@ class Catalog:
             if moment - known.asked_at > _ASKED_S and len(oldest) - number > _KEPT_APPS:
                 self._known.pop(app_id, None)
             elif known.final is not None and moment - known.asked_at > _TIDY_S:
-                # Its answer is all that may be asked for again; its logs are read with a look at its pods.
+                # Its answer is all that may be asked for again; its logs are read with a poll of its pods.
                 known.pods, known.pods_of, known.request = [], None, None

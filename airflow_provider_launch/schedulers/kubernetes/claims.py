@@ -8,7 +8,7 @@ import time
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFoundError, TakenError
-from airflow_provider_launch.schedulers.kubernetes.manifests import anchor_body, job_body, pod_body
+from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
 from airflow_provider_launch.schedulers.kubernetes.refusals import asks_for_restricted, is_passing
@@ -41,7 +41,7 @@ class Claims:
         while True:
             if refusal is None:
                 try:
-                    self._cluster.create("services", anchor_body(request))
+                    self._cluster.create("services", record_body(request))
                 except TakenError:
                     pass
                 except NotFoundError as error:
@@ -55,25 +55,25 @@ class Claims:
                     raise refusal
                 refusal = self._refusal(request)
                 continue
-            anchor = AppRecord.of(existing)
-            if anchor is not None and anchor.deleting and time.monotonic() < deadline:
+            record = AppRecord.of(existing)
+            if record is not None and record.deleting and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 refusal = self._refusal(request)
                 continue
-            self._refuse_other(request, anchor)
+            self._refuse_other(request, record)
             return False, request
 
     def take_back(self, request: KubernetesRequest) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""
         try:
-            if (anchor := self._catalog.anchor(request.app_id)) is not None:
-                self._cluster.delete("services", anchor.name, anchor.uid)
+            if (record := self._catalog.record(request.app_id)) is not None:
+                self._cluster.delete("services", record.name, record.uid)
         except LaunchError:
             pass
         self._catalog.forget(request.app_id)
 
     def _fitted(self, request: KubernetesRequest) -> tuple[KubernetesRequest, LaunchError | None]:
-        """Return the request, restricted where the namespace asks for it, and what the server would say to it."""
+        """Return the request, restricted where the namespace asks for it, and the server's refusal of it."""
         refusal = self._refusal(request)
         if refusal is None or request.security != "auto" or not asks_for_restricted(str(refusal)):
             return request, refusal
@@ -87,7 +87,7 @@ class Claims:
         return request, self._refusal(request)
 
     def _refusal(self, request: KubernetesRequest) -> LaunchError | None:
-        """Return what the server would say to the pods and Jobs of the app; None: it would take them."""
+        """Return the server's refusal of the pods and Jobs of the app; None: it would take them."""
         for role in request.roles:
             job = job_body(request, role, 0)
             for kind, body in (("pods", pod_body(job)), ("jobs", job)):
@@ -109,14 +109,14 @@ class Claims:
             f"create it, or name another one in the connection"
         )
 
-    def _refuse_other(self, request: KubernetesRequest, anchor: AppRecord | None) -> None:
-        if anchor is None:
+    def _refuse_other(self, request: KubernetesRequest, record: AppRecord | None) -> None:
+        if record is None:
             raise AppConflictError(
                 f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is no app of the "
                 f"launcher; nothing was started. Remove it, or choose another id"
             )
-        refuse_other_spec("kubernetes", request.app_id, request.spec_hash, anchor.annotations.get(Annotation.SPEC_HASH))
-        if anchor.deleting:
+        refuse_other_spec("kubernetes", request.app_id, request.spec_hash, record.annotations.get(Annotation.SPEC_HASH))
+        if record.deleting:
             raise SchedulerUnavailableError(
                 f"the previous app {request.app_id!r} is still being deleted; the same call may succeed later"
             )

@@ -50,7 +50,7 @@ _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-pa
 
 
 class ConflictError(LaunchError):
-    """The object has changed since it was read: look again."""
+    """The object has changed since it was read: check again."""
 
 
 class NotStartedError(LaunchError):
@@ -70,7 +70,7 @@ class Cluster:
         self._access: Access | None = None
         self._targets: dict[Access, HttpTarget | None] = {}
         self.ahead_s = 0.0
-        """By how much the server's clock is ahead of ours, in seconds, as its answers told."""
+        """By how much the server's clock is ahead of ours, in seconds, as its answers reported."""
 
     @property
     def url(self) -> str:
@@ -153,7 +153,7 @@ class Cluster:
             self._request("DELETE", self._path(kind, name), {}, body)
 
     def may(self, verb: str, resource: str) -> bool:
-        """Tell whether we may do this; `resource` is spelt like `jobs.batch` or `pods/log`."""
+        """Return whether we may do this; `resource` is spelt like `jobs.batch` or `pods/log`."""
         name, _, subresource = resource.partition("/")
         name, _, group = name.partition(".")
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": name}
@@ -215,7 +215,7 @@ class Cluster:
             date = response.headers.get("Date")
         now = parsedate_to_datetime(date).timestamp() if date else time.time()
         ahead_s = now - time.time()
-        # It tells whole seconds, so of several answers the latest time is the best; unless a clock was set.
+        # It shows whole seconds, so of several answers the latest time is the best; unless a clock was set.
         self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
         return document, now
 
@@ -231,7 +231,7 @@ class Cluster:
         try:
             document = json.loads(response.read(decode_content=True))
         except (HTTPError, OSError, ValueError) as error:
-            # The answer was cut off: what it said is not known.
+            # The answer was cut off: its content is not known.
             response.close()
             raise self._unreachable(error) from error
         return document if isinstance(document, dict) else {}

@@ -43,7 +43,7 @@ class LineReader:
 
     Args:
         cursor: what an earlier reader gave; empty: from the first line on.
-        whole: look for the place in all of the file.
+        whole: search for the place in all of the file.
     """
 
     def __init__(self, cursor: Mapping[str, Any], *, whole: bool = False) -> None:

@@ -25,7 +25,7 @@ __all__ = ["CURSOR_KEYS", "RESUMED_LINES", "Chunk", "LogReader"]
 CHUNK_BYTES = 1024 * 1024
 _OPEN_ANSWERS = 16
 RESUMED_LINES = 20_000
-"""Of so many lines at the end of a log the place to go on is looked for first: a flood has many more in few seconds."""
+"""The place to go on is first searched in so many last lines of a log: a flood has many more in few seconds."""
 CURSOR_KEYS = ("last", "done")
 _GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
 
@@ -39,7 +39,7 @@ class Chunk:
 
 
 class _How(Enum):
-    """How a look at an answer ended."""
+    """How the reading of an answer ended."""
 
     MORE = "more"
     ENDED = "ended"
@@ -105,7 +105,7 @@ class LogReader:
             done = how is _How.ENDED and answer.complete and complete and not lines
             if done and (answer.reader.pending or settles_in_s):
                 # What the program left in its pipes is copied when its end is known already. And a node that is busy
-                # may cut its answer off, which still looks whole: only when two of them agree is this the last line.
+                # may cut its answer off, which still seems whole: only when two of them agree is this the last line.
                 time.sleep(settles_in_s)
                 last, answer = answer, self._ask(pod, LineReader(cursor), complete=True)
                 how = self._take(pod, answer, lines)
@@ -124,7 +124,7 @@ class LogReader:
         return Chunk(lines, after)
 
     def _is_all(self, pod: str, cursor: dict[str, Any], settles_in_s: float) -> bool:
-        """Tell whether the log of a program that has ended goes no further than a place: two lines are asked for."""
+        """Return whether the log of a program that has ended goes no further than a place: two lines are asked for."""
         if not cursor or not self._is_last(pod, cursor):
             return False
         if not settles_in_s:

@@ -52,11 +52,11 @@ class StampedLines:
         return self._reader.cursor()
 
     def refusal(self) -> str:
-        """Return what the node says at the end: text without a time, and without a line feed."""
+        """Return what the node reports at the end: text without a time, and without a line feed."""
         text = b"".join(self._rest)
         if not text or STAMP.match(text) or not self.is_placed():
             return ""
-        said = " ".join(text[:300].decode("utf-8", "replace").split())
-        if not said.startswith("failed to "):
+        message = " ".join(text[:300].decode("utf-8", "replace").split())
+        if not message.startswith("failed to "):
             return ""  # the rest of a line that was cut off
-        return f"{said}; {_CURE}" if _NO_WATCHERS in said else said
+        return f"{message}; {_CURE}" if _NO_WATCHERS in message else message

@@ -25,7 +25,7 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
 
-__all__ = ["BACKSTOP_S", "CONTAINER", "anchor_body", "format_request", "job_body", "owner", "plan_text", "pod_body"]
+__all__ = ["BACKSTOP_S", "CONTAINER", "format_request", "job_body", "owner", "plan_text", "pod_body", "record_body"]
 
 CONTAINER = "main"
 BACKSTOP_S = 60
@@ -35,11 +35,11 @@ _TTL = "ttlSecondsAfterFinished"
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
 
 
-def anchor_body(request: KubernetesRequest) -> dict[str, Any]:
+def record_body(request: KubernetesRequest) -> dict[str, Any]:
     """Return the Service that names the replicas, is the record of the app, and owns its Jobs."""
     spec = {
         "clusterIP": "None",
-        # A replica is found from its start on, and not only when it says that it is ready.
+        # A replica is found from its start on, and not only when it states that it is ready.
         "publishNotReadyAddresses": True,
         "selector": {Label.APP_ID: request.app_id},
     }
@@ -70,7 +70,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         "completionMode": "Indexed",
         "completions": role.num_replicas,
         "parallelism": role.num_replicas,
-        # Its status then tells which replicas have failed, also where none is tried again.
+        # Its status then shows which replicas have failed, also where none is tried again.
         "backoffLimitPerIndex": role.max_retries if role.policy == RetryPolicy.REPLICA.value else 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
@@ -138,9 +138,9 @@ def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
 def format_request(request: KubernetesRequest) -> str:
     """Return the request for people, with secrets masked."""
     lines = [format_app(request.app_id, request.name, "", request.time_limit_s)]
-    anchor = anchor_body(request)
-    anchor["metadata"]["annotations"][Annotation.REQUEST] = "(this request without values, packed)"
-    lines.append(f"POST services\n{_shown(anchor)}")
+    record = record_body(request)
+    record["metadata"]["annotations"][Annotation.REQUEST] = "(this request without values, packed)"
+    lines.append(f"POST services\n{_shown(record)}")
     for role in request.roles:
         image = role.container["image"]
         lines += format_role(role.name, role.num_replicas, image, policy=role.policy, max_retries=role.max_retries)
@@ -171,7 +171,7 @@ def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> d
 
 
 def plan_text(request: KubernetesRequest) -> str:
-    """Return what each Job says about roles, retries and limits."""
+    """Return what is in each Job about roles, retries and limits."""
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
@@ -184,7 +184,7 @@ def plan_text(request: KubernetesRequest) -> str:
 
 
 def _has_later_jobs(request: KubernetesRequest) -> bool:
-    """Tell whether a Job may end long before its app; its TTL can begin only when the app has ended."""
+    """Return whether a Job may end long before its app; its TTL can begin only when the app has ended."""
     return len(request.roles) > 1 or request.restarts
 
 

@@ -37,24 +37,24 @@ class Annotation:
 
     APP_NAME = "launch.io/app-name"
     OWNER = "launch.io/task"
-    """Of the anchor: the task that launched the app, as JSON."""
+    """Of the record: the task that launched the app, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
     """Of Jobs: roles, replicas, retries and limits as JSON, enough to assess the app from one list of Jobs."""
     REQUEST = "launch.io/request"
-    """Of the anchor: the request, packed."""
+    """Of the record: the request, packed."""
     ATTEMPT = "launch.io/attempt"
-    """Of the anchor: the present attempt of the app."""
+    """Of the record: the present attempt of the app."""
     COMMITTED = "launch.io/uids-"
-    """Of the anchor, with the attempt: role to uid of its Job. What is not in there is not of the app."""
+    """Of the record, with the attempt: role to uid of its Job. What is not in there is not of the app."""
     RELEASED = "launch.io/released"
-    """Of the anchor: the attempt whose Jobs were let go."""
+    """Of the record: the attempt whose Jobs were let go."""
     CAUSE = "launch.io/why-"
-    """Of the anchor, with the attempt: why it failed."""
+    """Of the record, with the attempt: why it failed."""
     CANCELLED = "launch.io/cancelled"
-    """Of the anchor."""
+    """Of the record."""
     RESULT = "launch.io/result"
-    """Of the anchor: how the app has ended; from then on there is no further attempt, and its Jobs may vanish."""
+    """Of the record: how the app has ended; from then on there is no further attempt, and its Jobs may vanish."""
     ENDED = "launch.io/ended"
     """Of Jobs: that we end it, and why."""
     FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -81,8 +81,8 @@ def role_slugs(names: Sequence[str]) -> list[str]:
 def job_name(app_id: str, role_slug: str, attempt: int, num_replicas: int) -> str:
     """Return the name under which the Job of a role is created once: a second creation meets a conflict.
 
-    The two hyphens tell app `x-y` with role `z` from app `x` with role `y-z`. With its index, the name is the host name
-    of a replica, so it is cut where it would be too long; a cut name holds a hash of the whole.
+    The two hyphens keep app `x-y` with role `z` apart from app `x` with role `y-z`. With its index, the name is the
+    host name of a replica, so it is cut where it would be too long; a cut name holds a hash of the whole.
     """
     name = f"{app_id}--{role_slug}" + (f"-r{attempt}" if attempt else "")
     room = NAME_LENGTH - 1 - len(str(max(num_replicas - 1, 0)))

@@ -1,4 +1,4 @@
-"""What the server says about the objects of an app, as far as we need it: pure."""
+"""What the server reports about the objects of an app, as far as we need it: pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlannedRole:
 
 @dataclass(frozen=True)
 class Plan:
-    """Roles and limits, as each Job says them."""
+    """Roles and limits, as stored in each Job."""
 
     roles: tuple[PlannedRole, ...]
     time_limit_s: float | None
@@ -53,10 +53,10 @@ class Plan:
     leader: bool = False
     """Whether the end of replica 0 of the first role is that of the app."""
     ttl_s: int | None = None
-    """How long the Jobs stay once the app has ended. None: for ever, or as they say themselves."""
+    """How long the Jobs stay once the app has ended. None: for ever, or by their own limit."""
 
     def decides(self, job: Job) -> bool:
-        """Tell whether the job is the one whose replica 0 decides."""
+        """Return whether the job is the one whose replica 0 decides."""
         return self.leader and job.role == self.roles[0].slug
 
     @property
@@ -77,7 +77,7 @@ class AppRecord:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> AppRecord | None:
-        """Return the anchor; None: this Service is none of ours."""
+        """Return the record; None: this Service is none of ours."""
         metadata = document["metadata"]
         notes = metadata.get("annotations") or {}
         if Annotation.SPEC_HASH not in notes:
@@ -213,7 +213,7 @@ class Pod:
     phase: str
     reason: str
     message: str
-    """Why it waits or was ended, as the server says it."""
+    """Why it waits or was ended, as the server reports it."""
     node: str
     image_id: str
     """Digest of its image, once it was pulled."""
@@ -225,7 +225,7 @@ class Pod:
     exit_code: int | None
     ended_by: str
     """The runtime's reason for the end of the program."""
-    said: str
+    end_message: str
     """What the program wrote to its message file, or why it could not be started."""
     started: float | None
     finished: float | None
@@ -255,12 +255,12 @@ class App:
     app_id: str
     jobs: dict[tuple[str, int], Job] = field(default_factory=dict)
     """(role, attempt of the app) to Job."""
-    anchor: AppRecord | None = None
+    record: AppRecord | None = None
 
     @property
     def attempt(self) -> int:
         """The present attempt of the app."""
-        return self.anchor.attempt if self.anchor else max((job.attempt for job in self.jobs.values()), default=0)
+        return self.record.attempt if self.record else max((job.attempt for job in self.jobs.values()), default=0)
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ class App:
         return tuple(sorted(f"{job.uid}/{job.version}" for job in self.jobs.values()))
 
     def plan(self) -> Plan | None:
-        """Return its plan; None: there is no Job that tells it."""
+        """Return its plan; None: there is no Job that shows it."""
         return next(
             (plan_in(job.notes[Annotation.PLAN]) for job in self.jobs.values() if Annotation.PLAN in job.notes), None
         )
@@ -379,7 +379,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         running=running is not None,
         exit_code=_exit_code(terminated) if ended else None,
         ended_by=terminated.get("reason", ""),
-        said=terminated.get("message", ""),
+        end_message=terminated.get("message", ""),
         started=epoch(terminated.get("startedAt") or (running or {}).get("startedAt")),
         finished=epoch(terminated.get("finishedAt")),
         deleting="deletionTimestamp" in metadata,
@@ -409,7 +409,7 @@ def _exit_code(ended: Mapping[str, Any]) -> int:
     code: int = ended["exitCode"]
     if ended.get("reason") != "StartError":
         return code
-    said = ended.get("message", "")
-    if "executable file not found" in said or "no such file or directory" in said:
+    message = ended.get("message", "")
+    if "executable file not found" in message or "no such file or directory" in message:
         return 127
-    return 126 if "permission denied" in said else code
+    return 126 if "permission denied" in message else code

@@ -41,7 +41,7 @@ _ROUNDS = 8
 """Steps of one poll of an app; what is left is for the next poll."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _CHANGED = "the server rejected our request due to an error in our request"
-"""All that the server says when a test of a JSON Patch has failed."""
+"""All that the server answers when a test of a JSON Patch has failed."""
 _REFUSED_S = 5.0
 """How long a step that was refused is not tried again."""
 _STOPPED_PODS = 100
@@ -121,7 +121,7 @@ class Observer:
         unwritten = self._unwritten(found[0].app_id, late)
         if report_refusals:
             return self._refused(found, unwritten)
-        begun = found[0].anchor is not None and found[0].anchor.released
+        begun = found[0].record is not None and found[0].record.released
         if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
             raise unwritten from late
         return found  # the next poll goes on with it
@@ -129,7 +129,7 @@ class Observer:
     def _unwritten(self, app_id: str, error: LaunchError) -> LaunchError:
         """Return what to raise when all rounds were in vain."""
         text = f"the next step of app {app_id!r} could not be written in namespace {self._cluster.namespace!r}: {error}"
-        # A changed state is told in the words of the server alone; a policy, or a webhook, has its own.
+        # A changed state is reported in the words of the server alone; a policy, or a webhook, has its own.
         if isinstance(error.__cause__, SchedulerRejectedError) and _CHANGED not in str(error):
             return SchedulerRejectedError(f"{text}; ask the administrator of the cluster to allow it")
         return SchedulerUnavailableError(f"{text}; the same call may succeed later")
@@ -166,13 +166,13 @@ class Observer:
             found, _ = self._read(app_id)
             if found is None or is_terminal(found[2].state):
                 return
-            anchor = found[0].anchor
-            if anchor is None or anchor.deleting:
+            record = found[0].record
+            if record is None or record.deleting:
                 return
-            if anchor.cancelled:
+            if record.cancelled:
                 break
             try:
-                self._note(anchor, {Annotation.CANCELLED: "true"})
+                self._note(record, {Annotation.CANCELLED: "true"})
                 break
             except ConflictError as error:
                 late = error
@@ -182,26 +182,26 @@ class Observer:
         self.work(app_id)
 
     def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Assessment] | None, float]:
-        """Return an app with its anchor and what it needs, None if there is none, and the server's time."""
+        """Return an app with its record and what it needs, None if there is none, and the server's time."""
         apps, now = self._catalog.jobs([app_id])
         app = apps.get(app_id) or App(app_id)
-        # After the Jobs: what it says of them is then not older than they are.
-        app.anchor = self._catalog.anchor(app_id)
-        if app.anchor is None or (submitted and app.anchor.deleting):
+        # After the Jobs: what it states of them is then not older than they are.
+        app.record = self._catalog.record(app_id)
+        if app.record is None or (submitted and app.record.deleting):
             return None, now
         plan = self._catalog.plan(app_id)
         return (app, plan, assess(app, plan, now, submitted=submitted)), now
 
     def _act(self, app: App, plan: Plan, assessment: Assessment, request: KubernetesRequest | None, now: float) -> bool:
-        """Do one step; True: look again at once."""
-        anchor = app.anchor
-        assert anchor is not None
+        """Do one step; True: poll again at once."""
+        record = app.record
+        assert record is not None
         if assessment.end:
             self._end(app, assessment.end, plan)
             self._expire(plan, assessment.expire, now)
             return False
         if assessment.settle_end or assessment.expire:
-            # The app has ended, whatever the cluster says to this.
+            # The app has ended, whatever the cluster answers to this.
             with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
                 if assessment.settle_end:
                     self._note_result(app, plan, assessment)
@@ -209,7 +209,7 @@ class Observer:
             return False
         if assessment.restart is not None:
             cause = self._cause(app, plan, Assessment(AppState.FAILED))
-            self._note(anchor, {Annotation.ATTEMPT: str(anchor.attempt + 1), **cause})
+            self._note(record, {Annotation.ATTEMPT: str(record.attempt + 1), **cause})
         elif assessment.settle_failure:
             self._note_result(app, plan, Assessment(AppState.FAILED, assessment.msg, assessment.phases))
         elif assessment.create:
@@ -218,23 +218,23 @@ class Observer:
             for job in assessment.release:
                 change = {"metadata": {"resourceVersion": job.version}, "spec": {"suspend": False}}
                 self._cluster.patch("jobs", job.name, change)
-            self._note(anchor, {Annotation.RELEASED: str(anchor.attempt)})
+            self._note(record, {Annotation.RELEASED: str(record.attempt)})
         return True
 
     def _cause(self, app: App, plan: Plan, assessment: Assessment) -> dict[str, str]:
-        """Return why an attempt failed, for the anchor."""
+        """Return why an attempt failed, for the record."""
         cause = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).msg
         return {f"{Annotation.CAUSE}{app.attempt}": cause[:500]}
 
     def _note_result(self, app: App, plan: Plan, assessment: Assessment) -> None:
-        """Write down how the app has ended: soon its Jobs may not tell any more."""
-        assert app.anchor is not None
+        """Write down how the app has ended: soon its Jobs may no longer show it."""
+        assert app.record is not None
         notes = {Annotation.RESULT: assessment.state.name}
         if assessment.state is AppState.FAILED:
             # The answer that follows needs the same pods.
             self._catalog.read_pods([(app, assessment)])
             notes |= self._cause(app, plan, assessment)
-        self._note(app.anchor, notes)
+        self._note(app.record, notes)
 
     def _expire(self, plan: Plan, jobs: list[Job], now: float) -> None:
         """Let the TTL of Jobs that have ended begin, so that none goes long before the others."""
@@ -245,8 +245,8 @@ class Observer:
                 change = {"metadata": {"uid": job.uid}, "spec": {"ttlSecondsAfterFinished": ttl_s}}
                 self._cluster.patch("jobs", job.name, change)
 
-    def _note(self, anchor: AppRecord, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
-        """Write into the anchor, if it is still what it was.
+    def _note(self, record: AppRecord, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
+        """Write into the record, if it is still what it was.
 
         Raises:
             ConflictError: somebody else was faster.
@@ -256,10 +256,10 @@ class Observer:
             if Annotation.RESULT not in notes
             else (Annotation.RESULT,)
         )
-        tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": anchor.uid}]
+        tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": record.uid}]
         # None: it must be absent.
         tests += [
-            {"op": "test", "path": _note_path(name), "value": anchor.annotations.get(name)}
+            {"op": "test", "path": _note_path(name), "value": record.annotations.get(name)}
             for name in dict.fromkeys([Annotation.ATTEMPT, *unless])
         ]
         changes: list[dict[str, Any]] = [
@@ -267,33 +267,33 @@ class Observer:
         ]
         if owners is not None:
             changes.append({"op": "add", "path": "/metadata/ownerReferences", "value": owners})
-        self._cluster.patch("services", anchor.name, [*tests, *changes])
+        self._cluster.patch("services", record.name, [*tests, *changes])
 
     def _create(self, app: App, request: KubernetesRequest | None) -> None:
         """Create the Jobs of the present attempt, suspended, and commit to them."""
         assert request is not None
-        assert app.anchor is not None
+        assert app.record is not None
         if not request.is_whole:
             raise AppUnavailableError(
                 f"the Jobs of app {app.app_id!r} are gone, and with them the values that another attempt needs; "
                 f"delete the app"
             )
-        anchor = app.anchor
+        record = app.record
         uids: dict[str, str] = {}
-        owners = [*anchor.owners]
+        owners = [*record.owners]
         for role in request.roles:
-            body = job_body(request, role, anchor.attempt)
-            # `blockOwnerDeletion`: whoever deletes the app sees it until its pods have gone.
-            reference = {**owner("Service", anchor.name, anchor.uid), "blockOwnerDeletion": True}
+            body = job_body(request, role, record.attempt)
+            # `blockOwnerDeletion`: a deleted app is seen until its pods have gone.
+            reference = {**owner("Service", record.name, record.uid), "blockOwnerDeletion": True}
             body["metadata"]["ownerReferences"] = [reference]
             try:
                 created = self._cluster.create("jobs", body)
             except TakenError:
                 created = self._existing(app, request, body["metadata"]["name"])
             uids[role.slug] = created["metadata"]["uid"]
-            # When the TTL of the last Job is over, the anchor goes with it.
+            # When the TTL of the last Job is over, the record goes with it.
             owners.append(owner("Job", created["metadata"]["name"], created["metadata"]["uid"]))
-        self._note(anchor, {f"{Annotation.COMMITTED}{anchor.attempt}": _compact(uids)}, owners)
+        self._note(record, {f"{Annotation.COMMITTED}{record.attempt}": _compact(uids)}, owners)
 
     def _existing(self, app: App, request: KubernetesRequest, name: str) -> dict[str, Any]:
         found = self._cluster.get("jobs", name)
@@ -363,7 +363,7 @@ def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str,
 
 
 def _is_to_stop(pod: Pod, now: float) -> bool:
-    """Tell whether a pod may run on, or still begin; what has just ended by itself keeps its own end."""
+    """Return whether a pod may run on, or still begin; what has just ended by itself keeps its own end."""
     if pod.over or pod.deleting or pod.deadline == 1:
         return False
     return pod.exit_code is None or now - (pod.finished or now) > _LINGERS_S
@@ -374,7 +374,7 @@ def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str,
     if job.ended is not None:
         return {"metadata": {"resourceVersion": job.version}, "spec": change}
     if why == CANCEL and plan.ttl_s is not None:
-        change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # nobody may look again
+        change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # nobody may poll again
     return {"metadata": {"resourceVersion": job.version, "annotations": {Annotation.ENDED: why}}, "spec": change}
 
 

@@ -1,9 +1,9 @@
 """From what is true of an app to its state, and to what it needs next: pure.
 
-Any number of observers may look at an app at once, and any of them may stall between a look and an act. The truth is in
-the annotations of the anchor: which attempt it is, which Jobs belong to it, whether it was cancelled. Each change of
-them names what it changes, so of two observers one comes too late and looks again. A Job is created suspended; it is
-let go only when it stands in the anchor, and only in the version that was seen then. What is to end is marked and ended
+Any number of observers may poll an app at once, and any of them may stall between a read and a change. The truth is in
+the annotations of the record: which attempt it is, which Jobs belong to it, whether it was cancelled. Each change of
+them names what it changes, so of two observers one comes too late and polls again. A Job is created suspended; it is
+let go only when it stands in the record, and only in the version that was seen then. What is to end is marked and ended
 in one change, and stays so.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Asses
 
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER = "leader"
-"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a wish; it is of no app; or the
+"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a cancel; it has no app; or the
 leader has succeeded."""
 
 
@@ -33,7 +33,7 @@ class Assessment:
     phases: dict[str, Phase] = field(default_factory=dict)
     """Of the Job of each role, by the role's slug."""
     unclear: bool = False
-    """Nothing can be said without the anchor."""
+    """Nothing is known without the record."""
     end: list[tuple[Job, str]] = field(default_factory=list)
     """Jobs to end, and why; also those that are being ended."""
     restart: str | None = None
@@ -60,31 +60,31 @@ def assess(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Asse
     """Return the assessment on an app.
 
     Args:
-        app: its Jobs, and its anchor as far as it was read, later than the Jobs.
+        app: its Jobs, and its record as far as it was read, later than the Jobs.
         plan: its roles and limits.
         now: epoch seconds by the server's clock.
         submitted: the caller is at work on the submission, so what was never begun may be.
     """
-    assessment = _Judge(app, plan, now, submitted=submitted).assessment()
-    if plan.ttl_s is None or (app.anchor and app.anchor.deleting):
+    assessment = _Assessor(app, plan, now, submitted=submitted).assessment()
+    if plan.ttl_s is None or (app.record and app.record.deleting):
         return assessment
-    # Of an app that lost a Job nothing more is to come either; and after a cancel nobody may look again.
+    # Of an app that lost a Job nothing more is to come either; and after a cancel nobody may poll again.
     over = is_terminal(assessment.state) or (assessment.state is AppState.UNKNOWN and not assessment.unclear)
     if (over and assessment.settled) or any(why == CANCEL for _, why in assessment.end):
         assessment.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
-    assessment.settle_end = app.anchor is not None and app.anchor.result is None and is_terminal(assessment.state)
+    assessment.settle_end = app.record is not None and app.record.result is None and is_terminal(assessment.state)
     return assessment
 
 
-class _Judge:
+class _Assessor:
     def __init__(self, app: App, plan: Plan, now: float, *, submitted: bool) -> None:
         self.app = app
-        self.anchor = app.anchor
+        self.record = app.record
         self.plan = plan
         self.now = now
         self.submitted = submitted
         self.number = app.attempt
-        self.committed = app.anchor.committed if app.anchor else None
+        self.committed = app.record.committed if app.record else None
         current = {role.slug: app.jobs.get((role.slug, self.number)) for role in plan.roles}
         self.members = {
             slug: job
@@ -95,27 +95,27 @@ class _Judge:
         self.older = [job for (_, attempt), job in app.jobs.items() if attempt < self.number]
 
     def assessment(self) -> Assessment:  # noqa: PLR0911 - a table
-        if self.anchor is None:
-            return self._without_anchor()
+        if self.record is None:
+            return self._without_record()
         phases = {slug: self._phase(job) for slug, job in self.members.items()}
         decision = self._decision(phases)
         live = [job for job in self.app.jobs.values() if not job.finished]
-        if self.anchor.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
-            msg = "cancelled" if self.anchor.result is AppState.CANCELLED else NONE
-            return Assessment(self.anchor.result, msg, phases)
-        if self.anchor.result is AppState.FAILED or decision.next is RetryAction.FAIL:
+        if self.record.result in {AppState.SUCCEEDED, AppState.CANCELLED}:
+            msg = "cancelled" if self.record.result is AppState.CANCELLED else NONE
+            return Assessment(self.record.result, msg, phases)
+        if self.record.result is AppState.FAILED or decision.next is RetryAction.FAIL:
             return self._failing(phases, decision, live)
         if decision.next is RetryAction.SUCCEED:
             end = [(job, LEADER) for job in live if self.plan.leader]
             return Assessment(AppState.RUNNING if end else AppState.SUCCEEDED, phases=phases, end=end)
-        if self.anchor.cancelled:
+        if self.record.cancelled:
             return self._cancelled(phases, live)
         if decision.next is RetryAction.RESTART_APP:
             assert decision.cause is not None
             return Assessment(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
         return self._going_on(phases)
 
-    def _without_anchor(self) -> Assessment:
+    def _without_record(self) -> Assessment:
         """Assess what goes on undisturbed, or has ended well: that is most apps, most of the time."""
         jobs = list(self.members.values())
         if len(jobs) == len(self.plan.roles):
@@ -159,8 +159,8 @@ class _Judge:
         if decision.next is RetryAction.SUCCEED and len(jobs) < len(self.plan.roles):
             return Decision(RetryAction.GO_ON)
         ended = {job.ended for job in self.members.values()}
-        assert self.anchor is not None
-        late = TIME in ended or (self._late() and not self.anchor.cancelled)
+        assert self.record is not None
+        late = TIME in ended or (self._late() and not self.record.cancelled)
         if decision.next in {RetryAction.GO_ON, RetryAction.RESTART_APP} and late:
             return Decision(RetryAction.FAIL)
         return decision
@@ -175,21 +175,21 @@ class _Judge:
     def _failing(self, phases: dict[str, Phase], decision: Decision, live: list[Job]) -> Assessment:
         limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         timed = decision.next is RetryAction.FAIL and decision.cause is None
-        assert self.anchor is not None
-        # Of Jobs that Kubernetes has removed since, only the anchor can tell.
-        known = NONE if len(self.members) == len(self.plan.roles) else self.anchor.why
+        assert self.record is not None
+        # Of Jobs that Kubernetes has removed since, only the record knows.
+        known = NONE if len(self.members) == len(self.plan.roles) else self.record.why
         msg = limit if timed or self._beyond_backstop() else known
         if live:
             why = TIME if timed else PEER
             failed = [job for slug, job in self.members.items() if phases[slug] is Phase.FAILED]
             end = [(job, OWN if job in failed else why) for job in live]
             return Assessment(AppState.RUNNING, msg, phases, end=end)
-        if self.plan.restarts and self.anchor.result is None:
+        if self.plan.restarts and self.record.result is None:
             return Assessment(AppState.RUNNING, msg, phases, settle_failure=True)
         return Assessment(AppState.FAILED, msg, phases)
 
     def _beyond_backstop(self) -> bool:
-        """Tell whether Kubernetes itself has kept the time limit, since nobody observed the app."""
+        """Return whether Kubernetes itself has kept the time limit, since nobody observed the app."""
         limit = self.plan.time_limit_s
         return limit is not None and any(
             job.failing is not None
@@ -207,10 +207,10 @@ class _Judge:
         return Assessment(AppState.CANCELLED, "cancelled", phases)
 
     def _was_released(self) -> bool:
-        return self.anchor is not None and self.anchor.released
+        return self.record is not None and self.record.released
 
     def _going_on(self, phases: dict[str, Phase]) -> Assessment:
-        assert self.anchor is not None
+        assert self.record is not None
         begun = self.number > 0 or self.submitted
         if self.committed is not None and len(self.members) < len(self.plan.roles):
             # Whether it ran, and how it ended, is not known: a second run could be one too many.
@@ -226,7 +226,7 @@ class _Judge:
             return Assessment(waiting, NONE, phases, end=[(job, RESTART) for job in old])
         if self.committed is None:
             return Assessment(waiting, NONE, phases, create=begun)
-        if not self.anchor.released:
+        if not self.record.released:
             ready = [] if self.plan.queue else [job for job in self.members.values() if job.suspended]
             return Assessment(waiting, NONE, phases, release=ready if begun else None)
         return Assessment(self._state_of_live(), NONE, phases)

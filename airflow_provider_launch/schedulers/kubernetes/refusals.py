@@ -18,7 +18,7 @@ _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]{0,2})")
 
 
 def is_passing(text: str) -> bool:
-    """Tell whether a quota is only used up now: pods wait until others have gone, and then start."""
+    """Return whether a quota is only used up now: pods wait until others have gone, and then start."""
     found = _QUOTA.search(text)
     if found is None or "jobs" in found["requested"]:
         return False

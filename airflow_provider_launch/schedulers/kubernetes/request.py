@@ -101,7 +101,7 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
 
 
 def packed(request: KubernetesRequest) -> str:
-    """Return the request as the annotation of the anchor."""
+    """Return the request as the annotation of the record."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
 
@@ -169,7 +169,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
 
     Raises:
         UnsupportedError: a role wants what Kubernetes cannot give.
-        InvalidAppError: a role has no image, roles or ports cannot be told apart, or the app is too large.
+        InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
     """
     refuse_equal_port_variables(app)
     overlay = checked_overlay(opts.overlay or {})

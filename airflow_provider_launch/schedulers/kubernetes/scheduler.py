@@ -74,9 +74,9 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 }
 """What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
 _NO_PLAN = Plan((), None, 0, queue=False)
-_FEW_ANCHORS = 2
+_FEW_RECORDS = 2
 _MARKS_S = 60.0
-"""How often the anchors of apps are read whose Jobs tell enough."""
+"""How often the records of apps are read whose Jobs report enough."""
 _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
 
@@ -124,7 +124,7 @@ class KubernetesScheduler(
         self._claims = Claims(self.cluster, self._catalog)
         self._observer = Observer(self.cluster, self._catalog)
         self._logs = AttemptsLog(self.cluster)
-        self._anchors_at = time.monotonic()
+        self._records_at = time.monotonic()
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -172,10 +172,10 @@ class KubernetesScheduler(
             apps, now = self._catalog.jobs(valid) if valid else ({}, 0.0)
             open_apps = [apps.get(app_id) or App(app_id) for app_id in valid]
             open_apps = [app for app in open_apps if self._final(app) is None]
-            anchors = self._anchors(open_apps, now)
-            looked = {app.app_id: self._looked(app, now, anchors, alone=len(ids) == 1) for app in open_apps}
-            self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, looked.values())])
-            return {app_id: self._described(apps.get(app_id), looked.get(app_id)) for app_id in ids}
+            records = self._records(open_apps, now)
+            assessed = {app.app_id: self._assessed(app, now, records, alone=len(ids) == 1) for app in open_apps}
+            self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, assessed.values())])
+            return {app_id: self._described(apps.get(app_id), assessed.get(app_id)) for app_id in ids}
 
     def _final(self, app: App) -> DescribeAppResponse | None:
         known = self._catalog.of(app.app_id)
@@ -184,13 +184,13 @@ class KubernetesScheduler(
         same = known.final_of == {job.uid for job in app.jobs.values()}
         return known.final if same else None
 
-    def _described(self, app: App | None, looked: tuple[App, Plan, Assessment] | None) -> DescribeAppResponse | None:
-        if looked is None:
+    def _described(self, app: App | None, assessed: tuple[App, Plan, Assessment] | None) -> DescribeAppResponse | None:
+        if assessed is None:
             return self._final(app) if app else None
-        app, plan, assessment = looked
+        app, plan, assessment = assessed
         known = self._catalog.of(app.app_id)
-        if known.final is not None and app.anchor is not None and not app.anchor.deleting:
-            return known.final  # an end is not taken back while the TTL removes the Jobs that told it
+        if known.final is not None and app.record is not None and not app.record.deleting:
+            return known.final  # an end is not taken back while the TTL removes the Jobs that reported it
         response = response_from(app, plan, assessment, known.pods, known.request)
         if response.state is AppState.PENDING:
             if known.began:
@@ -202,41 +202,41 @@ class KubernetesScheduler(
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
 
-    def _anchors(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
-        """Return the anchors by one list if many apps need them; None: they are asked for one by one.
+    def _records(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
+        """Return the records by one list if many apps need them; None: they are asked for one by one.
 
         Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
         The list is read after the Jobs, so it is not older than they are.
         """
         plans = [(app, app.plan()) for app in apps]
         wanted = [app.app_id for app, plan in plans if plan is None or assess(app, plan, now).unclear]
-        if apps and time.monotonic() - self._anchors_at > _MARKS_S:
-            self._anchors_at = time.monotonic()
+        if apps and time.monotonic() - self._records_at > _MARKS_S:
+            self._records_at = time.monotonic()
             wanted = [app.app_id for app in apps]
-        elif len(wanted) <= _FEW_ANCHORS:
+        elif len(wanted) <= _FEW_RECORDS:
             return None
         found, _ = self.cluster.list("services", selector(wanted))
-        anchors = filter(None, map(AppRecord.of, found))
-        return {anchor.name: anchor for anchor in anchors}
+        records = filter(None, map(AppRecord.of, found))
+        return {record.name: record for record in records}
 
-    def _looked(
-        self, app: App, now: float, anchors: Mapping[str, AppRecord] | None, *, alone: bool
+    def _assessed(
+        self, app: App, now: float, records: Mapping[str, AppRecord] | None, *, alone: bool
     ) -> tuple[App, Plan, Assessment] | None:
         """Assess an app and do what it needs; None: there is none."""
         known = self._catalog.of(app.app_id)
         plan = app.plan()
         assessment = assess(app, plan, now) if plan is not None else None
-        told = anchors is not None and app.app_id in anchors
-        if assessment is None or assessment.unclear or told or (alone and known.request is None):
+        is_listed = records is not None and app.app_id in records
+        if assessment is None or assessment.unclear or is_listed or (alone and known.request is None):
             try:
-                app.anchor = (
-                    self._catalog.anchor(app.app_id) if anchors is None else self._catalog.met(anchors.get(app.app_id))
+                app.record = (
+                    self._catalog.record(app.app_id) if records is None else self._catalog.met(records.get(app.app_id))
                 )
             except DamagedError as error:
                 # One bad record must not cost the answers on the others.
                 assessment = assessment or Assessment(AppState.UNKNOWN)
                 return app, plan or _NO_PLAN, dataclasses.replace(assessment, msg=str(error))
-            if app.anchor is None:
+            if app.record is None:
                 # Its Jobs, if there are any left, go with it.
                 self._catalog.forget(app.app_id)
                 return None
@@ -244,7 +244,7 @@ class KubernetesScheduler(
             self._catalog.complete(app)
             assessment = assess(app, plan, now)
         assert plan is not None
-        if app.anchor is not None and app.anchor.deleting:
+        if app.record is not None and app.record.deleting:
             end = known.final or assessment
             # Why it failed stays true, and is asked for longer than what becomes of its objects.
             msg = end.msg if is_terminal(end.state) else "being deleted"
@@ -256,7 +256,7 @@ class KubernetesScheduler(
         return refused or self._observer.work(app.app_id, report_refusals=True)
 
     def _silence(self, app: App) -> str:
-        """Return why a Job has no pods, which only the events tell."""
+        """Return why a Job has no pods, which only the events report."""
         known = self._catalog.of(app.app_id)
         for job in app.jobs.values():
             if job.suspended:
@@ -278,21 +278,21 @@ class KubernetesScheduler(
             self._observer.cancel(app_id)
 
     def exists(self, app_id: str) -> bool:
-        """Tell whether the scheduler knows the app; its state is not looked at, since cancel and delete do that."""
+        """Return whether the scheduler knows the app; its state is not checked, since cancel and delete do that."""
         return bool(APP_ID.fullmatch(app_id)) and self._catalog.found(app_id) is not None
 
     def _delete_existing(self, app_id: str) -> None:
         with self._catalog.mutex:
-            anchor = self._catalog.found(app_id)
-            if anchor is None:
+            record = self._catalog.found(app_id)
+            if record is None:
                 return
-            if anchor.owners and not anchor.deleting:
+            if record.owners and not record.deleting:
                 # Owned by what it owns, it would wait for itself.
-                test = {"op": "test", "path": "/metadata/uid", "value": anchor.uid}
+                test = {"op": "test", "path": "/metadata/uid", "value": record.uid}
                 with contextlib.suppress(NotFoundError, ConflictError):  # gone, or somebody else deletes it
                     change = {"op": "remove", "path": "/metadata/ownerReferences"}
                     self.cluster.patch("services", app_id, [test, change])
-            self.cluster.delete("services", app_id, anchor.uid)
+            self.cluster.delete("services", app_id, record.uid)
 
     def missing_rights(self) -> builtins.list[str]:
         """Return what the cluster would not let us do, as `create pods`; nothing is created."""
@@ -306,22 +306,22 @@ class KubernetesScheduler(
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[KubernetesRequest] | None:
-        if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
+        if not APP_ID.fullmatch(app_id) or (record := self._catalog.record(app_id)) is None:
             return None
         with self._catalog.mutex:
-            request = self._catalog.whole_request(app_id) or unpacked(anchor.annotations[Annotation.REQUEST])
+            request = self._catalog.whole_request(app_id) or unpacked(record.annotations[Annotation.REQUEST])
         return AppDryRunInfo(request, format_request)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one namespace
         items, now = self.cluster.list("jobs", selector([]))
         apps = apps_in(items)
-        anchors, _ = self.cluster.list("services", selector([]))
+        records, _ = self.cluster.list("services", selector([]))
         assessed: builtins.list[tuple[App, Plan, Assessment, Mapping[str, str]]] = []
         with self._catalog.mutex:
-            for document in anchors:
-                if (anchor := AppRecord.of(document)) is not None:
-                    listed = self._listed(apps.get(anchor.name) or App(anchor.name), anchor, now)
-                    assessed.append((*listed, anchor.annotations))
+            for document in records:
+                if (record := AppRecord.of(document)) is not None:
+                    listed = self._listed(apps.get(record.name) or App(record.name), record, now)
+                    assessed.append((*listed, record.annotations))
             waiting = [(app, assessment) for app, _, assessment, _ in assessed if assessment.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
@@ -331,31 +331,31 @@ class KubernetesScheduler(
                 found.append(ListAppResponse(app.app_id, state, name=name, owner=owner))
         return sorted(found, key=lambda row: row.app_id)
 
-    def _listed(self, app: App, anchor: AppRecord, now: float) -> tuple[App, Plan, Assessment]:
+    def _listed(self, app: App, record: AppRecord, now: float) -> tuple[App, Plan, Assessment]:
         try:
-            with readable(anchor):
-                anchor.check()
-                plan = app.plan() or plan_in(plan_text(unpacked(anchor.annotations[Annotation.REQUEST])))
+            with readable(record):
+                record.check()
+                plan = app.plan() or plan_in(plan_text(unpacked(record.annotations[Annotation.REQUEST])))
         except DamagedError as error:
             return app, app.plan() or _NO_PLAN, Assessment(AppState.UNKNOWN, str(error))
-        app.anchor = anchor
+        app.record = record
         return app, plan, assess(app, plan, now)
 
     def result(self, app_id: str) -> JsonValue:
         with self._catalog.mutex:
-            if not APP_ID.fullmatch(app_id) or (anchor := self._catalog.anchor(app_id)) is None:
+            if not APP_ID.fullmatch(app_id) or (record := self._catalog.record(app_id)) is None:
                 raise UnknownAppException(app_id)
             first = self._catalog.plan(app_id).roles[0].slug
             items, _ = self.cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={first},{Label.INDEX}=0")
-            pod = newest_attempts(map(pod_of, items), anchor.attempt).get((first, 0))
-            if pod is None and self._has_ended_well(app_id, first, anchor.attempt):
+            pod = newest_attempts(map(pod_of, items), record.attempt).get((first, 0))
+            if pod is None and self._has_ended_well(app_id, first, record.attempt):
                 # Most apps write none, so this must not fail them.
                 log.warning(
                     "app %s: the pod that may have written a result was removed, and the result with it", app_id
                 )
-        if pod is None or pod.exit_code != 0 or not pod.said:
+        if pod is None or pod.exit_code != 0 or not pod.end_message:
             return None
-        data = pod.said.encode()
+        data = pod.end_message.encode()
         # Of a larger document Kubernetes keeps as much as is allowed.
         return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
 

@@ -97,7 +97,7 @@ _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _REFUSED = re.compile(
     r"not found|denied|unauthorized|authorization|manifest unknown|no match for platform", re.IGNORECASE
 )
-"""What registries say to a pull that another one would not change; anything else may be an outage."""
+"""What registries answer to a pull that another one would not change; anything else may be an outage."""
 
 
 def _is_stuck(pod: Pod) -> bool:
@@ -108,7 +108,7 @@ def _is_stuck(pod: Pod) -> bool:
 
 
 def waits_for(pods: Iterable[Pod]) -> str:
-    """Return why pods do not start, if the server says so."""
+    """Return why pods do not start, if the server reports so."""
     for pod in pods:
         if not pod.began and not pod.over and pod.reason not in _STARTING:
             return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
@@ -138,7 +138,7 @@ def _end_of(pod: Pod) -> ReplicaEnd:
         pod.exit_code,
         # An exit code of 0 is no failure, whatever was killed beside the program.
         out_of_memory=pod.ended_by == "OOMKilled" and bool(pod.exit_code),
-        start_error=" ".join(pod.said.split())[:_TEXT] if pod.ended_by == "StartError" else "",
+        start_error=" ".join(pod.end_message.split())[:_TEXT] if pod.ended_by == "StartError" else "",
         preempted=pod.disruption or "",
         note=note if pod.reason or pod.exit_code is None else "",
     )
@@ -173,7 +173,7 @@ def _state(  # noqa: PLR0911 - a table
     if state is AppState.SUCCEEDED:
         return AppState.CANCELLED if led else AppState.SUCCEEDED
     if pod is not None and pod.stopped:
-        return AppState.CANCELLED  # ended by us, so its exit code says nothing about it
+        return AppState.CANCELLED  # ended by us, so its exit code does not matter
     over = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))
     if pod is not None and pod.phase == "Failed" and over:
         return AppState.FAILED
@@ -195,4 +195,4 @@ def _reason(pod: Pod, state: AppState) -> str | None:
 
 def _reply(pod: Pod) -> str:
     """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`."""
-    return pod.said if pod.said and pod.ended_by != "StartError" else NONE
+    return pod.end_message if pod.end_message and pod.ended_by != "StartError" else NONE

@@ -49,7 +49,7 @@ class Record:
 
 @dataclass
 class Observation:
-    """One look at all jobs and some records."""
+    """All jobs and some records, as read at one time."""
 
     now: int = 0
     """Epoch seconds by the clock of the login node."""
