@@ -750,7 +750,11 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "log_requests_per_s": {
                         "label": "Log requests per (seconds)",
-                        "description": "Most requests a second to CloudWatch Logs by one process. Empty means 10.0.",
+                        "description": "Most GetLogEvents a second by "
+                        "one process, and two fifths as "
+                        "many FilterLogEvents, by which "
+                        "many apps are\n"
+                        "followed. Empty means 10.0.",
                         "schema": {"maximum": 1000, "minimum": 1, "type": ["number", "null"]},
                     },
                     "claim_wait_s": {
@@ -912,6 +916,18 @@ def get_provider_info() -> dict[str, Any]:
                     "log_group": {
                         "label": "Log group",
                         "description": "Log group in CloudWatch, which must exist. Empty means /aws/batch/job.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "result_prefix": {
+                        "label": "Result prefix",
+                        "description": "s3://bucket/folder below which the "
+                        "program itself writes its result, "
+                        "to the address in LAUNCH_RESULT_S3: "
+                        "for\n"
+                        "images without sh, and where lines "
+                        "go elsewhere than to CloudWatch. "
+                        "Empty means that the log brings the "
+                        "result.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "linger_s": {

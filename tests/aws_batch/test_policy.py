@@ -35,11 +35,14 @@ def test_the_policy_is_what_is_called(batch_server, batch_params, batch_queue, d
     known = {action.partition(":")[2].lower(): action for action in granted if action.startswith("batch:")} | names
     before = batch_server.control()["calls"]
     scheduler = create_scheduler("policy", **batch_params)
-    role = Role("main", docker_engine.image, entrypoint="sh", args=["-c", "echo hi"], resource=Resource(1, 0, 64))
+    room = Resource(1, 0, 64)
+    role = Role("main", docker_engine.image, entrypoint="sh", args=["-c", "echo hi"], resource=room)
 
-    def launch(*roles: Role) -> str:
+    def launch(*roles: Role, **cfg: Any) -> str:
         app_id = make_unique("policy")
-        info = scheduler.submit_dryrun(AppDef("policy", [*roles]), {"queue": batch_queue, "linger_s": 1}, app_id=app_id)
+        info = scheduler.submit_dryrun(
+            AppDef("policy", [*roles]), {"queue": batch_queue, "linger_s": 1, **cfg}, app_id=app_id
+        )
         for _ in range(2):
             assert create_scheduler("policy", **batch_params).schedule(info) == app_id
         return app_id
@@ -53,6 +56,20 @@ def test_the_policy_is_what_is_called(batch_server, batch_params, batch_queue, d
         scheduler.result(app_id)
         scheduler.list()
         scheduler.delete(app_id)
+    # Many logs at once are read by another call.
+    slow = Role(
+        "main", docker_engine.image, entrypoint="sh", args=["-c", "echo hi; sleep 60"], num_replicas=3, resource=room
+    )
+    app_id = launch(slow)
+    cursors: dict[int, Any] = {}
+    deadline = time.monotonic() + 60
+    while not batch_server.control()["calls"].get("FilterLogEvents", 0) - before.get("FilterLogEvents", 0):
+        assert time.monotonic() < deadline
+        scheduler.describe(app_id)
+        for k in range(3):
+            cursors[k] = scheduler.read_logs(app_id, "main", k, cursors.get(k)).cursor
+        time.sleep(0.5)
+    scheduler.delete(app_id)
     assert scheduler.missing_permissions(batch_queue) == []
     scheduler.close()
     after: dict[str, Any] = batch_server.control()["calls"]

@@ -72,6 +72,7 @@ def test_the_layout_follows_from_the_app(roles, how, layout) -> None:
             ],
             {"working_dir": "/w", "tags": {"team": "x"}, "secrets": {"KEY": "arn:aws:ssm:x"}, "shm_size_mb": 64},
         ),
+        ("no-shell-nodes", [role("a"), role("b", num_replicas=2, args=TALKS)], {"shell": False}),
         ("no-shell", [role()], {"shell": False, "init": False, "overlay": {"readonlyRootFilesystem": True}}),
     ],
 )
@@ -153,6 +154,14 @@ def test_an_instance_type_comes_from_a_named_resource() -> None:
         ([role(resource=Resource(1, 1, 2048))], {"platform": "FARGATE", "execution_role_arn": "x"}, ["resource.gpu"]),
         ([role(num_replicas=2, args=[macros.replica_id])], {"shell": False}, ["replica_id", "shell"]),
         ([role()], {"shell": False, "working_dir": "/x"}, ["working_dir", "shell"]),
+        ([role(num_replicas=6, args=TALKS)], {"shell": False}, ["6 replicas", "5", "sh"]),
+        ([role(args=["$LAUNCH_RESULT_PATH"])], {"shell": False}, ["LAUNCH_RESULT_PATH", "shell", "result_prefix"]),
+        (
+            [role(args=["$LAUNCH_RESULT_PATH"])],
+            {"overlay": {"logConfiguration": {"logDriver": "splunk"}}},
+            ["LAUNCH_RESULT_PATH", "splunk", "result_prefix"],
+        ),
+        ([role()], {"result_prefix": "/tmp/x"}, ["result_prefix", "s3://"]),
         ([role(env={"AWS_BATCH_X": "1"})], {}, ["AWS_BATCH_X"]),
         ([role(args=["x" * 30_000])], {}, ["24576", "bytes"]),
         ([role()], {"overlay": {"command": ["x"]}}, ["overlay", "command"]),
@@ -172,6 +181,31 @@ def test_what_batch_cannot_do_is_refused_with_a_cure(roles, how, words) -> None:
 
     assert [word for word in words if word not in str(caught.value)] == []
     assert ";" in str(caught.value)
+
+
+def test_a_replica_without_a_shell_has_a_node_range_and_a_number_of_its_own() -> None:
+    one = request(role("a"), role("b", num_replicas=3, args=["--rank", macros.replica_id]), shell=False)
+    ranges = one.definition(0, 0)["nodeProperties"]["nodeRangeProperties"]
+
+    assert [each["targetNodes"] for each in ranges] == ["0:0", "1:1", "2:2", "3:3"]
+    assert [each["container"]["command"] for each in ranges[1:]] == [
+        ["python", "--rank", "0"],
+        ["python", "--rank", "1"],
+        ["python", "--rank", "2"],
+    ]
+    numbers = [
+        {"name": "LAUNCH_REPLICA_ID", "value": str(k)} in each["container"]["environment"]
+        for k, each in zip((0, 0, 1, 2), ranges, strict=True)
+    ]
+    assert numbers == [True] * 4
+
+
+def test_a_result_in_s3_has_an_address_of_the_app() -> None:
+    shown = request(role(), result_prefix="s3://bucket/some/folder/", shell=False).definition(0, 0)
+
+    assert {"name": "LAUNCH_RESULT_S3", "value": "s3://bucket/some/folder/app-1"} in shown["containerProperties"][
+        "environment"
+    ]
 
 
 def test_roles_that_begin_again_by_themselves_are_refused_by_name() -> None:

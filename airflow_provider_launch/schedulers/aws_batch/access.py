@@ -28,6 +28,8 @@ class Clients:
     submit: Any
     """Sends each request once: a repeated SubmitJob is a second job."""
     logs: Any
+    make: Callable[[str, str | None], Any]
+    """Makes another client: of a service, in a Region or in that of the others."""
 
 
 MakeClients = Callable[["AwsBatchConnection"], Clients]
@@ -94,13 +96,15 @@ def clients_of(
     """
     from botocore.config import Config
 
-    def client(name: str, attempts: int) -> Any:
+    def client(name: str, attempts: int = _ATTEMPTS, region: str | None = None) -> Any:
         ours = Config(
             connect_timeout=min(10.0, connection.timeout_s),
             read_timeout=connection.timeout_s,
             max_pool_connections=_POOL,
             retries={"total_max_attempts": attempts, "mode": "standard"},
             user_agent_extra="airflow-provider-launch",
+            # An endpoint of one's own has no host name for each bucket.
+            **({"s3": {"addressing_style": "path"}} if name == "s3" and connection.endpoint_url else {}),
         )
         own = connection.logs_endpoint_url if name == "logs" else None
         theirs = endpoints(name) if endpoints else None
@@ -109,9 +113,12 @@ def clients_of(
             config=config.merge(ours) if config is not None else ours,
             endpoint_url=own or connection.endpoint_url or theirs,
             **({"verify": connection.verify} if connection.verify else {}),
+            **({"region_name": region} if region else {}),
         )
 
-    return Clients(client("batch", _ATTEMPTS), client("batch", 1), client("logs", _ATTEMPTS))
+    return Clients(
+        client("batch"), client("batch", 1), client("logs"), lambda name, region: client(name, region=region)
+    )
 
 
 def _assume(session: Any, connection: AwsBatchConnection) -> None:

@@ -44,6 +44,8 @@ class Known:
     unlisted_since: float | None = None
     """When it was first seen that there is a record and no job."""
     final: DescribeAppResponse | None = None
+    log_denied: bool = False
+    """Whether it was said that the log cannot be read."""
 
     @property
     def attempt(self) -> int:

@@ -1,14 +1,16 @@
-"""The calls to AWS Batch and CloudWatch Logs, and the one place that knows botocore's errors."""
+"""The calls to AWS Batch, CloudWatch Logs and S3, and the one place that knows botocore's errors."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 
@@ -16,6 +18,8 @@ __all__ = ["Aws", "BadTokenError", "DeniedError", "LostAnswerError", "NotFoundEr
 
 _IDS = 100
 _THROTTLED_S = 60.0
+_FILTER_SHARE = 0.4
+"""AWS allows 25 GetLogEvents a second, and 5 to 10 FilterLogEvents."""
 _BUSY = {
     "TooManyRequestsException",
     "ThrottlingException",
@@ -61,6 +65,8 @@ class Aws:
         self._clients: Clients | None = None
         self._batch_bucket = bucket("batch", connection.requests_per_s, connection)
         self._logs_bucket = bucket("logs", connection.log_requests_per_s, connection)
+        self._filter_bucket = bucket("filter", connection.log_requests_per_s * _FILTER_SHARE, connection)
+        self._extras: dict[tuple[str, str | None], Any] = {}
         self.ahead_s = 0.0
         """How much AWS's clock is ahead of ours."""
 
@@ -85,7 +91,8 @@ class Aws:
         """Close the connections."""
         with self._lock:
             clients, self._clients = self._clients, None
-        for client in (clients.batch, clients.submit, clients.logs) if clients else ():
+            extras, self._extras = self._extras, {}
+        for client in (*((clients.batch, clients.submit, clients.logs) if clients else ()), *extras.values()):
             client.close()
 
     # ---- definitions -------------------------------------------------------------------------------------------------
@@ -178,15 +185,50 @@ class Aws:
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
-    def log_events(self, group: str, stream: str, **where: Any) -> dict[str, Any]:
+    def log_events(self, group: LogGroup, stream: str, **where: Any) -> dict[str, Any]:
         """Return a page of a stream from `nextToken` or `startTime` on.
 
         Raises:
             NotFoundError: nothing was written yet.
             BadTokenError: the token has expired.
         """
-        arguments = {"logGroupName": group, "logStreamName": stream, "startFromHead": True, **where}
-        return self._call(self.clients.logs, self._logs_bucket, "get_log_events", arguments)
+        arguments = {"logGroupName": group.name, "logStreamName": stream, "startFromHead": True, **where}
+        return self._call(self._logs(group.region), self._logs_bucket, "get_log_events", arguments)
+
+    def filter_events(self, group: LogGroup, streams: Sequence[str], **where: Any) -> dict[str, Any]:
+        """Return a page of the events of up to 100 streams, in the order of their times, from `startTime` on.
+
+        Raises:
+            NotFoundError: one of the streams is not there.
+            DeniedError: FilterLogEvents is not allowed.
+        """
+        arguments = {"logGroupName": group.name, "logStreamNames": [*streams], **where}
+        return self._call(self._logs(group.region), self._filter_bucket, "filter_log_events", arguments)
+
+    def _logs(self, region: str | None) -> Any:
+        clients = self.clients
+        return clients.logs if region in {None, self.region} else self._extra("logs", region)
+
+    def s3_object(self, bucket_name: str, key: str, limit: int) -> tuple[bytes, int] | None:
+        """Return the first bytes of an object and its size; None: there is no such object.
+
+        Raises:
+            DeniedError: GetObject is not allowed; without ListBucket also if there is no such object.
+        """
+        try:
+            found = self._call(self._extra("s3"), self._logs_bucket, "get_object", {"Bucket": bucket_name, "Key": key})
+        except NotFoundError:
+            return None
+        with contextlib.closing(found["Body"]) as body:
+            return body.read(limit), found["ContentLength"]
+
+    def _extra(self, service: str, region: str | None = None) -> Any:
+        """Return a client that few connections need; made at the first call."""
+        clients = self.clients
+        with self._lock:
+            if (service, region) not in self._extras:
+                self._extras[service, region] = clients.make(service, region)
+            return self._extras[service, region]
 
     # ---- how ---------------------------------------------------------------------------------------------------------
 
@@ -247,14 +289,14 @@ def _translated(operation: str, error: Any) -> LaunchError:
         found, status = SchedulerUnavailableError(f"cannot {operation}: AWS throttles ({code}); try again later"), 429
     elif status >= 500:  # noqa: PLR2004 - server errors
         found = LostAnswerError(f"cannot {operation}: AWS answered {status} {code} ({text}); try again later")
-    elif code == "ResourceNotFoundException":
+    elif code in {"ResourceNotFoundException", "NoSuchKey"}:
         found = NotFoundError(f"cannot {operation}: {text}")
     elif code == "InvalidParameterException" and "nextToken" in text:
         found = BadTokenError(f"cannot {operation}: {text}")
     else:
         if "does not exist" in text and operation == "submit_job" and "efinition" in text:
             status = 404
-        found = RefusedError(f"AWS Batch refuses {operation}: {text}; correct the app or its options")
+        found = RefusedError(f"AWS refuses {operation}: {text}; correct the app or its options")
     found.status = status  # for `_repeated`
     return found  # type: ignore[no-any-return] # one of ours
 

@@ -17,8 +17,11 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 
-__all__ = ["container_properties"]
+__all__ = ["AWSLOGS", "container_properties", "has_log_result", "log_driver", "result_address"]
 
+AWSLOGS = "awslogs"
+_MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+"""Not set on the main node itself, where the script sets ours."""
 _FIRST_PORT, _PORTS = 20000, 10000
 _OURS = {"command", "image", "environment", "resourceRequirements"}
 """What an overlay may not replace: the launcher itself relies on it."""
@@ -39,21 +42,27 @@ class _App(Protocol):
     def copied_env(self) -> Mapping[str, str]: ...
 
 
-def container_properties(request: _App, role: Role, first: int, attempt: int) -> dict[str, Any]:
-    """Return `containerProperties` of a role.
+def container_properties(
+    request: _App, role: Role, first: int, attempt: int, replica: int | None = None
+) -> dict[str, Any]:
+    """Return `containerProperties` of a role, or of one replica.
 
     Args:
         request: the app.
         role: one of its roles.
         first: number of its first node, in a multi-node job.
         attempt: of the app.
+        replica: number of the only replica with these properties. None: they are for all of the role.
     """
     opts, layout = request.opts, request.layout
-    is_alone = role.num_replicas == 1
-    values = macros.Values(
-        img_root="", app_id=request.app_id, replica_id="0" if is_alone else REPLICA, rank0_env=RANK0_ENV
-    )
+    if replica is None and role.num_replicas == 1:
+        replica = 0
+    rank0_env = RANK0_ENV if opts.shell or layout == "single" else _MAIN_NODE
+    replica_id = REPLICA if replica is None else str(replica)
+    values = macros.Values(img_root="", app_id=request.app_id, replica_id=replica_id, rank0_env=rank0_env)
     env = _env(request, role, values, attempt)
+    if not opts.shell and replica is not None:
+        env["LAUNCH_REPLICA_ID"] = replica_id
     args = [values.substitute(arg) for arg in role.args]
     if opts.shell:
         index = {"single": "0", "array": "AWS_BATCH_JOB_ARRAY_INDEX"}.get(layout, f"AWS_BATCH_JOB_NODE_INDEX-{first}")
@@ -64,7 +73,7 @@ def container_properties(request: _App, role: Role, first: int, attempt: int) ->
             # Batch drops variables without a value.
             exports={name: text for name, text in env.items() if has_replica(text) or not text},
             working_dir=opts.working_dir,
-            has_result=is_first,
+            has_result=is_first and has_log_result(opts),
             counts_attempts=layout != "multi-node",
             is_node=layout == "multi-node",
             linger_s=opts.linger_s if layout == "multi-node" and is_first else 0,
@@ -75,7 +84,8 @@ def container_properties(request: _App, role: Role, first: int, attempt: int) ->
         if any(has_replica(text) for text in (*args, *env.values())):
             raise UnsupportedError(
                 f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', and option shell is "
-                f"False; read AWS_BATCH_JOB_ARRAY_INDEX or AWS_BATCH_JOB_NODE_INDEX instead, or leave shell out"
+                f"False; read AWS_BATCH_JOB_ARRAY_INDEX instead, leave shell out, or use layout='multi-node' for up to "
+                f"five replicas"
             )
     body: dict[str, Any] = {
         "image": role.image,
@@ -98,6 +108,8 @@ def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict
     }
     if request.layout == "single":
         env |= {"LAUNCH_REPLICA_ID": "0", RANK0_ENV: "localhost"}
+    if (prefix := request.opts.result_prefix) and role is request.app_def.roles[0]:
+        env["LAUNCH_RESULT_S3"] = result_address(prefix, request.app_id)
     if request.layout == "multi-node":
         env["LAUNCH_ATTEMPT"] = str(attempt)
     for name, text in role.env.items():
@@ -105,6 +117,21 @@ def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict
             raise InvalidAppError(f"role {role.name!r}: AWS Batch takes no variable {name!r}; rename it")
         env[name] = values.substitute(text)
     return env
+
+
+def log_driver(opts: AwsBatchOpts) -> str:
+    """Return what takes the lines of containers."""
+    return str(((opts.overlay or {}).get("logConfiguration") or {}).get("logDriver", AWSLOGS))
+
+
+def has_log_result(opts: AwsBatchOpts) -> bool:
+    """Return whether the log brings the result."""
+    return opts.shell and not opts.result_prefix and log_driver(opts) == AWSLOGS
+
+
+def result_address(prefix: str, app_id: str) -> str:
+    """Return where in S3 the result of an app is."""
+    return f"{prefix.rstrip('/')}/{app_id}"
 
 
 def _ports(request: _App) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.retry import Phase
 
@@ -29,7 +30,7 @@ _DEFAULT_GROUP = "/aws/batch/job"
 class AttemptLog:
     """Where the lines of one attempt are."""
 
-    group: str
+    group: LogGroup
     stream: str
     ended_at: float | None
     """By AWS's clock; None: more lines may come."""
@@ -129,7 +130,7 @@ def _replica(job: Mapping[str, Any]) -> Replica:
 
 def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *, over: bool) -> list[AttemptLog]:
     options = container.get("logConfiguration", {}).get("options", {})
-    group = options.get("awslogs-group", _DEFAULT_GROUP)
+    group = LogGroup(options.get("awslogs-group", _DEFAULT_GROUP), options.get("awslogs-region"))
     found = [
         AttemptLog(
             group,

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_launch.schedulers.aws_batch.client import Aws, BadTokenError, NotFoundError
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, BadTokenError, DeniedError, NotFoundError
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
+from airflow_provider_launch.schedulers.aws_batch.log_feed import LogFeed
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
 __all__ = ["LogReader", "Marks"]
 
+logger = logging.getLogger(__name__)
+
 _QUIET_S = 5.0
 _AFTER_END_S = 15.0
 _LONGEST_WAIT_S = 30.0
-_PAUSE_S = 0.25
+_PAUSE_S, _PAUSE_MAX_S = 0.25, 2.0
+_DENIED_S = 600.0
 _MARKS = 3
 """The exit on both streams, and the end."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The lines of the script that starts a program: `<mark>-exit:3`, `-result:...`, `-error:...`, `-end`."""
+    """The lines of the script that starts a program: `<mark>-begin`, `-exit:3`, `-result:...`, `-error:...`, `-end`."""
 
     mark: str
 
@@ -32,7 +37,9 @@ class Marks:
         at = text.rfind(f"{self.mark}-")
         if at < 0:
             return None
-        found = re.fullmatch(r"(exit|result|error|end)(-large)?(?::(.*))?", text[at + len(self.mark) + 1 :], re.DOTALL)
+        found = re.fullmatch(
+            r"(begin|exit|result|error|end)(-large)?(?::(.*))?", text[at + len(self.mark) + 1 :], re.DOTALL
+        )
         # Only the first mark can follow a rest without an end; a line that holds the text elsewhere is the program's.
         if found is None or (at and found[1] != "exit"):
             return None
@@ -42,12 +49,17 @@ class Marks:
 class LogReader:
     """Reads attempts; all that is known of one is in the cursor.
 
+    One stream is read by GetLogEvents. Where there are many, each joins the others when it was read to its end, and
+    stays with them: its place is then that of `LogFeed`, known by its `i`.
+
     Cursor of an attempt: `s` stream, `t` token, `f` start time of the token's request, `m` time of the last event,
     `n` events delivered at that time, `x` marks of the end seen, `d` all lines were read.
     """
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
+        self._feed = LogFeed(aws)
+        self._alone_until = 0.0
 
     def read(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
@@ -60,13 +72,17 @@ class LogReader:
             state = {"s": log.stream}
         began = time.monotonic()
         repeated_at: float | None = None
+        pause_s = _PAUSE_S
+        is_shared = log.ended_at is None and self._feed.is_shared(log.group, log.stream)
         while True:
             token = state.get("t")
-            lines, state = self._page(attempt, log, marks, state)
+            lines, state = self._next(attempt, log, marks, state)
             if state.get("x") == _MARKS:
                 return lines, {**state, "d": True}
-            if lines or log.ended_at is None:
+            if lines:
                 return lines, state
+            if log.ended_at is None:
+                return lines, self._joined(state) if is_shared else state
             if state.get("t") != token:
                 continue  # an empty page with another token is not the end
             now = time.monotonic()
@@ -74,14 +90,39 @@ class LogReader:
             is_late = self._aws.now() - log.ended_at > _AFTER_END_S
             if (is_late and now - repeated_at > _QUIET_S) or now - began > _LONGEST_WAIT_S:
                 return [], {**state, "d": True}
-            time.sleep(_PAUSE_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _joined(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state with which a stream goes on among many; one without any event stays alone."""
+        if "i" in state or "m" not in state or time.monotonic() < self._alone_until:
+            return state
+        kept = _picked(state, "s", "m", "n", "x")
+        return {**kept, "f": state["m"], "i": []}
+
+    def _next(
+        self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
+    ) -> tuple[list[LogLine], dict[str, Any]]:
+        if "i" not in state:
+            return self._page(attempt, log, marks, state)
+        place = _picked(state, "m", "f", "i", "n")
+        try:
+            events, place = self._feed.take(log.group, log.stream, place, is_over=log.ended_at is not None)
+        except DeniedError as error:
+            logger.warning("logs are read one by one, which takes more requests: %s", error)
+            self._alone_until = time.monotonic() + _DENIED_S
+            alone = _picked(state, "s", "x")
+            same = sum(at == state["m"] for at, _ in state["i"]) or state.get("n", 0)
+            return self._page(attempt, log, marks, {**alone, "f": state["m"], "m": state["m"], "n": same, "r": True})
+        found = {**_picked(state, "s", "x"), **place}
+        return self._lines(attempt, events, marks, found), found
 
     def _page(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
         """Return the lines of one page; after the loss of a token, of the first page that has something new."""
         found = dict(state)
-        token, start, skip = found.get("t"), found.get("f"), 0
+        token, start, skip = found.get("t"), found.get("f"), found["n"] if found.pop("r", False) else 0
         while True:
             # A token belongs to the start time of its request.
             where = {**({"nextToken": token} if token else {}), **({"startTime": start} if start else {})}
@@ -105,16 +146,17 @@ class LogReader:
                     token = page["nextForwardToken"]
                     continue
             found["t"] = page["nextForwardToken"]
+            for event in events:
+                if event["timestamp"] == found.get("m"):
+                    found["n"] += 1
+                else:
+                    found["m"], found["n"] = event["timestamp"], 1
             return self._lines(attempt, events, marks, found), found
 
     def _lines(self, attempt: int, events: Any, marks: Marks | None, state: dict[str, Any]) -> list[LogLine]:
         lines = []
         for event in events:
             at, text = event["timestamp"], event["message"]
-            if at == state.get("m"):
-                state["n"] += 1
-            else:
-                state["m"], state["n"] = at, 1
             parts = marks.split(text) if marks and marks.mark in text else None
             if parts is None:
                 lines.append(LogLine(text + "\n", Stream.COMBINED, at / 1000, attempt))
@@ -155,3 +197,7 @@ class LogReader:
             if page["nextForwardToken"] == token:
                 return found, "end" in found
             token = page["nextForwardToken"]
+
+
+def _picked(state: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: state[key] for key in keys if key in state}

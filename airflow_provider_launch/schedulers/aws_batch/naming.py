@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import Enum
+from typing import NamedTuple
 
 from airflow_provider_launch.schedulers.ids import slug
 
-__all__ = ["APP_ID", "Tag", "app_slug", "attempt_of", "definition_name", "job_name", "mark"]
+__all__ = ["APP_ID", "LogGroup", "Tag", "app_slug", "attempt_of", "definition_name", "job_name", "mark"]
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,99}\Z")
 """No `_`, which stands between the app and its attempt in the names of jobs."""
@@ -29,6 +30,14 @@ class Tag(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class LogGroup(NamedTuple):
+    """Where streams are in CloudWatch."""
+
+    name: str
+    region: str | None = None
+    """None: that of the queue."""
 
 
 def app_slug(name: str) -> str:

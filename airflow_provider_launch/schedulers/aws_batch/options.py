@@ -55,7 +55,8 @@ class AwsBatchConnection(StructuredOpts):
     """Most requests a second to AWS Batch by one process, for all its apps: the rate is the account's."""
 
     log_requests_per_s: Annotated[float, Ge(1), Le(1000)] = 10.0
-    """Most requests a second to CloudWatch Logs by one process."""
+    """Most GetLogEvents a second by one process, and two fifths as many FilterLogEvents, by which many apps are
+    followed."""
 
     claim_wait_s: Annotated[float, Ge(0.1), Le(600)] = 60.0
     """Seconds for which a repeated launch waits for the job of the first one to be listed before it replaces a launch
@@ -148,6 +149,10 @@ class AwsBatchOpts(StructuredOpts):
 
     log_group: Optional[str] = None
     """Log group in CloudWatch, which must exist. None means `/aws/batch/job`."""
+
+    result_prefix: Optional[str] = None
+    """`s3://bucket/folder` below which the program itself writes its result, to the address in `LAUNCH_RESULT_S3`: for
+    images without `sh`, and where lines go elsewhere than to CloudWatch. None means that the log brings the result."""
 
     linger_s: Annotated[int, Ge(0), Le(3600)] = 10
     """Seconds for which replica 0 of the first role of a multi-node job stays after its success: Batch ends the other

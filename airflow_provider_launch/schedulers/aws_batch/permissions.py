@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError, NotFoundError, RefusedError
-from airflow_provider_launch.schedulers.aws_batch.naming import definition_name
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup, definition_name
 
 __all__ = ["ACTIONS", "missing_permissions"]
 
 _NOBODY = "launch-permission-check"
+_GROUP = LogGroup("/aws/batch/job")
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     "submit": ("batch:RegisterJobDefinition", "batch:SubmitJob", "batch:TagResource"),
@@ -20,7 +21,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
         "batch:DeregisterJobDefinition",
     ),
     "follow": ("batch:DescribeJobs", "batch:DescribeJobDefinitions", "batch:ListJobs", "batch:DescribeJobQueues"),
-    "logs and results": ("logs:GetLogEvents",),
+    "logs and results": ("logs:GetLogEvents", "logs:FilterLogEvents"),
     "end and delete": (
         "batch:TerminateJob",
         "batch:TagResource",
@@ -47,7 +48,8 @@ def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
         "batch:SubmitJob": lambda: aws.submit_nothing(queue or _NOBODY, f"{definition_name(_NOBODY)}:1"),
         "batch:DeregisterJobDefinition": lambda: aws.deregister(definition_name(_NOBODY), 1),
         "batch:TerminateJob": lambda: aws.terminate(_NOBODY, "launch: permission check"),
-        "logs:GetLogEvents": lambda: aws.log_events("/aws/batch/job", _NOBODY),
+        "logs:GetLogEvents": lambda: aws.log_events(_GROUP, _NOBODY),
+        "logs:FilterLogEvents": lambda: aws.filter_events(_GROUP, [_NOBODY]),
     }
     return [action for action, ask in asked.items() if not _allows(ask)]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from airflow_provider_launch.schedulers.aws_batch.container import has_log_result, log_driver
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -11,6 +14,7 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 
 __all__ = ["refuse_unsupported_layout"]
 
+_RESULT_PATH = "LAUNCH_RESULT_PATH"
 _NODE_GROUPS, _NODES, _CHILDREN, _RETRIES = 5, 1000, 10_000, 9
 # https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step
 _FARGATE = {1: (2048, 8192, 1024), 2: (4096, 16384, 1024), 4: (8192, 30720, 1024), 8: (16384, 61440, 4096),
@@ -43,8 +47,24 @@ def refuse_unsupported_layout(app: AppDef, opts: AwsBatchOpts, layout: str) -> N
             )
         if opts.platform == "FARGATE":
             _refuse_fargate(role, opts)
+    _refuse_result(app, opts)
     if opts.working_dir and not opts.shell:
         raise InvalidAppError("option working_dir needs `sh`, and option shell is False; leave one of them out")
+
+
+def _refuse_result(app: AppDef, opts: AwsBatchOpts) -> None:
+    if opts.result_prefix and not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?", opts.result_prefix):
+        raise InvalidAppError(
+            f"option result_prefix: {opts.result_prefix!r} is no address in S3; give s3://bucket/folder"
+        )
+    for role in app.roles if not has_log_result(opts) else ():
+        if any(_RESULT_PATH in text for text in (*role.args, *role.env.values())):
+            why = "option shell is False" if not opts.shell else f"lines go to {log_driver(opts)!r}"
+            why = "option result_prefix is set" if opts.result_prefix else why
+            raise UnsupportedError(
+                f"role {role.name!r} uses {_RESULT_PATH}: a result by the log is not offered by 'aws_batch' here, "
+                f"since {why}; let the program write to the address in LAUNCH_RESULT_S3, with option result_prefix"
+            )
 
 
 def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
@@ -64,6 +84,11 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
         )
     if count > _NODES:
         raise UnsupportedError(f"the app has {count} replicas, 'aws_batch' has at most {_NODES} nodes; use fewer")
+    if not opts.shell and count > _NODE_GROUPS:
+        raise UnsupportedError(
+            f"the app has {count} replicas, and without `sh` (option shell) 'aws_batch' gives at most {_NODE_GROUPS} "
+            f"nodes a number; use fewer, or leave shell out"
+        )
     types = {role.resource.capabilities.get(K8S_ITYPE) for role in app.roles}
     if len(types) > 1:
         raise UnsupportedError(
@@ -75,11 +100,6 @@ def _refuse_nodes(app: AppDef, opts: AwsBatchOpts, count: int) -> None:
             raise UnsupportedError(
                 f"role {role.name!r}: retry_policy REPLICA is not offered by 'aws_batch' for the nodes of a multi-node "
                 f"job; use APPLICATION"
-            )
-        if not opts.shell and role.num_replicas > 1:
-            raise UnsupportedError(
-                f"role {role.name!r}: the nodes of a role learn their number from `sh` on 'aws_batch', and option "
-                f"shell is False; leave it out"
             )
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
-from airflow_provider_launch.schedulers.aws_batch.container import container_properties
+from airflow_provider_launch.schedulers.aws_batch.container import container_properties, has_log_result, log_driver
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
@@ -176,13 +176,15 @@ def format_request(request: AwsBatchRequest) -> str:
         details = []
         if role.max_retries and request.layout != "multi-node":
             details.append("attempts are counted by Batch; the loss of a host counts, too")
+        if role is request.app_def.roles[0]:
+            details.append(_result_detail(opts))
         lines += format_role(
             role.name,
             role.num_replicas,
             role.image,
             policy=RetryPolicy(role.retry_policy).value,
             max_retries=role.max_retries,
-            details=details,
+            details=[detail for detail in details if detail],
         )
     shown = _masked(request)
     calls = (
@@ -196,6 +198,15 @@ def format_request(request: AwsBatchRequest) -> str:
             container["environment"] = [one for one in container["environment"] if one["name"] != _RECORD_ENV]
         lines.append(f"{call} {json.dumps(arguments, indent=2, ensure_ascii=False, default=str)}")
     return "\n".join(lines)
+
+
+def _result_detail(opts: AwsBatchOpts) -> str:
+    if opts.result_prefix:
+        return f"its result is what it writes below {opts.result_prefix}"
+    if has_log_result(opts):
+        return ""
+    cause = "without `sh`" if not opts.shell else f"with the log driver {log_driver(opts)!r}"
+    return f"hands back no result {cause}; option result_prefix takes it by S3"
 
 
 def _masked(request: AwsBatchRequest) -> AwsBatchRequest:
@@ -248,15 +259,18 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     bodies = []
     first = 0
     for role in roles:
-        bodies.append((first, role, container_properties(request, role, first, attempt)))
+        if request.layout == "multi-node" and not opts.shell:
+            # Nothing else can give a replica its number.
+            alone = range(role.num_replicas)
+            bodies += [(first + k, 1, container_properties(request, role, first, attempt, k)) for k in alone]
+        else:
+            bodies.append((first, role.num_replicas, container_properties(request, role, first, attempt)))
         first += role.num_replicas
     bodies[0][2]["environment"].append({"name": _RECORD_ENV, "value": packed})
     if request.layout != "multi-node":
         role = roles[0]
         return {**found, "type": "container", "containerProperties": bodies[0][2], "retryStrategy": _retries(role)}
-    ranges = [
-        {"targetNodes": f"{begin}:{begin + role.num_replicas - 1}", "container": body} for begin, role, body in bodies
-    ]
+    ranges = [{"targetNodes": f"{begin}:{begin + count - 1}", "container": body} for begin, count, body in bodies]
     nodes = {"numNodes": first, "mainNode": 0, "nodeRangeProperties": ranges}
     # What is retried is the whole app, which Batch does only when its main node fails: so we do it.
     return {**found, "type": "multinode", "nodeProperties": nodes, "retryStrategy": {"attempts": 1}}

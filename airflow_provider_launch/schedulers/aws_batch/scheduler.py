@@ -27,7 +27,8 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.aws_batch.access import MakeClients, make_clients
 from airflow_provider_launch.schedulers.aws_batch.catalog import Catalog, Known
 from airflow_provider_launch.schedulers.aws_batch.claims import Claims, is_deleted
-from airflow_provider_launch.schedulers.aws_batch.client import Aws
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError
+from airflow_provider_launch.schedulers.aws_batch.container import AWSLOGS, has_log_result, log_driver, result_address
 from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_ended
 from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
@@ -214,12 +215,23 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             known = self._catalog.refresh([app_id]).get(app_id)
         if known is None:
             raise UnknownAppException(app_id)
-        if not known.jobs or not known.request.opts.shell:
+        opts = known.request.opts
+        if not known.jobs or not (opts.result_prefix or has_log_result(opts)):
             return None
         first = known.replicas(known.attempt)[0]
-        if first.exit_code != 0 or not first.logs:
+        if first.exit_code != 0:
             return None
-        found, ended = self._logs.documents(first.logs[-1], Marks(mark(app_id)))
+        if opts.result_prefix:
+            return self._result_in_s3(result_address(opts.result_prefix, app_id))
+        return self._result_in_log(app_id, first.logs[-1]) if first.logs else None
+
+    def _result_in_s3(self, address: str) -> JsonValue:
+        bucket, _, key = address.removeprefix("s3://").partition("/")
+        document = self.aws.s3_object(bucket, key, RESULT_LIMIT_BYTES)
+        return parse_result(*document) if document else None
+
+    def _result_in_log(self, app_id: str, log_of_replica: AttemptLog) -> JsonValue:
+        found, ended = self._logs.documents(log_of_replica, Marks(mark(app_id)))
         if "result-large" in found:
             return parse_result(b"", RESULT_LIMIT_BYTES + 1)
         if "result" in found:
@@ -306,10 +318,22 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             raise ValueError(
                 f"role {role_name!r}: 'aws_batch' does not keep {streams.value} apart from the rest; ask for combined"
             )
-        began = time.monotonic()
-        state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
         known = self._known(app_id)
         check_replica(known.request.app_def.roles, role_name, k)
+        if (driver := log_driver(known.request.opts)) != AWSLOGS:
+            raise NotImplementedError(
+                f"the lines of app {app_id!r} go to {driver!r}, not to CloudWatch; read them there"
+            )
+        try:
+            return self._read(known, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})
+        except DeniedError:
+            if known.log_denied:
+                return LogChunk([], cursor)  # once said; the end of the app does not wait for it
+            known.log_denied = True
+            raise
+
+    def _read(self, known: Known, role_name: str, k: int, state: dict[str, Any]) -> LogChunk:
+        app_id, began = known.app_id, time.monotonic()
         number = known.request.places.index((role_name, k))
         marks = Marks(mark(app_id)) if known.request.opts.shell else None
         while True:

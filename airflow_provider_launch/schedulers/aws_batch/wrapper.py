@@ -90,6 +90,7 @@ export TORCHX_RANK0_HOST=$h"""
 # a word there when a signal ends what they have started.
 _RUN = """\
 m=@MARK@
+echo "$m-begin"
 trap 's=TERM; test -z "$p" || kill -TERM $p' TERM
 trap 's=INT; test -z "$p" || kill -INT $p' INT
 exec 3>&2 2>/dev/null

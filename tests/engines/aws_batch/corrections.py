@@ -19,8 +19,8 @@ from moto.batch import urls
 from moto.batch.exceptions import ClientException
 from moto.batch.models import BatchBackend, Job, JobDefinition, JobQueue
 from moto.batch.responses import BatchResponse
-from moto.logs.exceptions import InvalidParameterException
-from moto.logs.models import LogStream
+from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundException
+from moto.logs.models import LogEvent, LogStream
 from moto.logs.responses import LogsResponse
 
 from tests.engines.aws_batch.execution import Execution, Node, execution_of, is_over
@@ -57,8 +57,9 @@ _REPLACED: Mapping[Any, tuple[str, ...]] = {
         "_get_action",
         "_get_param",
     ),
-    LogsResponse: ("call_action",),
+    LogsResponse: ("call_action", "filter_log_events", "_get_param", "logs_backend"),
     LogStream: ("get_log_events", "put_log_events"),
+    LogEvent: ("to_filter_dict",),
 }
 for _owner, _names in _REPLACED.items():
     for _name in _names:
@@ -77,6 +78,7 @@ def apply(settings: Settings) -> None:
     queues_have_no_nulls()
     lists_are_of_running_jobs_and_late(settings)
     logs_come_in_pages(settings)
+    streams_are_filtered_together(settings)
     answers_are_throttled_and_checked(settings)
 
 
@@ -309,7 +311,12 @@ def logs_come_in_pages(settings: Settings) -> None:
     def put(self: Any, log_events: list[dict[str, Any]]) -> str:
         newest = self.events[-1].timestamp if self.events else 0
         # The two copiers of Docker invert stamps by some milliseconds. Within a batch the driver sorts; across two
-        # batches it happens too rarely to be waited for in tests, so it is left out.
+        # batches it happens too rarely to be waited for in tests, so it is left out, unless a test asks for it.
+        if settings.late_events:
+            before, self.events = self.events, []
+            answer: str = plain_put(self, log_events)
+            self.events = sorted([*before, *self.events], key=lambda event: event.timestamp)
+            return answer
         for event in log_events:
             newest = event["timestamp"] = max(newest, event["timestamp"])
         return plain_put(self, log_events)
@@ -335,6 +342,45 @@ def logs_come_in_pages(settings: Settings) -> None:
     plain_put = LogStream.put_log_events
     LogStream.put_log_events = put
     LogStream.get_log_events = get
+
+
+def streams_are_filtered_together(settings: Settings) -> None:
+    """FilterLogEvents: "sorted by event timestamp", "up to 1 MB (up to 10,000 log events)", 100 `logStreamNames`.
+
+    "ResourceNotFoundException: The specified resource does not exist", for a stream too. Plain moto leaves out streams
+    that are not there, and has pages of any size.
+    """
+
+    def respond(self: Any) -> str:
+        names, start = self._get_param("logStreamNames") or [], self._get_param("startTime") or 0
+        group = self.logs_backend.groups[self._get_param("logGroupName")]
+        if len(names) > _IDS:
+            raise InvalidParameterException(f"logStreamNames has more than {_IDS} entries")
+        if missing := [name for name in names if name not in group.streams]:
+            raise ResourceNotFoundException(f"The specified log stream does not exist: {missing[0]}")
+        rows = []
+        for name in names or group.streams:
+            events = [*group.streams[name].events]
+            first = bisect.bisect_left(events, start, key=lambda event: event.timestamp)
+            rows += [(event.timestamp, event.event_id, name, event) for event in events[first:]]
+        rows.sort(key=lambda row: row[:2])
+        begin = 0
+        if token := self._get_param("nextToken"):
+            epoch, at, event_id = (int(part) for part in token.split("/"))
+            if epoch != settings.token_epoch:
+                raise InvalidParameterException("The specified nextToken is invalid.")
+            begin = bisect.bisect_left(rows, (at, event_id), key=lambda row: row[:2])
+        size, page = 0, []
+        for _, _, name, event in rows[begin : begin + min(settings.page or _PAGE_EVENTS, _PAGE_EVENTS)]:
+            size += len(event.message) + 26
+            if page and size > _PAGE_BYTES:
+                break
+            page.append({**event.to_filter_dict(), "logStreamName": name})
+        left = rows[begin + len(page) : begin + len(page) + 1]
+        following = {"nextToken": f"{settings.token_epoch}/{left[0][0]}/{left[0][1]}"} if left else {}
+        return json.dumps({"events": page, "searchedLogStreams": [], **following})
+
+    LogsResponse.filter_log_events = respond
 
 
 def _parts(token: str) -> tuple[str, int, int]:

@@ -20,6 +20,8 @@ class Settings:
     """Operation (`submitjob`, `GetLogEvents`) to requests a second; more are throttled."""
     token_epoch: int = 0
     """Counts up when the tokens of log reads expire."""
+    late_events: bool = False
+    """Whether events keep their stamps, although later ones were put before."""
     page: int | None = None
     """Most items of a page, where that is less than AWS's own limit."""
 

@@ -1,0 +1,224 @@
+"""The lines of many streams by few requests: one FilterLogEvents for up to 100 of them.
+
+Events have ids there, so that none is lost or repeated, not even those that come late.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_launch.schedulers.aws_batch.client import Aws, NotFoundError
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+
+__all__ = ["LogFeed"]
+
+_STREAMS = 100
+_FEW = 2
+_KEPT_S = 90.0
+"""A quiet stream is read by its follower every 30 s."""
+_LATE_MS = 200
+"""So much earlier than the newest event of its stream one may be that comes later."""
+_IDS = 2000
+_LEAST_S, _MOST_S = 2.0, 10.0
+_STRETCH = 8.0
+_EVENTS = 20_000
+"""Events of one round: what is read ahead is bounded."""
+_FULL = 5_000
+_ALIKE_MS = 60_000
+_TURN_S = 0.5
+
+Event = Mapping[str, Any]
+State = dict[str, Any]
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One stream, from the place of its reader on."""
+
+    group: LogGroup
+    name: str
+    newest: int
+    floor: int
+    """What is earlier was delivered."""
+    seen: dict[str, int]
+    """Id to time of each event from the floor on that was delivered."""
+    unknown: int
+    """How many events at `newest` were delivered whose ids are not known."""
+    given: State = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    asked_at: float = -math.inf
+    wanted_at: float = -math.inf
+    read_to: int = 0
+    """To here a round has come that did not come to the end."""
+
+    @classmethod
+    def at(cls, group: LogGroup, name: str, state: State) -> _Stream:
+        seen = {key: ms for ms, key in state["i"]}
+        unknown = 0 if seen else state.get("n", 0)
+        return cls(group, name, state["m"], state["f"], seen, unknown, dict(state))
+
+    @property
+    def start(self) -> int:
+        return max(self.floor, self.read_to - _LATE_MS)
+
+    def add(self, event: Event) -> None:
+        at, key = event["timestamp"], f"{zlib.crc32(str(event['eventId']).encode()):08x}"
+        if at < self.floor or key in self.seen:
+            return
+        self.seen[key] = at
+        if self.unknown and at == self.newest:
+            # Delivered by GetLogEvents, which has no ids.
+            self.unknown -= at == self.newest
+            return
+        self.events.append(event)
+        self.newest = max(self.newest, at)
+
+    def state(self) -> State:
+        """Return the place after all that was read."""
+        self.floor = max(self.floor, self.newest - _LATE_MS)
+        if len(self.seen) > _IDS:
+            # All ids of a millisecond, or none.
+            self.floor = max(self.floor, sorted(self.seen.values())[-_IDS])
+        self.seen = {key: at for key, at in self.seen.items() if at >= self.floor}
+        known = [[at, key] for key, at in self.seen.items()]
+        place: State = {"m": self.newest, "f": self.floor, "i": known}
+        return {**place, "n": self.unknown} if self.unknown else place
+
+
+class LogFeed:
+    """Reads ahead for all streams of a scheduler that are followed.
+
+    Place in a stream: `m` time of the newest event delivered, `f` time from which on events may come that were not,
+    `i` time and id of those that were; `n` how many at `m` were delivered without an id.
+    """
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+        self._lock = threading.Lock()
+        self._round = threading.Lock()
+        self._streams: dict[tuple[LogGroup, str], _Stream] = {}
+        self._readers: dict[tuple[LogGroup, str], float] = {}
+        self._cleaned_at = 0.0
+        self._stretch = 1.0
+
+    def is_shared(self, group: LogGroup, name: str) -> bool:
+        """Note that a stream is read that goes on, and return whether there are many."""
+        now = time.monotonic()
+        with self._lock:
+            self._readers[group, name] = now
+            if now - self._cleaned_at > _KEPT_S / 10:
+                self._cleaned_at = now
+                self._readers = {key: at for key, at in self._readers.items() if now - at < _KEPT_S}
+                self._streams = {key: one for key, one in self._streams.items() if now - one.wanted_at < _KEPT_S}
+            return len(self._readers) > _FEW
+
+    def take(self, group: LogGroup, name: str, place: State, *, is_over: bool) -> tuple[list[Event], State]:
+        """Return events after a place, and the place after them.
+
+        Args:
+            group: of the stream.
+            name: of the stream.
+            place: as described above.
+            is_over: nothing is written any more, so this is asked for now; else it may be some seconds old.
+
+        Raises:
+            DeniedError: FilterLogEvents is not allowed.
+            SchedulerUnavailableError: not reached.
+        """
+        began = time.monotonic()
+        with self._lock:
+            stream = self._streams.get((group, name))
+            if stream is None or stream.given != place:
+                # Another one than the round may have, which goes on from another place.
+                stream = self._streams[group, name] = _Stream.at(group, name, place)
+            stream.wanted_at = began
+            events = stream.events
+        if not events and (is_over or began - stream.asked_at >= self._interval_s()):
+            self._ask_for(stream, began, is_over=is_over)
+        with self._lock:
+            events, stream.events = stream.events, []
+            stream.given = stream.state()
+            return events, dict(stream.given)
+
+    def _interval_s(self) -> float:
+        return min(max(_LEAST_S, len(self._streams) / _STREAMS), _MOST_S) * self._stretch
+
+    def _ask_for(self, stream: _Stream, began: float, *, is_over: bool) -> None:
+        if not self._round.acquire(timeout=-1 if is_over else _TURN_S):
+            return
+        try:
+            if stream.asked_at >= began or stream.events:
+                return  # by the one before
+            members = self._members(stream)
+            asked_at = time.monotonic()
+            try:
+                is_end = self._ask(members)
+                self._stretch = max(1.0, self._stretch * 0.8)
+            except SchedulerUnavailableError as error:
+                if getattr(error, "status", 0) != 429:  # noqa: PLR2004 - Too Many Requests
+                    raise
+                self._stretch, is_end = min(2 * self._stretch, _STRETCH), True
+            for one in members:
+                one.asked_at = asked_at if is_end else -math.inf
+        finally:
+            self._round.release()
+
+    def _members(self, stream: _Stream) -> list[_Stream]:
+        """Return the stream, and others that are due: one that was silent for long would make others be read again."""
+        now = time.monotonic()
+        now_ms = self._aws.now() * 1000
+        half_s = self._interval_s() / 2
+        age = now_ms - stream.newest
+
+        def is_alike(one: _Stream) -> bool:
+            other = now_ms - one.newest
+            return max(age, other) <= 2 * max(0.0, min(age, other)) + _ALIKE_MS
+
+        with self._lock:
+            due = [
+                one
+                for one in self._streams.values()
+                if one is not stream
+                and one.group == stream.group
+                and now - one.asked_at >= half_s
+                and now - one.wanted_at < _KEPT_S
+                and len(one.events) < _FULL
+                and is_alike(one)
+            ]
+        due.sort(key=lambda one: one.asked_at)
+        return [stream, *due[: _STREAMS - 1]]
+
+    def _ask(self, members: Sequence[_Stream]) -> bool:
+        """Read until the end; False: there was too much."""
+        by_name = {one.name: one for one in members}
+        where: dict[str, Any] = {"startTime": min(one.start for one in members)}
+        count = 0
+        while True:
+            try:
+                page = self._aws.filter_events(members[0].group, [*by_name], **where)
+            except NotFoundError:
+                # One of them was deleted, and it is not said which.
+                if len(members) == 1:
+                    return True
+                half = len(members) // 2
+                return all([self._ask(members[:half]), self._ask(members[half:])])
+            with self._lock:
+                for event in page["events"]:
+                    by_name[event["logStreamName"]].add(event)
+            count += len(page["events"])
+            token = page.get("nextToken")
+            if not token:
+                return True
+            if count >= _EVENTS and page["events"]:
+                # Events come in the order of their times, whatever stream they are from.
+                for one in members:
+                    one.read_to = page["events"][-1]["timestamp"]
+                return False
+            where["nextToken"] = token

@@ -1,0 +1,133 @@
+"""What only a job that runs shows: where its log and its result are, and who may read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from airflow_provider_launch.follow.events import LogGap
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.engines.aws_batch.names import REGION
+from tests.faults import Fault, FaultProxy, error
+
+pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
+
+ROOM = Resource(1, 0, 64)
+
+
+@pytest.fixture
+def scheduler(batch_params) -> Iterator[AwsBatchScheduler]:
+    scheduler = create_scheduler("jobs", **batch_params)
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.fixture
+def launch(scheduler, batch_queue, docker_engine) -> Callable[..., str]:
+    def launch(*roles: tuple[str, str, list[str], int], **cfg: Any) -> str:
+        made = [
+            Role(name, docker_engine.image, entrypoint=program, args=args, num_replicas=count, resource=ROOM)
+            for name, program, args, count in roles
+        ]
+        info = scheduler.submit_dryrun(AppDef("jobs", made), {"queue": batch_queue, **cfg}, app_id=make_unique("jobs"))
+        return str(scheduler.schedule(info))
+
+    return launch
+
+
+def ended(scheduler: AwsBatchScheduler, app_id: str) -> DescribeAppResponse:
+    deadline = time.monotonic() + 60
+    while not (found := scheduler.describe(app_id)) or not is_terminal(found.state):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    return found
+
+
+def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "main", k: int = 0) -> list[str]:
+    """Return so many lines, without the wait for the end of a log that has no mark."""
+    cursor, found = None, []
+    while len(found) < count:
+        chunk = scheduler.read_logs(app_id, role, k, cursor)
+        cursor = chunk.cursor
+        found += [line.text.strip() for line in chunk.lines]
+    return found
+
+
+def test_nodes_without_a_shell_know_their_numbers(scheduler, launch) -> None:
+    app_id = launch(
+        ("head", "sleep", ["4"], 1),
+        ("worker", "sh", ["-c", f"echo $LAUNCH_REPLICA_ID {macros.replica_id}; echo $LAUNCH_ROLE"], 2),
+        shell=False,
+    )
+    found = ended(scheduler, app_id)
+
+    assert found.state is AppState.SUCCEEDED, found.msg
+    assert [lines(scheduler, app_id, 2, "worker", k) for k in (0, 1)] == [["0 0", "worker"], ["1 1", "worker"]]
+    assert scheduler.result(app_id) is None
+
+
+def test_a_result_is_read_from_s3_where_the_program_has_put_it(scheduler, launch, batch_server) -> None:
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    s3 = boto3.client("s3", endpoint_url=batch_server.url, region_name=REGION, **keys)
+    s3.create_bucket(Bucket="results")
+    app_id = launch(("main", "sh", ["-c", "echo $LAUNCH_RESULT_S3"], 1), shell=False, result_prefix="s3://results/runs")
+    ended(scheduler, app_id)
+    (address,) = lines(scheduler, app_id, 1)
+
+    assert scheduler.result(app_id) is None
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    s3.put_object(Bucket=bucket, Key=key, Body=b'{"loss": 0.5}')
+    assert scheduler.result(app_id) == {"loss": 0.5}
+
+
+def denied(action: str) -> Any:
+    return error(403, body={"__type": "AccessDeniedException", "message": f"not authorized to perform: {action}"})
+
+
+def test_logs_that_may_not_be_read_are_said_once_and_delay_no_end(scheduler, launch, batch_proxy: FaultProxy) -> None:
+    batch_proxy.add(Fault(denied("logs:GetLogEvents"), "POST", r"^/$", times=None))
+    app_id = launch(("main", "sh", ["-c", "echo hi; sleep 1"], 3))
+    began = time.monotonic()
+    with Follower(scheduler, app_id, poll_interval_s=0.5) as follower:
+        gaps = [event.message for event in follower if isinstance(event, LogGap)]
+
+    assert time.monotonic() - began < 15
+    assert len(gaps) == 1
+    assert "GetLogEvents" in gaps[0]
+
+
+def test_the_log_is_read_in_the_region_to_which_it_goes(scheduler, launch, batch_proxy: FaultProxy) -> None:
+    options = {"awslogs-region": "eu-central-1", "awslogs-group": "/aws/batch/job"}
+    app_id = launch(
+        ("main", "sh", ["-c", "echo hi; sleep 3"], 1),
+        overlay={"logConfiguration": {"logDriver": "awslogs", "options": options}},
+    )
+    deadline = time.monotonic() + 30
+    while not (scopes := [text for one in batch_proxy.matching("POST", "^/$") for _, text in one.headers]):
+        assert time.monotonic() < deadline
+        scheduler.describe(app_id)
+        scheduler.read_logs(app_id, "main", 0)
+        time.sleep(0.2)
+    scheduler.cancel(app_id)
+
+    assert any("/eu-central-1/logs/" in text for text in scopes)
+
+
+def test_lines_that_go_elsewhere_are_given_up_with_the_reason(scheduler, launch) -> None:
+    app_id = launch(
+        ("main", "true", [], 1), overlay={"logConfiguration": {"logDriver": "splunk", "options": {"splunk-token": "x"}}}
+    )
+    with pytest.raises(NotImplementedError, match="splunk"):
+        scheduler.read_logs(app_id, "main", 0)
+    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    assert scheduler.result(app_id) is None

@@ -1,0 +1,250 @@
+"""The lines of many streams: each once, whatever is cut, late, deleted, throttled or not allowed."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch.access import make_clients
+from airflow_provider_launch.schedulers.aws_batch.client import Aws
+from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
+from airflow_provider_launch.schedulers.aws_batch.log_feed import LogFeed
+from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
+from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from tests.engines.aws_batch.fixtures import params_for
+from tests.engines.aws_batch.names import GROUP, REGION
+from tests.faults import Fault, FaultProxy, error
+from tests.faults.proxy import Exchange
+from tests.faults.wire import Request
+
+pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
+
+MARK = ":launch-0"
+
+
+class Logs:
+    """Streams that a test writes, and readers of them."""
+
+    def __init__(self, url: str, params: dict[str, Any]) -> None:
+        self.client = boto3.client(
+            "logs", endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x"
+        )
+        self._params = params
+        self._prefix = f"feed-{time.monotonic_ns()}"
+        self.stamps: dict[str, int] = {}
+        self.now = int(time.time() * 1000)
+
+    def reader(self) -> LogReader:
+        return LogReader(Aws(AwsBatchConnection(**self._params), make_clients))
+
+    def new(self, number: int) -> str:
+        name = f"{self._prefix}-{number}"
+        self.client.create_log_stream(logGroupName=GROUP, logStreamName=name)
+        return name
+
+    def put(self, name: str, *texts: str, at: int | None = None) -> None:
+        stamp = at if at is not None else self.stamps.get(name, self.now) + 1
+        events = [{"timestamp": stamp + n // 4, "message": text} for n, text in enumerate(texts)]
+        self.stamps[name] = max(self.stamps.get(name, 0), events[-1]["timestamp"])
+        self.client.put_log_events(logGroupName=GROUP, logStreamName=name, logEvents=events)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._MOST_S", 0.0)
+
+
+@pytest.fixture
+def logs(batch_server, batch_params) -> Logs:
+    return Logs(batch_server.url, batch_params)
+
+
+def operation(request: Request) -> str:
+    """What of CloudWatch Logs is asked for."""
+    return next((text for name, text in request.headers if name.lower() == "x-amz-target"), "").rpartition(".")[2]
+
+
+def asked(proxy: FaultProxy) -> dict[str, int]:
+    names = [operation(one) for one in proxy.requests]
+    return {name: names.count(name) for name in ("GetLogEvents", "FilterLogEvents")}
+
+
+def until_quiet(read: Callable[[str], list[str]], names: list[str], rounds: int = 3) -> None:
+    quiet = 0
+    while quiet < rounds:
+        quiet = 0 if sum(len(read(name)) for name in names) else quiet + 1
+
+
+@pytest.fixture
+def follow(logs: Logs) -> Iterator[Any]:
+    """Return a reading function, and what it has read; the cursor goes through JSON each time."""
+    got: dict[str, list[str]] = {}
+    cursors: dict[str, str] = {}
+    readers = [logs.reader()]
+
+    def read(name: str, *, ended_at: float | None = None, anew: bool = False) -> list[str]:
+        if anew:
+            readers.append(logs.reader())
+        state = json.loads(cursors.get(name, "{}"))
+        lines, state = readers[-1].read(0, AttemptLog(LogGroup(GROUP), name, ended_at), Marks(MARK), state)
+        cursors[name] = json.dumps(state)
+        got.setdefault(name, []).extend(line.text.rstrip("\n") for line in lines)
+        return [line.text for line in lines]
+
+    read.got = got  # type: ignore[attr-defined]
+    read.cursors = cursors  # type: ignore[attr-defined]
+    return read
+
+
+def test_one_stream_is_read_by_get_log_events(logs, follow, batch_proxy) -> None:
+    name = logs.new(0)
+    logs.put(name, "a")
+    until_quiet(follow, [name])
+    logs.put(name, "b")
+    until_quiet(follow, [name])
+
+    assert follow.got[name] == ["a", "b"]
+    assert asked(batch_proxy)["FilterLogEvents"] == 0
+
+
+def test_150_streams_take_two_requests_a_round(logs, follow, batch_proxy) -> None:
+    names = [logs.new(n) for n in range(150)]
+    for name in names:
+        logs.put(name, f"first of {name}")
+    until_quiet(follow, names)
+    before = asked(batch_proxy)
+    for name in names:
+        logs.put(name, f"second of {name}")
+    for name in names:
+        assert follow(name) == [f"second of {name}\n"]
+    used = {kind: count - before[kind] for kind, count in asked(batch_proxy).items()}
+
+    assert used == {"GetLogEvents": 0, "FilterLogEvents": 2}
+
+
+def test_each_line_comes_once_over_cuts_late_events_and_pages(logs, follow, batch_server) -> None:
+    """Stamps are equal, or up to 40 ms earlier than what came before; pages are small; readers are cut off."""
+    dice = random.Random(7)
+    names = [logs.new(n) for n in range(12)]
+    wanted: dict[str, list[str]] = {}
+    at = logs.now
+    with batch_server.settings(page=7, late_events=True):
+        for turn in range(30):
+            for name in names:
+                for n in range(dice.randrange(4)):
+                    text = f"{turn}.{n}"
+                    # Before a stream is among many it is read by GetLogEvents, which cannot see late events.
+                    late = dice.choice((0, 0, 40)) if turn > 4 else 0
+                    logs.put(name, text, at=at - late)
+                    wanted.setdefault(name, []).append(text)
+            at += dice.choice((0, 1, 30, 500))
+            for name in dice.sample(names, 8) if turn > 4 else names * 2:
+                follow(name, anew=dice.random() < 0.2)
+        until_quiet(follow, names, 2)
+
+    assert {name: sorted(lines) for name, lines in follow.got.items()} == {
+        name: sorted(lines) for name, lines in wanted.items()
+    }
+    assert all("i" in json.loads(cursor) for cursor in follow.cursors.values())
+
+
+def test_more_than_a_round_takes_is_read_on(logs, follow, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._EVENTS", 50)
+    names = [logs.new(n) for n in range(4)]
+    for name in names:
+        logs.put(name, "begin")
+    until_quiet(follow, names)
+    texts = [f"line {n}" for n in range(300)]
+    for name in names[1:]:  # one stays silent
+        logs.put(name, *texts)
+    until_quiet(follow, names)
+
+    assert [follow.got[name] for name in names] == [["begin"], *[["begin", *texts]] * 3]
+
+
+def test_a_log_of_many_ends_at_its_mark(logs, follow, batch_proxy) -> None:
+    names = [logs.new(n) for n in range(4)]
+    for name in names:
+        logs.put(name, f"{MARK}-begin", "hi")
+    until_quiet(follow, names)
+    for name in names:
+        logs.put(name, "bye", f"{MARK}-exit:0", f"{MARK}-exit:0", f"{MARK}-end")
+    before = asked(batch_proxy)
+    for name in names:
+        follow(name, ended_at=time.time())
+
+    assert all(lines == ["hi", "bye"] for lines in follow.got.values())
+    assert all(json.loads(cursor)["d"] for cursor in follow.cursors.values())
+    assert asked(batch_proxy)["FilterLogEvents"] - before["FilterLogEvents"] == 1
+
+
+def test_without_a_mark_it_ends_by_time(logs, follow, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_reader._QUIET_S", 0.5)
+    names = [logs.new(n) for n in range(4)]
+    for name in names:
+        logs.put(name, "hi")
+    until_quiet(follow, names)
+    assert follow(names[0], ended_at=time.time() - 20) == []
+
+    assert json.loads(follow.cursors[names[0]])["d"]
+
+
+def test_a_stream_that_was_deleted_hides_no_other(logs, follow) -> None:
+    names = [logs.new(n) for n in range(5)]
+    for name in names:
+        logs.put(name, "hi")
+    until_quiet(follow, names)
+    logs.client.delete_log_stream(logGroupName=GROUP, logStreamName=names[2])
+    for name in names[:2] + names[3:]:
+        logs.put(name, "ho")
+    until_quiet(follow, names)
+
+    assert [follow.got[name] for name in names] == [["hi", "ho"]] * 2 + [["hi"]] + [["hi", "ho"]] * 2
+
+
+def test_without_the_permission_streams_are_read_one_by_one(logs, follow, batch_proxy: FaultProxy, caplog) -> None:
+    names = [logs.new(n) for n in range(4)]
+    for name in names:
+        logs.put(name, "a", "b", "c")
+    until_quiet(follow, names)
+    denied = error(403, body={"__type": "AccessDeniedException", "message": "not authorized: logs:FilterLogEvents"})
+
+    def deny(exchange: Exchange) -> None:
+        denied(exchange) if operation(exchange.request) == "FilterLogEvents" else exchange.relay(exchange.forward())
+
+    batch_proxy.add(Fault(deny, "POST", r"^/$", times=None))
+    for name in names:
+        logs.put(name, "d", at=logs.stamps[name])
+    until_quiet(follow, names)
+
+    assert [follow.got[name] for name in names] == [["a", "b", "c", "d"]] * 4
+    assert sum("FilterLogEvents" in one.message for one in caplog.records) == 4
+
+
+def test_throttling_makes_rounds_rarer_and_fails_nothing(logs, follow, batch_server) -> None:
+    names = [logs.new(n) for n in range(4)]
+    for name in names:
+        logs.put(name, "a")
+    until_quiet(follow, names)
+    with batch_server.settings(rates={"FilterLogEvents": 0.01}):
+        for name in names:
+            logs.put(name, "b")
+        for name in names:
+            follow(name)
+    until_quiet(follow, names)
+
+    assert [follow.got[name] for name in names] == [["a", "b"]] * 4
+
+
+def test_an_outage_is_said(logs, batch_params) -> None:
+    feed = LogFeed(Aws(AwsBatchConnection(**params_for("http://127.0.0.1:1")), make_clients))
+    with pytest.raises(SchedulerUnavailableError):
+        feed.take(LogGroup(GROUP), "x", {"m": 1, "f": 1, "i": [[1, "a"]]}, is_over=False)
