@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
+from airflow_provider_launch.follow.host_gate import gate_of
 from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_after, replica_key
 from airflow_provider_launch.follow.replica_log import ReplicaLog
 from airflow_provider_launch.follow.replicas import Phase, Standing
@@ -23,7 +24,7 @@ from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import last_refresh
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError, UnknownAppException
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError, UnknownAppException
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,6 +94,7 @@ class LogReader:
         "_cursors",
         "_finishing",
         "_from_now",
+        "_gate",
         "_idle_s",
         "_items",
         "_lines",
@@ -132,6 +134,7 @@ class LogReader:
         self._from_now = from_now
         self._own_thread = own_thread
         self._can_stream = has_streams(scheduler)
+        self._gate = gate_of(scheduler)
         self._shows_unfinished = _has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has brought something or has ended, on another thread."""
@@ -327,7 +330,12 @@ class LogReader:
             with self._changed:
                 dropped = self._detach([replica])
             _close(dropped)
+        if (wait_s := self._gate.wait_s()) > 0:
+            with self._changed:
+                replica.due = time.monotonic() + wait_s
+            return
         if not finishing and self._may_stream(replica) and self._open_stream(replica):
+            self._gate.report(is_reached=True)
             return
         # Before the read: what it does not bring belongs to no earlier attempt.
         attempt = replica.attempt
@@ -335,11 +343,14 @@ class LogReader:
             chunk = self._scheduler.read_logs(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
+            self._gate.report(is_reached=True)
             self._tell_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
                 self._show_unfinished(replica, chunk.cursor)
             self._took(replica, chunk, finishing=finishing)
         except Exception as error:  # noqa: BLE001 - the log path never changes the outcome, whatever a plug-in answers
+            is_outage = isinstance(error, SchedulerUnavailableError) and not isinstance(error, AppUnavailableError)
+            self._gate.report(is_reached=not is_outage)
             self._failed(replica, error, finishing=finishing)
 
     def _tell_attempts(self, replica: ReplicaLog, attempt: int) -> None:

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.capability import Capability
-from airflow_provider_launch.schedulers.log_streams import LogStream
+from airflow_provider_launch.schedulers.log_streams import LogStream, lines_in
 from airflow_provider_launch.schedulers.logs import (
     JsonValue,
     LogChunk,
@@ -411,17 +411,39 @@ class Scheduler(abc.ABC, Generic[T]):
         self, app_id: str, role_name: str, k: int, chunk: LogChunk, *, should_tail: bool, streams: Stream | None
     ) -> Iterator[LogLine]:
         ended = False
+        cursor = chunk.cursor
+        pause_s = 0.0
         while True:
             yield from chunk.lines
-            if not chunk.lines:
+            if chunk.lines:
+                pause_s = 0.0
+            else:
                 if ended or not should_tail:
                     return
                 # Status first, then the log: a read begun after the end that brings nothing is the last.
                 response = self.describe(app_id)
                 ended = response is None or is_terminal(response.state)
                 if not ended:
-                    time.sleep(min(_TAIL_PAUSE_S, self.poll_interval_s))
-            chunk = self.read_logs(app_id, role_name, k, chunk.cursor, streams=streams)
+                    # As long as a stream goes on nothing is asked for, and it ends with its program.
+                    for lines, after in self._streamed(app_id, role_name, k, cursor, streams):
+                        yield from lines
+                        cursor, pause_s = after, 0.0
+                    pause_s = min(max(_TAIL_PAUSE_S, 1.5 * pause_s), self.poll_interval_s)
+                    time.sleep(pause_s)
+            chunk = self.read_logs(app_id, role_name, k, cursor, streams=streams)
+            cursor = chunk.cursor
+
+    def _streamed(
+        self, app_id: str, role_name: str, k: int, cursor: JsonValue, streams: Stream | None
+    ) -> Iterator[tuple[Sequence[LogLine], JsonValue]]:
+        """Yield the lines of a stream and the cursor after them, until it ends; nothing if there is none now."""
+        try:
+            stream = self.stream_log(app_id, role_name, k, cursor, streams=streams)
+        except Exception:  # noqa: BLE001 - the read that follows says what is the matter
+            return
+        if stream is not None:
+            for lines in lines_in(stream):
+                yield lines, stream.cursor
 
 
 _PLUGIN_CHUNK_LINES = 1000

@@ -1,9 +1,12 @@
-"""Logs that go on while a replica writes: what a scheduler gives to whoever follows many of them at once."""
+"""Logs that go on while a replica writes, as open answers: for whoever follows many of them, or one."""
 
 from __future__ import annotations
 
+import selectors
 import socket
-from collections.abc import Callable, Mapping
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +15,13 @@ from airflow_provider_launch.schedulers.logs import JsonValue, LogLine, Stream
 if TYPE_CHECKING:
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-__all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd"]
+__all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd", "lines_in"]
+
+_BLOCK_BYTES = 64 * 1024
+_PLACE_S = 2.0
+"""How long the place from which to go on is looked for."""
+_SILENT_S = 300.0
+"""After so long without a byte a connection by network may be dead without a word."""
 
 
 class StreamEnd(Enum):
@@ -60,12 +69,14 @@ class LogStream:
         only: lines of another stream are dropped. None: none are.
         is_remote: there is a network between, which may lose a connection without a word.
         on_lost: called when the place was not found from which to go on.
+        on_refused: called when the engine cannot follow it now.
     """
 
     __slots__ = (
         "_answer",
         "_cursor_of",
         "_on_lost",
+        "_on_refused",
         "_only",
         "_parser",
         "attempt",
@@ -86,12 +97,14 @@ class LogStream:
         only: Stream | None = None,
         is_remote: bool = True,
         on_lost: Callable[[], object] = lambda: None,
+        on_refused: Callable[[], object] = lambda: None,
     ) -> None:
         self._answer = answer
         self._parser = parser
         self._cursor_of = cursor_of
         self._only = only
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self.attempt = attempt
         self.host = host
         self.is_remote = is_remote
@@ -155,3 +168,46 @@ class LogStream:
     def _close_with(self, end: StreamEnd) -> None:
         self.refusal = self._parser.refusal()
         self.end = StreamEnd.REFUSED if self.refusal else end
+        if self.refusal:
+            self._on_refused()
+
+
+def lines_in(stream: LogStream) -> Iterator[list[LogLine]]:
+    """Yield the lines of one stream as they come; close it when it ends, or was silent for so long that it may be dead.
+
+    Blocks meanwhile: who follows many at once waits for all their sockets instead.
+    """
+    began = heard_at = time.monotonic()
+    try:
+        if lines := stream.begin():
+            yield lines
+        while stream.end is None:
+            if not stream.is_placed and time.monotonic() - began > _PLACE_S:
+                stream.lose()
+                return
+            data = _received(stream.sock, _PLACE_S)
+            now = time.monotonic()
+            if data is not None:
+                heard_at = now
+                if lines := stream.feed(data):
+                    yield lines
+            elif stream.is_remote and now - heard_at > _SILENT_S:
+                return
+    finally:
+        stream.close()
+
+
+def _received(sock: socket.socket, wait_s: float) -> bytes | None:
+    """Return what has come; None: nothing within that time, or only a part of what TLS needs."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        # What TLS has decrypted already wakes no selector.
+        has_pending = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+        if not has_pending and not selector.select(wait_s):
+            return None
+    try:
+        return sock.recv(_BLOCK_BYTES)
+    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return None
+    except OSError:
+        return b""

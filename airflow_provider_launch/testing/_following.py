@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +28,7 @@ from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
 from airflow_provider_launch.testing._retries import CAPABILITY
+from airflow_provider_launch.testing._starting import NeverBegins
 
 __all__ = ["FollowTests", "lines_of"]
 
@@ -36,6 +38,12 @@ _DRAIN_S = 2.0
 _CUTS, _CUT_EACH_S, _CUT_REPLICAS = 200, 0.1, 5
 _LONG_WRITER = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
 _SETTLE_S, _QUIET_S = 5.0, 10.0
+_SILENT_REPLICAS = 40 if os.environ.get("LAUNCH_SOAK", "0") not in ("", "0") else 3
+_WAITING_REPLICAS = 5
+_TAIL_REQUESTS = 20
+"""For the beginning: until the stream is open, it is asked for the state and for lines."""
+_STATE_REQUESTS = 2 * (_QUIET_S / _POLL_S + 2)
+"""The states are asked for in this time, with one request for all, or one for Jobs and one for pods."""
 _WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
 _WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
 
@@ -218,24 +226,58 @@ class FollowTests(ContractBase):
 
     def test_silent_replicas_cost_almost_nothing(self, apps: Apps) -> None:
         """Hundreds of replicas that compute and say nothing must not keep an engine busy."""
-        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.requests() is None:
-            pytest.skip("the requests for the logs cannot be counted")
-        app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=3))
-        with _follower(apps, app_id) as follower:
-            up, quiet_at, before = set[int](), float("inf"), 0
-            for event in _to_the_end(apps, follower):
-                up |= {event.replica} if isinstance(event, LogLines) else set()
-                now = time.monotonic()
-                if len(up) == 3 and quiet_at == float("inf"):
-                    quiet_at = now + _SETTLE_S
-                if before == 0 and now >= quiet_at:
-                    before = apps.engine.requests() or 0
-                if now >= quiet_at + _QUIET_S:
-                    break
-            asked = (apps.engine.requests() or 0) - before
+        if apps.engine.requests() is None:
+            pytest.skip("the requests of the engine are not counted")
+        app_id = apps.start(apps.sh("echo up; exec sleep 600", num_replicas=_SILENT_REPLICAS))
+        up, quiet_at = set[int](), float("inf")
 
-        # The states are asked for in this time, with one request for all, or one for Jobs and one for pods.
-        assert asked <= 2 * (_QUIET_S / _POLL_S + 2), f"{asked} requests in {_QUIET_S:g} s"
+        def is_quiet(event: Event) -> bool:
+            nonlocal quiet_at
+            up.update([event.replica] if isinstance(event, LogLines) else [])
+            if len(up) == _SILENT_REPLICAS and quiet_at == float("inf"):
+                quiet_at = time.monotonic() + _SETTLE_S
+            return time.monotonic() >= quiet_at
+
+        asked = self._asked_from(apps, app_id, is_quiet)
+        has_streams = type(apps.scheduler).stream_log is not Scheduler.stream_log
+        # Read in turns each is asked for after a tenth of its silence, and that grows.
+        of_logs = 0 if has_streams else _SILENT_REPLICAS * 10 * _QUIET_S / _SETTLE_S
+        assert asked <= _STATE_REQUESTS + of_logs, f"{asked} requests in {_QUIET_S:g} s"
+
+    def test_a_tail_of_a_silent_replica_costs_almost_nothing(self, apps: Apps) -> None:
+        """A program that waits for the next line, for hours, follows as a task does."""
+        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.requests() is None:
+            pytest.skip("there are no streams, or the requests of the engine are not counted")
+        app_id = apps.start(apps.sh(f"echo up; sleep {_SETTLE_S + _QUIET_S:g}; echo down"))
+        with contextlib.closing(apps.another()) as scheduler:
+            tail = within(scheduler.log_iter(app_id, "main", should_tail=True), apps.timeout_s, "the tail")
+            seen = [(line, apps.engine.requests() or 0) for line in tail]
+
+        (up, before), (down, after) = seen
+        assert (up, down) == ("up\n", "down\n")
+        assert after - before <= _TAIL_REQUESTS, f"{after - before} requests in {_SETTLE_S + _QUIET_S:g} s"
+
+    def test_waiting_replicas_cost_nothing(self, apps: Apps, never_begins: NeverBegins | None) -> None:
+        """An app may stand in a queue for days, and has no log to ask for."""
+        if apps.engine.requests() is None or never_begins is None:
+            pytest.skip("the requests of the engine are not counted, or it refuses at the launch what cannot begin")
+        role, cfg = never_begins
+        app_id = apps.start(apps.sh("true", num_replicas=_WAITING_REPLICAS, **role), **cfg)
+        began = time.monotonic()
+        asked = self._asked_from(apps, app_id, lambda _: time.monotonic() > began + _SETTLE_S)
+        assert asked <= _STATE_REQUESTS, f"{asked} requests in {_QUIET_S:g} s"
+
+    @staticmethod
+    def _asked_from(apps: Apps, app_id: str, is_begun: Callable[[Event], bool]) -> int:
+        """Return how many requests a follower makes in `_QUIET_S` after an event."""
+        before, began = 0, float("inf")
+        with _follower(apps, app_id) as follower:
+            for event in _to_the_end(apps, follower):
+                if began == float("inf") and is_begun(event):
+                    before, began = apps.engine.requests() or 0, time.monotonic()
+                if time.monotonic() >= began + _QUIET_S:
+                    break
+            return (apps.engine.requests() or 0) - before
 
     def test_a_stopped_log_source_does_not_delay_the_end(self, apps: Apps) -> None:
         """A log that hangs is late; the outcome of the app is not, and the log can be read later."""

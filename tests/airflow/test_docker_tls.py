@@ -10,9 +10,14 @@ import threading
 
 import pytest
 
+from airflow_provider_launch.follow import Follower, LogLines
+from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs import AppDef, Role
 from tests.support.certificates import write_pair
 
+SCRIPT = "x=$(printf '%0300d' 0 | tr 0 x); sleep 1; for i in $(seq 2000); do echo $i $x; done; sleep 1"
 pytestmark = pytest.mark.engine("docker")
 
 
@@ -94,6 +99,25 @@ def test_the_files_of_the_connection_are_used(connect) -> None:
     is_fine, text = connect()
 
     assert is_fine, text
+
+
+def test_a_log_is_followed_by_a_stream(connect, docker_engine) -> None:
+    """TLS hands out whole records, of which a selector sees nothing once they are decrypted."""
+    connect()
+    with contextlib.closing(LaunchHook.for_connection("c").new_scheduler()) as scheduler:
+        role = Role("main", docker_engine.image, entrypoint="sh", args=["-c", SCRIPT])
+        info = scheduler.submit_dryrun(AppDef("tls", [role]), {"pull": "never"}, app_id=make_unique("tls"))
+        app_id = scheduler.schedule(info)
+        open_at_once, events = 0, []
+        with Follower(scheduler, app_id) as follower:
+            for event in follower:
+                events.append(event)
+                open_at_once = max(open_at_once, stream_engine().count())
+        scheduler.delete(app_id)
+
+    lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
+    assert lines == [f"{number} {'x' * 300}\n" for number in range(1, 2001)]
+    assert open_at_once == 1
 
 
 def test_the_environment_does_not_replace_the_authority(connect, files, monkeypatch) -> None:

@@ -598,3 +598,31 @@ def test_followers_may_share_a_poller(engine, scheduler):
 def test_an_unknown_way_to_begin_is_refused(scheduler):
     with pytest.raises(ValueError, match="logs_from"):
         Follower(scheduler, "x", logs_from="end")
+
+
+def test_a_scheduler_that_went_away_is_tried_by_one_replica(engine, scheduler):
+    """Hundreds that try again together hit a server at the moment at which it starts."""
+    count = 100
+    app_id = scheduler.schedule(scheduler.submit_dryrun(an_app(replicas=count), {}, app_id="many"))
+    engine.state(app_id, AppState.RUNNING)
+    for k in range(count):
+        engine.write(app_id, "worker", k, "before\n")
+    with Follower(scheduler, app_id, unavailable_for_s=60) as follower:
+        seen = 0
+        for event in follower:
+            seen += len(event.lines) if isinstance(event, LogLines) else 0
+            if seen == count:
+                break
+        engine.cut()
+        time.sleep(0.5)
+        tried, began = engine.log_calls, time.monotonic()
+        until(follower, lambda _: time.monotonic() > began + 3)
+        tried = engine.log_calls - tried
+        engine.heal()
+        for k in range(count):
+            engine.write(app_id, "worker", k, "after\n")
+        engine.state(app_id, AppState.SUCCEEDED)
+        rest = collect(follower, 20)
+
+    assert tried <= 6
+    assert [texts(rest, "worker", k) for k in range(count)] == [["after\n"]] * count

@@ -6,6 +6,8 @@ import pytest
 
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.specs import AppState, RetryPolicy
+from tests.faults import Fault
+from tests.faults.proxy import Exchange
 from tests.support.follow import collect, texts
 
 pytestmark = pytest.mark.engine("kubernetes")
@@ -63,6 +65,32 @@ def test_a_log_that_is_followed_loses_nothing_to_rotation(kubernetes_apps, kuber
 
     assert any(request.query.get("follow") for request in kubernetes_proxy.matching("GET", "/log$"))
     assert seen == ["first", *(str(n * 10000 + k) for n in range(1, 13) for k in range(4000))]
+
+
+def test_a_node_without_watchers_is_not_asked_for_each_of_its_pods(kubernetes_apps, kubernetes_proxy):
+    """All pods of a node share them, and each stream that is refused costs two requests."""
+
+    def refuse(exchange: Exchange) -> None:
+        text = (
+            [b"failed to create fsnotify watcher: too many open files"]
+            if exchange.request.query.get("follow")
+            else None
+        )
+        exchange.relay(exchange.forward(), text)
+
+    kubernetes_proxy.add(Fault(refuse, "GET", "/log$", times=None))
+    apps, scheduler = kubernetes_apps, kubernetes_apps.another()
+    role = apps.sh("for i in 1 2 3; do echo $i; sleep 1; done", num_replicas=3)
+    found, asked = [], []
+    for _ in range(2):
+        with Follower(scheduler, apps.start(role)) as follower:
+            events = collect(follower, 60)
+        found += [texts(events, "main", k) for k in range(3)]
+        asked.append(sum(bool(one.query.get("follow")) for one in kubernetes_proxy.matching("GET", "/log$")))
+
+    assert found == [["1\n", "2\n", "3\n"]] * 6
+    assert 1 <= asked[0] <= 3
+    assert asked[1] == asked[0]
 
 
 def test_an_attempt_that_never_began_hides_no_later_one(kubernetes_apps):

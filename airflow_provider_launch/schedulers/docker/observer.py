@@ -59,8 +59,10 @@ _TAKEOVER_S = 10.0
 """How long another observer's container may stay unstarted until its creator is held for dead."""
 _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
-_POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 60.0
-"""How often a container is inspected that was never started: half of the time that this is known."""
+_POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
+"""How often a container is inspected that was never started, at first and after long."""
+_SOON_S = 30.0
+"""How long somebody may be about to start it."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
 """How long the cause of a kill may come after the end; where there is a limit of memory, it is worth more patience."""
@@ -109,9 +111,8 @@ class Observer:
         moment = time.monotonic()
         if known is not None:
             final = known.finished or known.error or container.kind == Kind.MARK
-            # Its creator starts it soon, or never.
             waited_s = moment - self._first_polled_at.setdefault(container.id, moment)
-            pause_s = min(max(_POLL_AGAIN_S, waited_s / 2), _POLL_AGAIN_MAX_S)
+            pause_s = _POLL_AGAIN_S if waited_s < _SOON_S else min(2 * waited_s, _POLL_AGAIN_MAX_S)
             if final or (container.unstarted and moment - self._polled_at.get(container.id, moment) < pause_s):
                 return
         if container.exit_code == _SIGKILL_CODE:

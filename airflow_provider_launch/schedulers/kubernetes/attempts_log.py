@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from airflow_provider_launch.schedulers.log_streams import LogStream
 
 __all__ = ["AttemptsLog"]
 
+_REFUSED_S = 600.0
+"""For how long no log of a node is followed that has no watchers left: all pods of a node share them."""
 _SETTLE_S = 2.0
 """How long after the end of a program, which is reported in whole seconds, its node may still write lines of it."""
 
@@ -25,6 +28,8 @@ class AttemptsLog:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._reader = LogReader(cluster)
+        self._refused_until: dict[str, float] = {}
+        """Node to a time of `time.monotonic`."""
 
     def close(self) -> None:
         """Close the answers that are kept open."""
@@ -78,6 +83,8 @@ class AttemptsLog:
         return None
 
     def _stream_of(self, pod: Pod, at: list[int], state: Mapping[str, Any]) -> LogStream | None:
+        if time.monotonic() < self._refused_until.get(pod.node, 0.0):
+            return None
         parser = StampedLines({name: state[name] for name in CURSOR_KEYS if name in state})
         tail = RESUMED_LINES if parser.since else None
         answer = self._cluster.follow_log(pod.name, CONTAINER, parser.since, tail=tail)
@@ -89,4 +96,5 @@ class AttemptsLog:
             host=self._cluster.url,
             cursor_of=lambda after: {"at": at, "uid": pod.uid, **after},
             attempt=pod.app_attempt + pod.attempt,
+            on_refused=lambda: self._refused_until.update({pod.node: time.monotonic() + _REFUSED_S}),
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
+from airflow_provider_launch.specs.states import AppState
 from tests.contract.broken.defects import Threads, caught_by
 
 
@@ -52,7 +55,7 @@ class Streaming(Threads):
         return stream
 
 
-@caught_by("test_silent_replicas_cost_almost_nothing")
+@caught_by("test_silent_replicas_cost_almost_nothing", "test_a_tail_of_a_silent_replica_costs_almost_nothing")
 class StreamsInNameOnly(Streaming):
     """Has no stream when it is asked for one, and lists all apps for each read of a silent replica."""
 
@@ -65,6 +68,27 @@ class StreamsInNameOnly(Streaming):
         for _ in range(10):
             self._reached()
         return super().read_logs(*args, **kwargs)
+
+
+@caught_by("test_waiting_replicas_cost_nothing")
+class ShowsWaitingReplicasAsRunning(Threads):
+    """Nothing of it starts, and it says that it runs, so that its logs are asked for."""
+
+    poll_interval_s: ClassVar[float] = 0.1
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = super().describe_many(app_ids)
+        for response in filter(None, found.values()):
+            response.state = AppState.RUNNING
+            for role in response.roles_statuses:
+                for replica in role.replicas:
+                    replica.state = AppState.RUNNING
+        return found
+
+    def read_logs(self, *_: Any, **__: Any) -> LogChunk:
+        for _number in range(10):
+            self._reached()
+        return LogChunk([], None)
 
 
 @caught_by("test_a_stream_that_is_cut_again_and_again_loses_no_line")

@@ -1,0 +1,60 @@
+"""One reader tries a scheduler that is out of reach, and the others wait for it: hundreds at once keep it down."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from airflow_provider_launch.schedulers.api import Scheduler
+
+__all__ = ["HostGate", "gate_of"]
+
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
+_PROBE_S = 2.0
+"""How long a try may take until another reader makes one: it may hang, of one replica only."""
+
+
+class HostGate:
+    """Whether logs of one scheduler may be asked for now. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._next_at = 0.0
+
+    def wait_s(self) -> float:
+        """Return seconds until the caller is to ask again; 0: it may make a request now, and must report its end."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._failures:
+                return 0.0
+            if now >= self._next_at:
+                self._next_at = now + _PROBE_S
+                return 0.0
+            # Not all at the same moment; and while a try is under way, soon after it.
+            return min(self._next_at - now, _MAX_PAUSE_S) + random.uniform(0.0, _FIRST_PAUSE_S)  # noqa: S311 - no secret
+
+    def report(self, *, is_reached: bool) -> None:
+        """Report how a request ended."""
+        with self._lock:
+            if is_reached:
+                self._failures = 0
+                return
+            self._failures = min(self._failures + 1, 10)
+            self._next_at = time.monotonic() + min(_FIRST_PAUSE_S * 2**self._failures, _MAX_PAUSE_S)
+
+
+_gates: WeakKeyDictionary[Scheduler[Any], HostGate] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def gate_of(scheduler: Scheduler[Any]) -> HostGate:
+    """Return the gate that all readers of this scheduler share."""
+    with _lock:
+        try:
+            return _gates.setdefault(scheduler, HostGate())
+        except TypeError:
+            return HostGate()  # of a plug-in that cannot be a key
