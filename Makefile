@@ -54,13 +54,13 @@ SLURM = $(if $(findstring slurm,$(DAG)),made=$$(test "$$SLURM_CONF" && echo SLUR
 .DEFAULT_GOAL := help
 .PHONY: help setup torch demo demo-ui test soak live engine cluster lint types gen docs bench constraints build clean
 
-help:  ## say what there is
+help:  ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "make %-8s  %s\n", $$1, $$2}'
 
 setup: $(READY)  ## make the environment in .build/venv (the other tasks do it by themselves)
 
 $(READY):
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit(f"needs Python 3.10 or newer, {sys.executable} is {sys.version.split()[0]}; say make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit(f"needs Python 3.10 or newer, {sys.executable} is {sys.version.split()[0]}; use make PYTHON=...")'
 	@mkdir -p $(BUILD)
 	@echo "setting up $(VENV) (once; takes a minute)"
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "python's venv module does not work here; on Debian: apt-get install python3-venv"; exit 1; }
@@ -92,20 +92,20 @@ demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distribute
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793
 	@$(AIRFLOW_ENV) $(PY) tools/demo_ui.py $(PORT)
 
-test: $(READY)  ## run the tests; says what was skipped and why: ARGS="-k retry"
+test: $(READY)  ## run the tests; shows what was skipped and why: ARGS="-k retry"
 	$(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
 
-soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md says, also in a real Airflow; about an hour
+soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md, also in a real Airflow; about an hour
 	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
 	LAUNCH_SOAK=1 LAUNCH_TRIGGERER_RESTARTS=20 $(PY) -m pytest tests/live $(ARGS)
 
-live: $(READY)  ## run tasks in a real Airflow, end them in every way, and look at what is alive; about 10 minutes
+live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; about 10 minutes
 	$(PY) -m pytest tests/live $(ARGS)
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop
 	@$(PY) -m tests.engines.docker $(or $(ARGS),images)
 
-cluster: $(READY)  ## say which Kubernetes cluster the tests use; ARGS=start, build, images, clean, stop
+cluster: $(READY)  ## show which Kubernetes cluster the tests use; ARGS=start, build, images, clean, stop
 	@$(PY) -m tests.engines.kubernetes $(or $(ARGS),status)
 
 lint: $(READY)  ## style, formatting and the layers of the imports

@@ -25,11 +25,11 @@ JOIN_S = 4.0
 
 
 class AppKilledError(LaunchError):
-    """The task was killed; the app was cancelled, or left as the operator says."""
+    """The task was killed; the app was cancelled, or left as the operator is configured."""
 
 
 class CancelThread:
-    """A thread which cancels the app as soon as it is told to.
+    """A thread which cancels the app as soon as it is asked to.
 
     Args:
         make_scheduler: gives the thread its own client. None: nothing is cancelled, and there is no thread.
@@ -63,18 +63,18 @@ class CancelThread:
 
     def _wait(self, read_fd: int) -> None:
         try:
-            told = os.read(read_fd, 1)
+            request = os.read(read_fd, 1)
         finally:
             os.close(read_fd)
         # Without an app yet there is nothing to cancel: the loop sees the flag right after the submit.
-        if not told or not self.app_id or self._make_scheduler is None:
+        if not request or not self.app_id or self._make_scheduler is None:
             return
-        # No logging here: the interrupted code may hold the lock of a log handler. The loop tells the error.
+        # No logging here: the interrupted code may hold the lock of a log handler. The loop shows the error.
         try:
             scheduler = self._make_scheduler()
             try:
                 scheduler.cancel(self.app_id)
             finally:
                 scheduler.close()
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, the loop has to tell it
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, the loop has to report it
             self.error = error

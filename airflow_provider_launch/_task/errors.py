@@ -28,5 +28,5 @@ def final_errors(task_id: str = "") -> Iterator[None]:
     except FinalAppError:
         raise
     except InvalidAppError as error:
-        # The text says what, which and how to mend it; where we noticed it is of no use to whoever wrote the DAG.
+        # the text states what, which and how to mend it; where we noticed it does not help the author of the DAG.
         raise FinalAppError(f"task {task_id!r}: {error}" if task_id else str(error)) from None

@@ -148,7 +148,7 @@ class AppFollow:
                     self._write(event)
                     failed = 0
                 except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
-                    # Said nowhere, because the log is what is broken; given up after some in a row.
+                    # Reported nowhere, because the log is what is broken; given up after some in a row.
                     failed += 1
             if isinstance(event, StateChanged) and is_terminal(event.new):
                 on_end(event.response)
@@ -161,9 +161,9 @@ class AppFollow:
     def _write(self, event: Event) -> None:
         if self._is_part and isinstance(event, LogLines):
             event = self._first_lines(event)
-        self.log.tell(event)
+        self.log.write_event(event)
         if isinstance(event, Tick) and self.log.is_quiet and self.response is not None:
-            self.log.tell(Progress(self.response))
+            self.log.write_event(Progress(self.response))
 
     def _first_lines(self, event: LogLines) -> LogLines:
         """Return the lines which are shown now; a replica that has others is read no further."""
@@ -175,7 +175,7 @@ class AppFollow:
         self._follower.leave(shown)
         first = dataclasses.replace(event, lines=event.lines[:shown])
         if not was_full:
-            self.log.tell(first)
-            self.log.say_cut(key, self._limit.max_bytes)
+            self.log.write_event(first)
+            self.log.report_cut(key, self._limit.max_bytes)
             return dataclasses.replace(event, lines=[])
         return first

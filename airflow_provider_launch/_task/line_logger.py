@@ -14,9 +14,9 @@ _PATTERN = "JWT_PATTERN"
 def line_logger(log: Any) -> Any:
     """Return a logger that writes to the same place, under the same name, level and context.
 
-    Airflow's logger looks in each record for an exception, for a stack, for the line of code which wrote it, and in
-    each of its values for a web token. A line of an app has none of the first, and a token only where the text says
-    so; the looking costs as much as the rest of the record. All other processors of the deployment stay: time,
+    Airflow's logger checks in each record for an exception, for a stack, for the line of code which wrote it, and in
+    each of its values for a web token. A line of an app has none of the first, and a token only where the text has
+    one; the checking costs as much as the rest of the record. All other processors of the deployment stay: time,
     masking, its own.
 
     Args:
@@ -45,7 +45,7 @@ def line_logger(log: Any) -> Any:
 
 
 def _only_redacts_tokens(processor: Any) -> bool:
-    """Tell whether it is Airflow's, and its pattern still what we know."""
+    """Return whether it is Airflow's, and its pattern still what we know."""
     module = sys.modules.get(getattr(processor, "__module__", ""))
     pattern = getattr(getattr(module, _PATTERN, None), "pattern", "")
     return getattr(processor, "__name__", "") == "redact_jwt" and str(pattern).startswith(_TOKEN)

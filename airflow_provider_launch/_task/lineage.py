@@ -17,16 +17,16 @@ __all__ = ["parent_env", "with_parent_run"]
 _PROVIDER = "airflow.providers.openlineage"
 
 
-def with_parent_run(app: AppDef, ti: Any, tell: Callable[..., object]) -> AppDef:
+def with_parent_run(app: AppDef, ti: Any, warn: Callable[..., object]) -> AppDef:
     """Return the app with the task instance as parent run in the variables of each role, where OpenLineage is active.
 
     What a role sets itself stays. The given app is not changed.
     """
-    env = parent_env(ti, tell)
+    env = parent_env(ti, warn)
     return dataclasses.replace(app, roles=[_with_env(role, env) for role in app.roles]) if env else app
 
 
-def parent_env(ti: Any, tell: Callable[..., object]) -> dict[str, str]:
+def parent_env(ti: Any, warn: Callable[..., object]) -> dict[str, str]:
     """Return the variables by which programs find their parent run: `namespace/job/run id`.
 
     Nothing where the OpenLineage provider is not installed or is disabled, also for this operator; then nothing of it
@@ -34,7 +34,7 @@ def parent_env(ti: Any, tell: Callable[..., object]) -> dict[str, str]:
 
     Args:
         ti: the running task instance.
-        tell: takes a warning and its arguments, should the provider fail; the task goes on without the variables.
+        warn: takes a warning and its arguments, should the provider fail; the task goes on without the variables.
     """
     try:
         conf = importlib.import_module(f"{_PROVIDER}.conf")
@@ -52,7 +52,7 @@ def parent_env(ti: Any, tell: Callable[..., object]) -> dict[str, str]:
             LINEAGE_ROOT_PARENT: macros.escape(found.lineage_root_parent_id(ti)),
         }
     except Exception as error:  # noqa: BLE001 - lineage must not keep an app from running
-        tell("the replicas get no parent run, since OpenLineage failed: %s", error)
+        warn("the replicas get no parent run, since OpenLineage failed: %s", error)
         return {}
 
 

@@ -1,4 +1,4 @@
-"""`max_log_bytes`: of a long log the beginning and the end are shown, and what is left out is said."""
+"""`max_log_bytes`: of a long log the beginning and the end are shown, and what is left out is reported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LogLimit:
         return dict(self._shown)
 
     def is_full(self, key: str) -> bool:
-        """Tell whether the first lines of the replica are all shown."""
+        """Return whether the first lines of the replica are all shown."""
         return self.max_bytes is not None and self._shown.get(key, 0) >= self._half
 
     def admit(self, key: str, lines: Sequence[LogLine]) -> int:

@@ -121,7 +121,7 @@ def check_exit_codes(name: str, value: object) -> None:
 
 
 def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:
-    """Refuse names which no role of the app has: its log would look like that of an app that says nothing.
+    """Refuse names which no role of the app has: its log would look like that of an app that writes nothing.
 
     Raises:
         InvalidAppError: names the first of them.

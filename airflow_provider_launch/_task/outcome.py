@@ -29,9 +29,9 @@ def as_xcom(
 
     Args:
         handle: names the app.
-        response: what the scheduler says. None: it was not asked yet.
+        response: what the scheduler reports. None: it was not asked yet.
         result: what the app handed back.
-        roles: the roles as launched; used where the scheduler tells none.
+        roles: the roles as launched; used where the scheduler shows none.
     """
     codes: dict[str, list[int | None]] = {role.name: [None] * role.num_replicas for role in roles}
     for status in response.roles_statuses if response else ():
@@ -78,7 +78,7 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     replica = first_failed(response)
     reasons = [] if replica is None else [_replica_text(replica)]
     msg = response.msg if response.msg not in ("", NONE) else ""
-    # A scheduler often says the same once more in its message; otherwise that is the cause, and the replica's end the
+    # A scheduler often repeats the same in its message; otherwise that is the cause, and the replica's end the
     # effect: a time limit, a cancellation.
     if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
         reasons.insert(0, msg)

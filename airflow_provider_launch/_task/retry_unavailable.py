@@ -22,19 +22,19 @@ def retry_while_unavailable(
     check: Callable[[], None],
     *,
     unavailable_for_s: float,
-    tell: Callable[[str], object] = lambda _text: None,
+    warn: Callable[[str], object] = lambda _text: None,
 ) -> T:
     """Return what `call` gives, and call again while the scheduler is out of reach.
 
     Args:
         call: asks the scheduler; must be harmless to repeat.
         check: called in short steps; raises to leave.
-        unavailable_for_s: how long an outage is borne before its error is raised.
-        tell: takes one line when an outage begins.
+        unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
+        warn: takes one line when an outage begins.
     """
     deadline = time.monotonic() + unavailable_for_s
     pause = _FIRST_PAUSE_S
-    told = False
+    has_warned = False
     while True:
         check()
         try:
@@ -43,9 +43,9 @@ def retry_while_unavailable(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise
-            if not told:
-                told = True
-                tell(f"the scheduler does not answer, asking again for up to {unavailable_for_s:.0f} s: {error}")
+            if not has_warned:
+                has_warned = True
+                warn(f"the scheduler does not answer, asking again for up to {unavailable_for_s:.0f} s: {error}")
             _sleep(min(pause, left), check)
             pause = min(2 * pause, _MAX_PAUSE_S)
 

@@ -1,7 +1,7 @@
 """Values that no log of a task may show: found where they are known, registered where lines are written.
 
 Airflow masks what a process has fetched, and a triggerer has not fetched what a worker put into an app. The worker
-hands over the places of such values, and whoever writes lines reads the values from what the scheduler keeps.
+hands over the places of such values, and the log writer reads the values from what the scheduler keeps.
 """
 
 from __future__ import annotations
@@ -109,6 +109,6 @@ def _hidden_spans(text: str) -> list[tuple[int, int]]:
     shown = str(redact(text))
     if shown == text:
         return []
-    # What is left between the masks says where they are.
+    # What is left between the masks shows where they are.
     found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(MASK))), text, re.DOTALL)
     return [found.span(number) for number in range(1, (found.re.groups or 0) + 1)] if found else [(0, len(text))]

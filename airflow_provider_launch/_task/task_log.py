@@ -44,7 +44,7 @@ _TAIL_CHARS = 500
 _KEPT_TAILS = 8
 _STDERR = Stream.STDERR
 PROGRESS_S = 30.0
-"""After so much silence a line says how far the app is."""
+"""After so much silence a line shows how far the app is."""
 
 
 _SHOWN_CODES = 8
@@ -61,7 +61,7 @@ class _Replica:
     tail: list[str]
     """Its last lines."""
     attempt: int = 0
-    """The one that was told of last."""
+    """The last one that was reported."""
     pieces: int = 0
     """Of its next line, which another part of the task has written."""
 
@@ -135,14 +135,14 @@ class TaskLog:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """The attempt that was told of last by `role/replica`, where that is not the first."""
+        """The last attempt that was reported, by `role/replica`, where that is not the first."""
         return {key: replica.attempt for key, replica in self._replicas.items() if replica.attempt}
 
     def progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
-        """Return what was logged, without last lines and shown bytes; `cursors` say where the logs continue."""
+        """Return what was logged, without last lines and shown bytes; `cursors` are where the logs continue."""
         return FollowProgress(cursors, self.last_state, attempts=self.attempts, url=self.url, began=self.began)
 
-    def tell(self, event: Event) -> None:
+    def write_event(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
         if isinstance(event, LogLines):
             self._limited(f"{event.role}/{event.replica}", event.lines)
@@ -181,8 +181,8 @@ class TaskLog:
                 )  # fmt: skip
             self._lines(key, [*rest.lines])
 
-    def say_cut(self, key: str, max_bytes: int | None) -> None:
-        """Say that the next lines of a replica come at the end."""
+    def report_cut(self, key: str, max_bytes: int | None) -> None:
+        """Mark that the next lines of a replica come at the end."""
         self._log.info("[%s] --- max_log_bytes=%s: the last lines follow when the app has ended ---", key, max_bytes)
 
     def _limited(self, key: str, lines: Sequence[LogLine]) -> None:
@@ -195,7 +195,7 @@ class TaskLog:
         self._lines(key, lines[:first])
         if first < len(lines):
             if not was_full:
-                self.say_cut(key, limit.max_bytes)
+                self.report_cut(key, limit.max_bytes)
             limit.hold(key, lines[first:])
 
     def _unfinished(self, event: Unfinished) -> None:
@@ -223,7 +223,7 @@ class TaskLog:
 
     @property
     def _is_early(self) -> bool:
-        """Whether nothing was written that says that the app has run."""
+        """Whether nothing was written that shows that the app has run."""
         return self.last_state.partition(" ")[0] in _EARLY
 
     def _state(self, event: StateChanged) -> None:
@@ -236,15 +236,15 @@ class TaskLog:
         self._show_url(event.response.ui_url)
 
     def _change(self, new: AppState, msg: str) -> None:
-        told = f"{new} {msg}" if new == AppState.PENDING else str(new)
+        state = f"{new} {msg}" if new == AppState.PENDING else str(new)
         if self.began is None and str(new) not in _EARLY:
             self.began = time.time()
-        if told == self.last_state:
+        if state == self.last_state:
             return
         old = self.last_state.partition(" ")[0]
         change = f"{old} -> {new}" if old and old != str(new) else str(new)
         self._log.log(_LEVELS.get(new, logging.INFO), "app %s: %s%s", self._name, change, f" ({msg})" if msg else "")
-        self.last_state = told
+        self.last_state = state
         self._quiet_since = time.monotonic()
 
     def _end(self, response: DescribeAppResponse) -> None:
@@ -296,7 +296,7 @@ class TaskLog:
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
-            # Four bytes is the longest character, so most lines need no second look.
+            # Four bytes is the longest character, so most lines need no second check.
             if len(text) * 4 <= PIECE_BYTES:
                 write(prefix + text if "group::" not in text else prefix + unfolded(text))
             else:
@@ -333,7 +333,7 @@ class TaskLog:
             self._change(AppState.RUNNING, "")
         self._quiet_since = time.monotonic()
         if self._line_log is None:
-            # Not before: of a thousand apps in a triggerer most say nothing for long.
+            # Not before: of a thousand apps in a triggerer most report nothing for long.
             self._line_log = line_logger(self._log)
         return replica
 

@@ -92,7 +92,7 @@ def launch_task(
     Args:
         python_callable: the function, for `@task.launch` without brackets.
         multiple_outputs: True pushes each part of the task's result (`handle`, `state`, ...) under a key of its own.
-            Never guessed from the function's annotation, which tells the type of the app and not of the result.
+            Never guessed from the function's annotation, which shows the type of the app and not of the result.
         kwargs: those of `LaunchAppOperator` but `app` and `component`, and those of every task.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Hearing of an end from the scheduler itself, where it can tell, so that it need not wait for the next look."""
+"""Hearing of an end from the scheduler itself, where it can report one, so that it need not wait for the next poll."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from airflow_provider_launch.schedulers.api import Scheduler
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Poller
 
-__all__ = ["EndWaiter", "tells_ends"]
+__all__ = ["EndWaiter", "reports_ends"]
 
 _WAIT_S = 10.0
 """How long the scheduler may be silent; so long a thread may outlive its watch."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
 
 
-def tells_ends(scheduler: Scheduler[Any]) -> bool:
+def reports_ends(scheduler: Scheduler[Any]) -> bool:
     """Whether the scheduler has an `await_end` of its own."""
     return type(scheduler).await_end is not Scheduler.await_end
 
 
 class EndWaiter:
-    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer says what has happened."""
+    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer shows what has happened."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
 
@@ -41,7 +41,7 @@ class EndWaiter:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def heard(self) -> None:
-        """Say that the poller has answered."""
+        """Note that the poller has answered."""
         self._answered.set()
 
     def stop(self) -> None:
@@ -57,7 +57,7 @@ class EndWaiter:
                 ended = self._scheduler.await_end(self._app_id, _WAIT_S)
             except NotImplementedError:
                 return
-            except Exception:  # noqa: BLE001 - whoever asks for the state learns what is wrong
+            except Exception:  # noqa: BLE001 - the caller that polls the state learns what is wrong
                 ended = False
             waited = time.monotonic() - began
             if ended and not self._stopped:

@@ -1,4 +1,4 @@
-"""What a follower tells its consumer."""
+"""What a follower shows its consumer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class StateChanged:
-    """The app has another state; while it is PENDING, also: another message says why."""
+    """The app has another state; while it is PENDING, also: another message states why."""
 
     old: AppState | None
     """None: this is the first thing known of the app."""
@@ -102,7 +102,7 @@ def gap_of_unknown_roles(wanted: Collection[str] | None, response: DescribeAppRe
 
 @dataclass(frozen=True)
 class Unreachable:
-    """The scheduler does not answer, or refuses us; said once, then the follower keeps asking."""
+    """The scheduler does not answer, or refuses us; reported once, then the follower keeps asking."""
 
     since_s: float
     """Seconds for which it has been so."""
@@ -119,12 +119,12 @@ class Reached:
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing happened; comes so often that the consumer can look at its own flags."""
+    """Nothing happened; comes so often that the consumer can check its own flags."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The app has ended, and its log was told as far as it could be read; nothing follows."""
+    """The app has ended, and its log was reported as far as it could be read; nothing follows."""
 
     response: DescribeAppResponse
     cursors: Mapping[str, JsonValue]

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.end_waiter import EndWaiter, tells_ends
+from airflow_provider_launch.follow.end_waiter import EndWaiter, reports_ends
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
 from airflow_provider_launch.follow.log_places import LogItem, place_after
 from airflow_provider_launch.follow.log_reader import LogReader, has_streams
@@ -31,7 +31,7 @@ _GAPS_AT_END = 5
 
 
 class Follower:
-    """Tells what happens to one app, from its first known state to `Ended`.
+    """Shows what happens to one app, from its first known state to `Ended`.
 
     Status and logs are read by two helper threads of their own, so that neither a request that hangs nor a log
     source that fails keeps the consumer from its `Tick`, or the end of the app from the consumer.
@@ -42,8 +42,8 @@ class Follower:
         scheduler: where the app runs; it is called from the helper threads.
         app_id: the app.
         app_handle: named in errors instead of the id.
-        poll_interval_s: seconds between two looks at the state. None: the scheduler's hint.
-        unavailable_for_s: how long an outage is borne before its error is raised.
+        poll_interval_s: seconds between two polls of the state. None: the scheduler's hint.
+        unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
         log_roles: whose logs are read. None: all roles.
         logs: False reads no logs.
         streams: which stream is read. None: what the backend has.
@@ -101,8 +101,8 @@ class Follower:
         self._answers: deque[Answer] = deque()
         # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
         # Who follows the logs by streams hears of the end there.
-        self._hears_ends = poller is None and tells_ends(scheduler) and not (logs and has_streams(scheduler))
-        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._hears_ends)
+        self._waits_for_ends = poller is None and reports_ends(scheduler) and not (logs and has_streams(scheduler))
+        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._waits_for_ends)
         self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
         self._reader = LogReader(
             scheduler,
@@ -120,7 +120,7 @@ class Follower:
 
     @property
     def cursors(self) -> dict[str, JsonValue]:
-        """Where to go on: plain JSON over all lines handed out, also those in hand."""
+        """Where to go on: plain JSON over all lines handed out, also those of the current item."""
         return dict(self._cursors)
 
     @property
@@ -139,7 +139,7 @@ class Follower:
         Raises:
             SchedulerUnavailableError: an outage took longer than `unavailable_for_s`.
             UnknownOutcomeError: the app was seen or launched before, and the scheduler does not know it any more, or
-                has said UNKNOWN for 15 s.
+                has reported UNKNOWN for 15 s.
             UnknownAppException: the scheduler does not know the app and never did.
             Exception: what else the scheduler raises when it is asked for the state.
         """
@@ -148,7 +148,7 @@ class Follower:
         return self._events
 
     def leave(self, shown: int) -> None:
-        """Read the replica of the lines in hand no further; its cursor stands after the first `shown` of them."""
+        """Read the replica of the current lines no further; its cursor stands after the first `shown` of them."""
         item = self._item
         if item is not None and item.key is not None:
             self._cursors[item.key] = place_after(item.start, item.start_skip + shown)
@@ -183,7 +183,7 @@ class Follower:
     def _follow(self) -> Generator[Event, None, None]:
         try:
             self._poller.subscribe(self._app_id, self._hear)
-            if self._hears_ends:
+            if self._waits_for_ends:
                 self._end_waiter.start()
             self._want(waiting(self._roles or (), self._log_roles), existing=not self._scheduled)
             ticked = time.monotonic()
@@ -191,8 +191,8 @@ class Follower:
                 # The status path comes first: a flood of lines never hides the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
-                yield from self._tell(self._watch.silence(self._poller.asking_since))
-                yield from self._tell_log()
+                yield from self._events_of(self._watch.silence(self._poller.asking_since))
+                yield from self._log_events()
                 if self._drained():
                     yield from self._end()
                     return
@@ -216,26 +216,26 @@ class Follower:
         learned = self._watch.learn(answer)
         if (response := self._watch.response) is not None:
             self._want(standings_of(response, self._log_roles), existing=first and not self._scheduled)
-            # Who knows the app has compared, or been told.
+            # A caller that knows the app has compared, or been warned.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):
                 self._reader.hurry()
             self._poller.ease(self._app_id, self._reader.is_streaming())
         if self._watch.has_ended():
-            # Before the yield: the rest of the log is read while the consumer tells the end.
+            # Before the yield: the rest of the log is read while the consumer shows the end.
             self._end_waiter.stop()
             self._poller.unsubscribe(self._app_id, self._hear)
             self._reader.finish()
-        yield from self._tell(learned)
+        yield from self._events_of(learned)
 
-    def _tell(self, learned: StateUpdate) -> Iterator[Event]:
+    def _events_of(self, learned: StateUpdate) -> Iterator[Event]:
         yield from learned.events
         if learned.error is not None:
             # What was read is handed out first.
             self._reader.stop()
             while self._reader:
-                yield from self._tell_log()
+                yield from self._log_events()
             raise learned.error
 
     # ---- logs ------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Follower:
         if self._logs:
             self._reader.want(replicas, existing=existing)
 
-    def _tell_log(self) -> Iterator[Event]:
+    def _log_events(self) -> Iterator[Event]:
         item = self._reader.pop()
         if item is None:
             return
@@ -253,13 +253,13 @@ class Follower:
                 return
             self._item = item
             if item.key is not None:
-                # Before the yield: who stops with these lines in hand has seen them.
+                # Before the yield: a consumer that stops at the current lines has seen them.
                 self._cursors[item.key] = item.cursor
             if item.event is not None:
                 yield item.event
         finally:
             self._item = None
-            self._reader.told(item)
+            self._reader.release(item)
 
     def _drained(self) -> bool:
         if not self._watch.has_ended() or self._reader:

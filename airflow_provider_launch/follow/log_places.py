@@ -56,7 +56,7 @@ def cursor_in(place: JsonValue) -> tuple[JsonValue, int]:
 
 @dataclass(slots=True)
 class LogItem:
-    """One step of the log: what to tell, and the cursor once it was told."""
+    """One step of the log: what to report, and the cursor once it was reported."""
 
     event: LogLines | Unfinished | AttemptEnded | LogGap | None
     key: str | None = None

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 __all__ = ["LogReader", "has_streams"]
 
-# Less than one read of a busy log: whoever reads waits until whoever writes has written. Two busy threads of one
+# Less than one read of a busy log: the reader waits until the writer has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
 _QUEUE_LINES = 256
 _QUEUE_CHARS = 64 * 1024
@@ -60,7 +60,7 @@ _UNFINISHED_S = 1.0
 """How old a line without an end is when it is shown; most are whole a moment later."""
 _REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
 """How often a progress bar is shown, at first and after a while: it is one line for many refreshes."""
-_TOLD_ATTEMPTS = 10
+_REPORTED_ATTEMPTS = 10
 
 
 def has_streams(scheduler: Scheduler[Any]) -> bool:
@@ -98,7 +98,7 @@ class LogReader:
         "_idle_s",
         "_items",
         "_lines",
-        "_outage_told",
+        "_outage_reported",
         "_own_thread",
         "_paused",
         "_replicas",
@@ -139,8 +139,8 @@ class LogReader:
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has brought something or has ended, on another thread."""
         self.on_program_end: Callable[[], object] = lambda: None
-        """Called when a stream says that a program has ended, on another thread."""
-        # An engine that is looked at every 10 s is not asked for logs every 0.1 s.
+        """Called when a stream reports that a program has ended, on another thread."""
+        # An engine that is polled every 10 s is not asked for logs every 0.1 s.
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
         self._idle_s = _IDLE_S if scheduler.poll_interval_s < _NEAR_S else _SILENT_IDLE_S
         self._replicas: dict[str, ReplicaLog] = {}
@@ -149,7 +149,7 @@ class LogReader:
         self._items: deque[LogItem] = deque()
         self._lines = 0
         self._chars = 0
-        self._outage_told = False
+        self._outage_reported = False
         self._started_at = time.time()
         self._started = self.progress = time.monotonic()
         self._finishing = False
@@ -159,10 +159,10 @@ class LogReader:
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
     def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
-        """Read these replicas too, and tell whether something is to be read now that was not before.
+        """Read these replicas too, and return whether something is to be read now that was not before.
 
         Args:
-            replicas: role and number, and where each stands; if that is not told, they run.
+            replicas: role and number, and where each stands; where that is absent, they run.
             existing: they may have written before the follower came.
         """
         if not isinstance(replicas, Mapping):
@@ -184,9 +184,9 @@ class LogReader:
         key = replica_key(role, k)
         replica = self._replicas.get(key)
         if replica is None:
-            cursor, told = cursor_in(self._cursors.get(key))
-            skipping = self._from_now and existing and cursor is None and not told
-            self._replicas[key] = ReplicaLog(role, k, cursor, skipping, *standing, told)
+            cursor, reported = cursor_in(self._cursors.get(key))
+            skipping = self._from_now and existing and cursor is None and not reported
+            self._replicas[key] = ReplicaLog(role, k, cursor, skipping, *standing, reported)
             return standing.phase is not Phase.WAITING
         if (replica.phase, replica.attempt) == standing or self._finishing:
             return False
@@ -203,7 +203,7 @@ class LogReader:
         return True
 
     def hurry(self) -> None:
-        """Look at all replicas soon: something happened to the app."""
+        """Read all replicas soon: something happened to the app."""
         with self._changed:
             now = time.monotonic()
             for replica in self._replicas.values():
@@ -213,7 +213,7 @@ class LogReader:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Say that the app has ended: what a read begun from now on does not bring will never come."""
+        """Note that the app has ended: what a read begun from now on does not bring will never come."""
         with self._changed:
             self._finishing = True
             self.progress = time.monotonic()
@@ -238,8 +238,8 @@ class LogReader:
             self.progress = time.monotonic()
             return item
 
-    def told(self, item: LogItem) -> None:
-        """Say that an item is told, which makes room for the next."""
+    def release(self, item: LogItem) -> None:
+        """Note that an item is shown, which makes room for the next."""
         resumed: list[LogStream] = []
         with self._changed:
             full = self._full()
@@ -256,7 +256,7 @@ class LogReader:
             stream_engine().resume(stream)
 
     def held_chars(self) -> int:
-        """Return how much text is read and not told."""
+        """Return how much text is read and not shown."""
         return self._chars
 
     def __bool__(self) -> bool:
@@ -273,7 +273,7 @@ class LogReader:
             return [(r.role, r.k, r.last_error) for r in self._replicas.values() if not r.complete]
 
     def done(self) -> bool:
-        """Tell whether everything was read and handed out."""
+        """Return whether everything was read and handed out."""
         with self._changed:
             return not self._items and all(replica.complete for replica in self._replicas.values())
 
@@ -344,7 +344,7 @@ class LogReader:
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
             self._gate.report(is_reached=True)
-            self._tell_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
+            self._report_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
                 self._show_unfinished(replica, chunk.cursor)
             self._took(replica, chunk, finishing=finishing)
@@ -353,14 +353,14 @@ class LogReader:
             self._gate.report(is_reached=not is_outage)
             self._failed(replica, error, finishing=finishing)
 
-    def _tell_attempts(self, replica: ReplicaLog, attempt: int) -> None:
+    def _report_attempts(self, replica: ReplicaLog, attempt: int) -> None:
         """Queue how the attempts before this one ended."""
-        for ended in range(max(replica.told_attempt, attempt - _TOLD_ATTEMPTS), attempt):
+        for ended in range(max(replica.reported_attempt, attempt - _REPORTED_ATTEMPTS), attempt):
             ending = ""
             with suppress(Exception):  # the lines that follow matter more
                 ending = self._scheduler.attempt_ending(self._app_id, replica.role, replica.k, ended)
             self._queue(AttemptEnded(replica.role, replica.k, ended, ending))
-        replica.told_attempt = max(replica.told_attempt, attempt)
+        replica.reported_attempt = max(replica.reported_attempt, attempt)
 
     def _show_unfinished(self, replica: ReplicaLog, cursor: JsonValue) -> None:
         """Queue the newest text of a line that has not ended, if there is another one and it is time."""
@@ -369,7 +369,7 @@ class LogReader:
         if not (self._shows_unfinished and is_due and replica.phase is Phase.RUNNING) or replica.skipping:
             return
         line = None
-        with suppress(Exception):  # the read that follows says what is the matter
+        with suppress(Exception):  # the read that follows raises the error
             line = self._scheduler.unfinished_line(self._app_id, replica.role, replica.k, cursor, streams=self._streams)
         text = last_refresh(line.text) if line is not None else ""
         if line is None or text in {"", replica.unfinished}:
@@ -437,7 +437,7 @@ class LogReader:
             stream = self._scheduler.stream_log(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
-        except Exception:  # noqa: BLE001 - the read that follows says what is the matter
+        except Exception:  # noqa: BLE001 - the read that follows raises the error
             stream = None
         now = time.monotonic()
         with self._changed:
@@ -454,7 +454,7 @@ class LogReader:
                 replica.cuts = min(replica.cuts + 1, 10)
         if stream is not None and is_wanted:
             # Before the first line: this is the last moment at which a request harms no other stream.
-            self._tell_attempts(replica, stream.attempt)
+            self._report_attempts(replica, stream.attempt)
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:
@@ -495,7 +495,7 @@ class LogReader:
             if silent:
                 replica.distrusts = stream.host
             elif stream.end is StreamEnd.ENDED:
-                # The state comes a little later than the end, and says whether there is an attempt more to read.
+                # The state comes a little later than the end, and shows whether there is an attempt more to read.
                 replica.due = now if self._finishing else now + _AFTER_END_S
             elif stream.end is StreamEnd.REFUSED:
                 replica.no_stream_until = now + _REFUSED_S
@@ -515,7 +515,7 @@ class LogReader:
         with self._changed:
             replica.failures = 0
             replica.last_error = ""
-            self._outage_told = False
+            self._outage_reported = False
             start = replica.cursor
             moved = chunk.cursor != start
             if moved:
@@ -534,7 +534,7 @@ class LogReader:
                 replica.complete = True
                 self.progress = now
             elif self._finishing:
-                replica.due = now  # the end came in the middle of this read, which tells nothing about it
+                replica.due = now  # the end came in the middle of this read, which shows nothing about it
             elif replica.phase is Phase.ENDED:
                 replica.due = _NEVER  # until another attempt of it begins, or all has ended
             else:
@@ -580,17 +580,17 @@ class LogReader:
                 action = "given up"
             else:
                 action = "trying again"
-            self._tell(replica, error, action)
+            self._report_error(replica, error, action)
             self._changed.notify_all()
 
-    def _tell(self, replica: ReplicaLog, error: Exception, action: str) -> None:
+    def _report_error(self, replica: ReplicaLog, error: Exception, action: str) -> None:
         if isinstance(error, SchedulerUnavailableError):
-            # An outage hits all replicas; a thousand of them say it once.
-            if not self._outage_told:
-                self._outage_told = True
+            # An outage hits all replicas; a thousand of them report it once.
+            if not self._outage_reported:
+                self._outage_reported = True
                 self._items.append(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))
             return
         message = f"log is not readable, {action}: {replica.last_error}"
-        if message not in replica.told and len(replica.told) < _GAPS_PER_REPLICA:
-            replica.told += (message,)
+        if message not in replica.reported and len(replica.reported) < _GAPS_PER_REPLICA:
+            replica.reported += (message,)
             self._items.append(LogItem(LogGap(replica.role, replica.k, message)))

@@ -56,7 +56,7 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
 
 
 def _is_outage(answer: Answer) -> bool:
-    """Tell whether it concerns all apps of the scheduler."""
+    """Return whether it concerns all apps of the scheduler."""
     return isinstance(answer, SchedulerUnavailableError) and not isinstance(answer, AppUnavailableError)
 
 
@@ -87,7 +87,7 @@ class Poller:
         self._scheduler = scheduler
         self.interval_s = max(0.01, scheduler.poll_interval_s if interval_s is None else interval_s)
         """Seconds between two rounds, if no subscriber wants fewer."""
-        self._wishes: dict[Callable[[Answer], None], float] = {}
+        self._intervals: dict[Callable[[Answer], None], float] = {}
         self._changed = threading.Condition()
         self._inboxes: dict[str, list[Callable[[Answer], None]]] = {}
         self._fresh: set[str] = set()
@@ -120,7 +120,7 @@ class Poller:
         """
         with self._changed:
             if interval_s is not None:
-                self._wishes[inbox] = max(0.01, interval_s)
+                self._intervals[inbox] = max(0.01, interval_s)
             self._inboxes.setdefault(app_id, []).append(inbox)
             self._fresh.add(app_id)
             if interval_s is None and not self._is_hurried:
@@ -139,7 +139,7 @@ class Poller:
                 self._changed.notify_all()
 
     def hear_end(self, app_id: str) -> None:
-        """Ask for this app soon, and some times more: something of it has ended, which the state may say late."""
+        """Ask for this app soon, and some times more: something of it has ended, which the state may show late."""
         with self._changed:
             if app_id in self._inboxes:
                 now = time.monotonic()
@@ -164,7 +164,7 @@ class Poller:
             inboxes = self._inboxes.get(app_id, [])
             if inbox in inboxes:
                 inboxes.remove(inbox)
-            self._wishes.pop(inbox, None)
+            self._intervals.pop(inbox, None)
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
@@ -182,8 +182,8 @@ class Poller:
 
     def _interval(self) -> float:
         with self._changed:
-            wanted = [self._wishes.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
-            is_eased = self._sees_changes and not self._wishes and len(self._eased) == len(self._inboxes)
+            wanted = [self._intervals.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
+            is_eased = self._sees_changes and not self._intervals and len(self._eased) == len(self._inboxes)
         interval_s = min(wanted, default=self.interval_s)
         return max(interval_s, min(interval_s * _EASED_FACTOR, _EASED_MAX_S)) if is_eased else interval_s
 
@@ -210,7 +210,7 @@ class Poller:
         self._later -= due
         acting = {app_id for app_id, moment in self._act_at.items() if moment <= now}
         for app_id in acting:
-            # The answer says when it is due again.
+            # The answer shows when it is due again.
             del self._act_at[app_id]
         return acting.union(app_id for _, app_id in due)
 
@@ -229,10 +229,10 @@ class Poller:
             self._seen.clear()
             return
         for app_id, answer in answers.items():
-            wanted = any(inbox not in self._wishes for inbox in self._inboxes.get(app_id, ()))
+            wanted = any(inbox not in self._intervals for inbox in self._inboxes.get(app_id, ()))
             if not wanted or not isinstance(answer, DescribeAppResponse):
                 continue
-            # Not each replica's: of a thousand one changes at each look.
+            # Not each replica's: of a thousand one changes at each poll.
             states = [replica.state for role in answer.roles_statuses for replica in role.replicas]
             seen = answer.state, bool(states) and all(map(is_terminal, states))
             if self._seen.setdefault(app_id, seen) != seen:

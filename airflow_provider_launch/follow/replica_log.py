@@ -26,12 +26,12 @@ class ReplicaLog:
     phase: Phase
     attempt: int
     drop: int = 0
-    """Lines after the cursor that were told before."""
+    """Lines after the cursor that were reported before."""
     due: float = 0.0
     quiet_since: float = field(default_factory=time.monotonic)
     failures: int = 0
     complete: bool = False
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     last_error: str = ""
     stream: LogStream | None = None
     streamed_at: float = 0.0
@@ -39,8 +39,8 @@ class ReplicaLog:
     cuts: int = 0
     """Streams in a row that did not last, or could not be opened."""
     is_behind: bool = False
-    told_attempt: int = 0
-    """The latest attempt of which is told how those before it ended."""
+    reported_attempt: int = 0
+    """The latest attempt of which is reported how those before it ended."""
     unfinished: str = ""
     """What was shown last of a line that has not ended."""
     unfinished_at: float = 0.0

@@ -45,12 +45,12 @@ def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[
 def standings_of(response: DescribeAppResponse, shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
     """Return where each replica of an app stands; `shown`: only of these roles. None: of all."""
     found = waiting(response.roles, shown)
-    tells = {status.role for status in response.roles_statuses if status.replicas}
+    with_replicas = {status.role for status in response.roles_statuses if status.replicas}
     for place in found:
         if is_terminal(response.state):
             found[place] = Standing(Phase.ENDED)
-        elif place[0] not in tells and response.state in {AppState.RUNNING, AppState.UNKNOWN}:
-            # A plug-in need not tell the states of replicas.
+        elif place[0] not in with_replicas and response.state in {AppState.RUNNING, AppState.UNKNOWN}:
+            # A plug-in need not report the states of replicas.
             found[place] = Standing(Phase.RUNNING)
     for status in response.roles_statuses:
         if shown is None or status.role in shown:

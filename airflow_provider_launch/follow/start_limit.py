@@ -45,7 +45,7 @@ class StartLimit:
         if not is_waiting(answer.state):
             self._stuck_since = None
             return None
-        waited = f"it waited for: {answer.msg}" if answer.msg not in ("", NONE) else "the scheduler does not say why"
+        waited = f"it waited for: {answer.msg}" if answer.msg not in ("", NONE) else "the scheduler gives no reason"
         if self._start_by is not None and time.time() >= self._start_by:
             return AppNotStartedError(f"the app has not begun by its start_limit_s; {waited}; {self._name}")
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the answers of a scheduler mean for whoever waits for an app: changes, outages, its end, or no end."""
+"""What the answers of a scheduler mean for the follower of an app: changes, outages, its end, or no end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["UNKNOWN_S", "StateTracker", "StateUpdate"]
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
 """After which time without an answer the scheduler counts as out of reach, at most and at least."""
 UNKNOWN_S = 15.0
-"""How long a scheduler may say that it does not know."""
+"""How long a scheduler may report UNKNOWN."""
 
 
 @dataclass(slots=True)
@@ -34,15 +34,15 @@ class StateUpdate:
 
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
-    """Why the watch is over without an end of the app; told after the events."""
+    """Why the watch is over without an end of the app; reported after the events."""
 
 
 class StateTracker:
-    """Judges one answer after the other. Not thread-safe; asks nothing itself.
+    """Takes one answer after the other. Not thread-safe; asks nothing itself.
 
     Args:
         name: what the app is called in errors.
-        unavailable_for_s: how long an outage is borne before it is an error.
+        unavailable_for_s: seconds to retry while the scheduler is unreachable, before it is an error.
         known: the app has been there, so an unknown app is one that vanished.
         watches_start: an app that cannot begin is an error after a minute.
         start_by: epoch seconds by which it must have begun. None: it may wait for ever.
@@ -50,10 +50,10 @@ class StateTracker:
 
     __slots__ = (
         "_down_since",
-        "_down_told",
         "_known",
         "_missing",
         "_name",
+        "_outage_reported",
         "_start",
         "_unavailable_for_s",
         "_unknown_since",
@@ -77,7 +77,7 @@ class StateTracker:
         self._missing = False
         self._unknown_since: float | None = None
         self._down_since: float | None = None
-        self._down_told = False
+        self._outage_reported = False
         self._start = StartLimit(name, start_by) if watches_start else None
 
     def has_ended(self) -> bool:
@@ -85,11 +85,11 @@ class StateTracker:
         return self.response is not None and is_terminal(self.response.state)
 
     def learn(self, answer: Answer) -> StateUpdate:
-        """Judge the next answer; after the end there is nothing to learn."""
+        """Take the next answer; after the end there is nothing to learn."""
         learned = StateUpdate()
         if self.has_ended():
             return learned
-        # Credentials that expire say nothing of the app: as long as it is known, that is an outage too.
+        # Expired credentials have nothing to do with the app: as long as it is known, that is an outage too.
         is_known = self._known or self.response is not None
         if isinstance(answer, SchedulerUnavailableError) or (is_known and isinstance(answer, SchedulerRejectedError)):
             if self._down_since is None:
@@ -97,9 +97,9 @@ class StateTracker:
             self._outage(learned, answer)
             return learned
         if self._down_since is not None:
-            if self._down_told:
+            if self._outage_reported:
                 learned.events.append(Reached(time.monotonic() - self._down_since))
-            self._down_since, self._down_told = None, False
+            self._down_since, self._outage_reported = None, False
         if isinstance(answer, Exception):
             learned.error = answer
         elif answer is None:
@@ -110,7 +110,7 @@ class StateTracker:
         return learned
 
     def silence(self, asking_since: float | None) -> StateUpdate:
-        """Judge that there is no answer.
+        """Take account of a missing answer.
 
         Args:
             asking_since: since when (monotonic clock) the scheduler owes one; None: no request is under way.
@@ -140,7 +140,7 @@ class StateTracker:
         if answer.state != AppState.UNKNOWN:
             self._unknown_since = None
             return
-        # Borne for a while only: a scheduler that lost track of the app does not find it again.
+        # Retried for a while only: a scheduler that lost track of the app does not find it again.
         now = time.monotonic()
         if self._unknown_since is None:
             self._unknown_since = now
@@ -160,8 +160,8 @@ class StateTracker:
 
     def _outage(self, learned: StateUpdate, error: SchedulerUnavailableError | SchedulerRejectedError) -> None:
         since_s = time.monotonic() - (self._down_since or time.monotonic())
-        if not self._down_told:
-            self._down_told = True
+        if not self._outage_reported:
+            self._outage_reported = True
             learned.events.append(Unreachable(since_s, error))
         if since_s >= self._unavailable_for_s:
             learned.error = self._given_up(error, since_s)

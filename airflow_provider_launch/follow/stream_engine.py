@@ -32,10 +32,10 @@ HELD_BYTES = 8 * 1024 * 1024
 """Text that all streams together may have brought, and nobody has taken yet."""
 _BLOCK_BYTES = 64 * 1024
 _PLACE_S, _PLACE_MAX_S = 1.0, 3.0
-"""How long a stream may be silent, and how long it may go on, while the place from which to go on is looked for."""
+"""How long a stream may be silent, and how long it may go on, while the place from which to go on is searched for."""
 _SILENT_S, _SILENT_DISTRUSTED_S = 300.0, 60.0
 """After so long without a byte a stream by network is opened anew: a connection may be dead without a word."""
-_LOOK_S = 30.0
+_CHECK_S = 30.0
 
 
 class Subscriber(Protocol):
@@ -45,7 +45,7 @@ class Subscriber(Protocol):
         """Take lines; False: no more until `StreamEngine.resume`."""
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
-        """Hear that nothing more comes; the stream is closed. `silent`: by our own wish, to open it anew."""
+        """Note that nothing more comes; the stream is closed. `silent`: by our own request, to open it anew."""
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class StreamEngine:
     def reserve(self) -> bool:
         """Take a place for a stream that is about to be opened; False: there is none.
 
-        Where all are taken, a stream that has long been silent loses its own to whoever comes next.
+        Where all are taken, a stream that has long been silent loses its own to the next one.
         """
         with self._lock:
             if len(self._members) + self._reserved < MAX_STREAMS:
@@ -124,7 +124,7 @@ class StreamEngine:
         self._command(lambda: self._remove(member))
 
     def hold(self, size: int) -> None:
-        """Say that so many bytes were brought, or with a negative number, that they were taken."""
+        """Count that so many bytes were brought, or with a negative number, that they were taken."""
         with self._lock:
             before, self._held = self._held, self._held + size
             if not (before > HELD_BYTES / 2 >= self._held and self._waiting):
@@ -228,7 +228,7 @@ class StreamEngine:
             self._selector.unregister(member.stream.sock)
 
     def _read(self, member: _Member) -> bool:
-        """Read one block, and tell whether there may be more that the selector does not see."""
+        """Read one block, and return whether there may be more that the selector does not see."""
         stream = member.stream
         if member.is_closed or member.is_paused or stream.end is not None:
             return False
@@ -296,7 +296,7 @@ class StreamEngine:
     # ---- silence -----------------------------------------------------------------------------------------------------
 
     def _due_in(self) -> float:
-        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LOOK_S) if self._timers else _LOOK_S
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _CHECK_S) if self._timers else _CHECK_S
 
     def _remind(self, member: _Member, after_s: float) -> None:
         heapq.heappush(self._timers, (time.monotonic() + after_s, next(self._numbers), member))
@@ -309,7 +309,7 @@ class StreamEngine:
                 continue
             silent_s = now - member.heard_at
             if member.is_paused:
-                self._remind(member, _LOOK_S)
+                self._remind(member, _CHECK_S)
             elif not member.stream.is_placed:
                 if silent_s < _PLACE_S and now - member.opened_at < _PLACE_MAX_S:
                     self._remind(member, _PLACE_S - silent_s)
@@ -337,7 +337,7 @@ class StreamEngine:
 
 
 def _has_pending(stream: LogStream) -> bool:
-    """Tell whether TLS has decrypted bytes that no selector sees."""
+    """Return whether TLS has decrypted bytes that no selector sees."""
     sock = stream.sock
     return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
 

@@ -15,7 +15,7 @@ __all__ = ["LaunchOptions", "refuse_locked", "refuse_standard_fields", "split_ex
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What a connection says: which scheduler, where, and with which default options."""
+    """The content of a connection: which scheduler, where, and with which default options."""
 
     backend: str
     """Registry name of the scheduler."""
@@ -59,7 +59,7 @@ def refuse_locked(conn_id: str, options: LaunchOptions, schema: runopts, given: 
 
     Args:
         conn_id: the connection.
-        options: what it says.
+        options: those of the connection.
         schema: the options of its scheduler.
         given: names of the options that the task sets, in any spelling.
 

@@ -91,7 +91,7 @@ class LaunchHook(BaseHook):
 
     @cached_property
     def options(self) -> LaunchOptions:
-        """What the connection says, checked strictly.
+        """The content of the connection, checked strictly.
 
         Raises:
             InvalidAppError: an extra is unknown or wrong; the text names it.
@@ -128,7 +128,7 @@ class LaunchHook(BaseHook):
 
     @cached_property
     def runner(self) -> Runner:
-        """A runner whose session is the connection, so that handles say where their app is."""
+        """A runner whose session is the connection, so that handles name where their app is."""
         return self._make_runner()
 
     def _make_runner(self) -> Runner:
@@ -218,7 +218,7 @@ class LaunchHook(BaseHook):
         return self.scheduler
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the extras, make the scheduler, and ask it for its apps; the text says what was checked."""
+        """Check the extras, make the scheduler, and ask it for its apps; the text names what was checked."""
         try:
             options = self.options
             count = len(self.scheduler.list())
@@ -241,7 +241,7 @@ def _connection(conn_id: str) -> Connection | None:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
-        # Only for this id: Airflow says "not found" also when its API server fails, and an app of another
+        # Only for this id: Airflow reports "not found" also when its API server fails, and an app of another
         # connection must not land on this host because of that.
         if conn_id in _NEED_NO_DEFINITION:
             return None

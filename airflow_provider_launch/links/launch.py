@@ -32,7 +32,7 @@ class SchedulerLink(BaseOperatorLink):
 
     @property
     def xcom_key(self) -> str:
-        """The key under which Airflow's server looks for the URL."""
+        """The key under which Airflow's server finds the URL."""
         return "launch_link_scheduler"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
@@ -47,7 +47,7 @@ class RequestLink(BaseOperatorLink):
 
     @property
     def xcom_key(self) -> str:
-        """The key under which Airflow's server looks for the URL."""
+        """The key under which Airflow's server finds the URL."""
         return "launch_link_request"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
@@ -62,7 +62,7 @@ class LauncherLink(BaseOperatorLink):
 
     @property
     def xcom_key(self) -> str:
-        """The key under which Airflow's server looks for the URL."""
+        """The key under which Airflow's server finds the URL."""
         return "launch_link_launcher"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:

@@ -40,10 +40,10 @@ class AppAcquirer:
     """Decides, by what earlier tries have left, which app a try follows.
 
     Args:
-        operator: what the DAG says, rendered.
+        operator: the task of the DAG, rendered.
         app: the checked app.
         hook: reaches the scheduler.
-        held: gets the app in hand.
+        held: gets the current app.
     """
 
     def __init__(self, operator: LaunchAppOperator, app: AppDef, hook: LaunchHook, held: AttemptTracker) -> None:
@@ -109,7 +109,7 @@ class AppAcquirer:
         )
 
     def _is_here(self, record: Record, step: NextStep) -> bool:
-        """Tell whether the connection still means the scheduler that has the app of the record."""
+        """Return whether the connection still means the scheduler that has the app of the record."""
         identity = self._hook.options.identity
         if record.identity == identity:
             return True
@@ -162,7 +162,7 @@ class AppAcquirer:
         return handle, response
 
     def _retire(self, record: Record) -> None:
-        """End the app of before a clear, and wait a while until it has ended."""
+        """End the app from before a clear, and wait a while until it has ended."""
         # A kill from here on concerns this app.
         self._held.hold(record)
         scheduler = self._scheduler
@@ -227,7 +227,7 @@ class AppAcquirer:
     def _submit(self, info: AppDryRunInfo[Any], record: Record, *, adopts: bool, was_intended: bool) -> str:
         runner = self._hook.runner
         try:
-            # Where a second submit may start a second app, an outage is not borne.
+            # Where a second submit may start a second app, an outage is not retried.
             return (
                 self._held.retry_while_unavailable(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
             )

@@ -27,7 +27,7 @@ def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_in
     """Return the id of an app: readable, and the same only for the same attempt of the same task.
 
     Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
-    The start of the run tells apart two runs that were given one `run_id` after a deletion.
+    The start of the run distinguishes two runs that were given one `run_id` after a deletion.
     """
     # The length of each part makes ("a", "b|c") another text than ("a|b", "c").
     parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
@@ -55,11 +55,11 @@ class Record:
     max_tries: int = -1
     """Airflow's limit of tries, which a clear of this very task raises, if it did not run then. -1: not known."""
     retries: int = -1
-    """What the DAG said then: the limit is counted anew from it, so another number may give the same one."""
+    """The DAG's value then: the limit is counted anew from it, so another number may give the same one."""
 
     @property
     def is_open(self) -> bool:
-        """True while a next try has to look for the app."""
+        """True while a next try has to search for the app."""
         return self.state != "closed"
 
     @classmethod
@@ -95,12 +95,12 @@ def next_step(record: Record | None, clear_number: int, max_tries: int, retries:
         record: what that try has kept.
         clear_number: how often tasks of the run were cleared, this one or another.
         max_tries: Airflow's limit of tries.
-        retries: what the DAG says now.
+        retries: the present number in the DAG.
     """
     if record is None:
         return NextStep.LAUNCH
     # A clear kills a task that runs, and raises the limit of one that does not; else it was meant for another task.
-    # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: look once more.
+    # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: check once more.
     limits = (record.max_tries, record.retries)
     concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
     if record.clear_number != clear_number and concerns_us:
@@ -115,7 +115,7 @@ class StateStore(Protocol):
         """Return the value of the key."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value over tries and clears, for `retention`; None: for as long as Airflow's configuration says."""
+        """Keep the value over tries and clears, for `retention`; None: as in Airflow's configuration."""
 
 
 class Memory:

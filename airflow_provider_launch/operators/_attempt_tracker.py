@@ -1,4 +1,4 @@
-"""The app that a task has in hand: kept in mind for the next try, and ended when the task is killed."""
+"""The current app of a task: recorded for the next try, and ended when the task is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttemptTracker:
     """What one try knows of its app.
 
     Args:
-        operator: says what a kill does to the app.
+        operator: decides what a kill does to the app.
         hook: reaches the scheduler.
     """
 
@@ -42,7 +42,7 @@ class AttemptTracker:
         self._record: Record | None = None
 
     def hold(self, record: Record) -> None:
-        """Take an app in hand: a kill from here on concerns this one."""
+        """Make an app the current one: a kill from here on cancels this one."""
         self._record = record
         if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `OperatorRun`
             killer.app_id = record.app_id
@@ -78,9 +78,9 @@ class AttemptTracker:
             raise AppKilledError("the task was killed")
 
     def retry_while_unavailable(self, call: Callable[[], T]) -> T:
-        """Return what a call of the scheduler does, which is repeated as long as an outage may be borne."""
+        """Return what a call of the scheduler does, which is repeated while an outage may last."""
         return retry_while_unavailable(
-            call, self.check, unavailable_for_s=self._op.unavailable_for_s, tell=self._log.warning
+            call, self.check, unavailable_for_s=self._op.unavailable_for_s, warn=self._log.warning
         )
 
     def cancel_not_started(self, error: Exception) -> None:
@@ -110,7 +110,7 @@ class AttemptTracker:
         while True:
             try:
                 self._hook.scheduler.cancel(record.app_id)
-            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is told
+            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is reported
                 error = problem
             else:
                 if self._had_succeeded(record):
@@ -128,7 +128,7 @@ class AttemptTracker:
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
 
     def _note_kill(self, record: Record) -> None:
-        """Keep the record open, and say that a clear may have been the reason of the kill."""
+        """Keep the record open, and log that a clear may have been the reason of the kill."""
         with contextlib.suppress(Exception):
             self.keep(dataclasses.replace(record, outcome=KILLED))
 

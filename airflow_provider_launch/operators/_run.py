@@ -65,7 +65,7 @@ class OperatorRun:
     """Works once, for one try of one task.
 
     Args:
-        operator: what the DAG says, rendered.
+        operator: the task of the DAG, rendered.
         app: the checked app. None: only `resume` is called, for an app that was launched.
     """
 
@@ -97,11 +97,11 @@ class OperatorRun:
         return self._guarded(lambda: self._run(context, self._cfg()))
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on where the trigger has stopped: tell the rest of the log, and return what XCom gets.
+        """Go on where the trigger has stopped: report the rest of the log, and return what XCom gets.
 
         Args:
             context: of the task.
-            event: what `AppStatusTrigger` says.
+            event: that of `AppStatusTrigger`.
         """
         return self._guarded(lambda: self._resumed(context, event))
 
@@ -246,11 +246,11 @@ class OperatorRun:
         try:
             value = self._follow(handle, progress, is_new=is_new)
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
-            # After any other error the app may be running, or only its result not be readable: the next try looks.
+            # After any other error the app may be running, or only its result not be readable: the next try polls it.
             self._held.close(error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
-        # result; a clear is told by its number.
+        # result; a clear is reported by its number.
         self._held.check()
         return value
 
@@ -303,7 +303,7 @@ class OperatorRun:
 
         def read_result(ended: DescribeAppResponse) -> None:
             if ended.state == AppState.SUCCEEDED:
-                # What fails here is asked for again below, and borne or told there.
+                # What fails here is asked for again below, and retried or raised there.
                 with contextlib.suppress(Exception):
                     results.append(self._result(app_id))
 

@@ -59,22 +59,22 @@ class LaunchAppOperator(BaseOperator):
         workspace: directory with the code of the first role, relative to the DAG file; or a mapping of directories to
             sub-directories of one tree. A replica finds a copy in its working directory. Template.
         wait: False succeeds right after the launch, with the same XComs.
-        poll_interval_s: seconds between two looks at the app. None: what suits the scheduler.
+        poll_interval_s: seconds between two polls of the app. None: what suits the scheduler.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
         logs_from: "start", or "now": an app that is taken up again is shown without its earlier lines.
         max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
-        unavailable_for_s: how long a scheduler out of reach is borne.
-        time_limit_s: seconds after which the scheduler ends the app; on Docker, whoever observes it does.
+        unavailable_for_s: seconds to retry while the scheduler is unreachable.
+        time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
         start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
             what it waited for. None: it may wait for ever, but for what does not come by itself only a minute.
             With `wait=False` the task waits until then for the begin; without a limit it waits for nothing.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
-            default_deferrable` says.
+            default_deferrable` sets.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
-            no triggerer. None: what `[launch] defer_after_s` says, 10 by default.
+            no triggerer. None: `[launch] defer_after_s`, 10 by default.
     """
 
     template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "workspace", "request")
@@ -274,7 +274,7 @@ class LaunchAppOperator(BaseOperator):
         """Do what an operator built on this one does with the last status of its app."""
 
     def is_skipped_by(self, exit_code: int | None) -> bool:
-        """Tell whether this exit code of the failed replica means "skip"."""
+        """Return whether this exit code of the failed replica means "skip"."""
         wanted = self.skip_on_exit_code
         if exit_code is None or wanted is None:
             return False

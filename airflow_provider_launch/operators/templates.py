@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def is_plain_object(value: object) -> bool:
-    """Tell whether the value is a dataclass that Airflow would not render by itself, as the specs are."""
+    """Return whether the value is a dataclass that Airflow would not render by itself, as the specs are."""
     return (
         dataclasses.is_dataclass(value)
         and not isinstance(value, type)
@@ -61,7 +61,7 @@ def as_text(given: Any, rendered: Any) -> Any:
 
 
 def has_template(text: str, jinja_env: jinja2.Environment) -> bool:
-    """Tell whether Jinja has anything to do.
+    """Return whether Jinja has anything to do.
 
     Text without a template must not go through Jinja, which drops a final newline and turns CRLF into LF.
     """

@@ -71,7 +71,7 @@ class Runner:
         check_session: refuse to cancel or delete apps of another session.
         strict: refuse options that the scheduler does not know. False: ignore them, so that one cfg serves several
             schedulers.
-        trackers: name to config of the trackers of all replicas. None: as files and variables say, see
+        trackers: name to config of the trackers of all replicas. None: from files and variables, see
             `get_configured_trackers`.
     """
 
@@ -213,7 +213,7 @@ class Runner:
             idempotency_key: gives an id made of the app's name and this key, so that a second launch adopts the first.
 
         Raises:
-            InvalidAppError: app or cfg is wrong, or the scheduler cannot keep a wish (`UnsupportedError`).
+            InvalidAppError: app or cfg is wrong, or asks for what the scheduler lacks (`UnsupportedError`).
             UnknownSchedulerException: no such scheduler is registered.
         """
         backend = self.scheduler(scheduler)
@@ -421,7 +421,7 @@ class Runner:
             app_handle: the app.
             wait_interval: seconds between two polls.
             timeout: seconds after which to give up. None: never.
-            max_errors: how many errors or UNKNOWN states in a row are borne, with growing pauses.
+            max_errors: how many errors or UNKNOWN states in a row are tolerated, with growing pauses.
             start_limit_s: seconds from now in which the app must have begun; one that still waits is cancelled.
                 None: it may wait for ever.
 

@@ -54,7 +54,7 @@ CONFIG_FILE = ".launchconfig"
 _OLDER_CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
 DEFAULT_CONFIG_DIRS: list[str] = [str(Path.home()), "."]
-"""Where files are looked for; the first one wins."""
+"""Where files are searched for; the first one wins."""
 PLACEHOLDER = "#FIXME:"
 """How `dump` begins the value of a required option, which nobody has set yet."""
 _NONE = "None"

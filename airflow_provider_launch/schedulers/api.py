@@ -213,7 +213,7 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- state -----------------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return all that is known of the app; None says that there is no such app.
+        """Return all that is known of the app; None: there is no such app.
 
         Raises:
             SchedulerUnavailableError: not reached, so nothing is known.
@@ -235,7 +235,7 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return the apps of this launcher, each once."""
 
     def exists(self, app_id: str) -> bool:
-        """Tell whether the scheduler knows the app."""
+        """Return whether the scheduler knows the app."""
         return self.describe(app_id) is not None
 
     def result(self, app_id: str) -> JsonValue:  # noqa: ARG002 - a hook
@@ -312,7 +312,7 @@ class Scheduler(abc.ABC, Generic[T]):
         for number, text in enumerate(self.log_iter(app_id, role_name, k, should_tail=False, streams=streams)):
             if number < seen:
                 continue
-            # The last line may still grow; it is told only when nothing can follow.
+            # The last line may still grow; it is reported only when nothing can follow.
             if not text.endswith("\n") and not is_terminal(response.state):
                 break
             lines.append(LogLine(text, kept))
@@ -331,8 +331,8 @@ class Scheduler(abc.ABC, Generic[T]):
     ) -> LogStream | None:
         """Return an open answer that goes on with the log of a running replica, from a cursor of `read_logs`.
 
-        Optional. Whoever follows an app then asks for no log while the replica runs, and hears of its end by the end of
-        the stream. None: there is no stream for this replica now, and `read_logs` says what there is.
+        Optional. A follower of an app then asks for no log while the replica runs, and hears of its end by the end of
+        the stream. None: there is no stream for this replica now, and `read_logs` returns what there is.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -401,7 +401,7 @@ class Scheduler(abc.ABC, Generic[T]):
                 stacklevel=2,
             )
             bounds = (None, None)
-        # The first read happens at the call, so that an unknown app is told here and not at the first line.
+        # The first read happens at the call, so that an unknown app is reported here and not at the first line.
         first = self.read_logs(app_id, role_name, k, None, streams=streams)
         lines = self._lines(app_id, role_name, k, first, should_tail=should_tail, streams=streams)
         texts = (line.text for line in lines if _within(line, *bounds))
@@ -439,7 +439,7 @@ class Scheduler(abc.ABC, Generic[T]):
         """Yield the lines of a stream and the cursor after them, until it ends; nothing if there is none now."""
         try:
             stream = self.stream_log(app_id, role_name, k, cursor, streams=streams)
-        except Exception:  # noqa: BLE001 - the read that follows says what is the matter
+        except Exception:  # noqa: BLE001 - the read that follows raises the error
             return
         if stream is not None:
             for lines in lines_in(stream):

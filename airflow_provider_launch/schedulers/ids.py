@@ -31,7 +31,7 @@ def make_unique(name: str, string_length: int = 0) -> str:
 def make_stable(name: str, key: str, max_length: int = 0) -> str:
     """Return `name-<id>`, always the same for the same name and key; 0 means no limit.
 
-    A text that is too long loses the end of its name, never of its id, and the id still tells apart names that
+    A text that is too long loses the end of its name, never of its id, and the id still distinguishes names that
     became equal.
     """
     digest = hashlib.sha256(f"{len(name)}:{name}{key}".encode()).digest()

@@ -1,4 +1,4 @@
-"""Logs that go on while a replica writes, as open answers: for whoever follows many of them, or one."""
+"""Logs that go on while a replica writes, as open answers: for a follower of many of them, or of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd", "lines_in"]
 
 _BLOCK_BYTES = 64 * 1024
 _PLACE_S = 2.0
-"""How long the place from which to go on is looked for."""
+"""How long the place from which to go on is searched for."""
 _SILENT_S = 300.0
 """After so long without a byte a connection by network may be dead without a word."""
 
@@ -28,13 +28,13 @@ class StreamEnd(Enum):
     """Why nothing more comes by a stream."""
 
     ENDED = "ended"
-    """The engine says that this program has ended."""
+    """The engine reports that this program has ended."""
     CUT = "cut"
     """The connection has ended; the program may go on."""
     LOST = "lost"
     """The place from which to go on is not in it, or it repeats what was written before."""
     REFUSED = "refused"
-    """The engine cannot follow the log of this replica now; `LogStream.refusal` says why."""
+    """The engine cannot follow the log of this replica now; `LogStream.refusal` is the reason."""
 
 
 class PlaceLostError(Exception):
@@ -54,7 +54,7 @@ class LineParser(Protocol):
         """Return the place after the last line returned."""
 
     def refusal(self) -> str:
-        """Return what the engine says at the end in place of lines; empty: nothing."""
+        """Return what the engine reports at the end in place of lines; empty: nothing."""
 
 
 class LogStream:
@@ -156,7 +156,7 @@ class LogStream:
         return [line._replace(attempt=self.attempt) for line in lines] if self.attempt else lines
 
     def lose(self) -> None:
-        """Say that the place from which to go on was looked for long enough, or is behind what comes."""
+        """Note that the place from which to go on was searched for long enough, or is behind what comes."""
         if not self.is_placed:
             self._on_lost()
         self.end = StreamEnd.LOST

@@ -41,7 +41,7 @@ class LogLine(NamedTuple):
     text: str
     """With its line feed, unless the replica ended without one."""
     stream: Stream
-    """STDOUT or STDERR; COMBINED where the backend cannot tell them apart."""
+    """STDOUT or STDERR; COMBINED where the backend cannot distinguish them."""
     time: float | None = None
     """Epoch seconds by the clock of the node, None where the backend has none."""
     attempt: int = 0

@@ -27,7 +27,7 @@ PHASE_STATES: Mapping[Phase, AppState] = {
     Phase.RUNNING: AppState.RUNNING,
     Phase.SUCCEEDED: AppState.SUCCEEDED,
     Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code says nothing about it
+    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code does not matter
 }
 """The state of a replica by the phase of its latest attempt."""
 
@@ -46,7 +46,7 @@ class DescribeAppResponse:
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     is_stuck: bool = False
-    """It waits for what does not come by itself, as an image that nobody has; `msg` says for what."""
+    """It waits for what does not come by itself, as an image that nobody has; `msg` is for what."""
     act_in_s: float | None = None
     """Seconds until an observer has something to do, as to end the app at its time limit; None: nothing is due."""
 

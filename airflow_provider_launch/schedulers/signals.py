@@ -7,7 +7,7 @@ import signal
 __all__ = ["signal_in", "signal_name"]
 
 _BY_SIGNAL = range(129, 193)
-"""Exit codes by which a shell, and what runs containers, tell of a signal."""
+"""Exit codes by which a shell, and what runs containers, report a signal."""
 
 
 def signal_name(number: int) -> str:
@@ -19,5 +19,5 @@ def signal_name(number: int) -> str:
 
 
 def signal_in(exit_code: int | None) -> str | None:
-    """Return the name of the signal of which an exit code tells; None: it tells of none."""
+    """Return the name of the signal that an exit code stands for; None: it stands for none."""
     return signal_name(exit_code - 128) if exit_code is not None and exit_code in _BY_SIGNAL else None

@@ -1,4 +1,4 @@
-"""One hash for what the user gave, so that a repeated submit can tell "the same" from "another"."""
+"""One hash for what the user gave, so that a repeated submit can distinguish "the same" from "another"."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def _check_constraints(name: str, value: object, hint: Any, cfg: Mapping[str, An
     try:
         TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        # A union tells one reason for each member; None is never what was meant here.
+        # A union shows one reason for each member; None is never what was meant here.
         reasons = [reason["msg"] for reason in error.errors() if "none_required" not in reason["type"]]
         why = "; ".join(dict.fromkeys(reasons))
         raise _wrong(name, value, _without_extras(decode_optional(strip_annotated(hint))), cfg, why) from None

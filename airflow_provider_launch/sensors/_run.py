@@ -61,7 +61,7 @@ class SensorRun:
     """Follows the app, to its end or for a while.
 
     Args:
-        sensor: what the DAG says, rendered.
+        sensor: the task of the DAG, rendered.
         handle: as a trigger has found it. Empty: the sensor's.
     """
 
@@ -132,7 +132,7 @@ class SensorRun:
 
         Args:
             context: of the task.
-            event: what `AppStatusTrigger` says.
+            event: that of `AppStatusTrigger`.
         """
         end_checkpoint(context["ti"])
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
@@ -168,7 +168,7 @@ class SensorRun:
         try:
             self._scheduler.cancel(self._app_id)
         except LaunchError as error:
-            self._sensor.log.error("app %s could not be cancelled: %s", self._app_id, error)  # noqa: TRY400 - its text says it all
+            self._sensor.log.error("app %s could not be cancelled: %s", self._app_id, error)  # noqa: TRY400 - text is all
         finally:
             self.close()
 
@@ -290,7 +290,7 @@ class SensorRun:
             lambda: self._scheduler.result(self._app_id),
             self._check,
             unavailable_for_s=self._sensor.unavailable_for_s,
-            tell=self._sensor.log.warning,
+            warn=self._sensor.log.warning,
         )
 
     def _check(self) -> None:
@@ -299,11 +299,11 @@ class SensorRun:
 
 
 class _QuietPeriod:
-    """Tells when a look has seen what there is: a state, or none to be had, and no more lines for a while."""
+    """Decides when a poll has seen what there is: a state, or none to be had, and no more lines for a while."""
 
     def __init__(self) -> None:
         self.is_state_known = False
-        self._is_told = self._has_ended = False
+        self._is_reported = self._has_ended = False
         self._ends = time.monotonic() + _LONGEST_RUN_S
         self._last_line = time.monotonic()
 
@@ -312,12 +312,12 @@ class _QuietPeriod:
         if isinstance(event, LogLines):
             self._last_line = now
         if isinstance(event, StateChanged):
-            self.is_state_known = self._is_told = True
+            self.is_state_known = self._is_reported = True
             self._has_ended = is_terminal(event.new)
             self._last_line = now
         if isinstance(event, Unreachable):
-            self._is_told = True
+            self._is_reported = True
         if self._has_ended:
-            # The follower bounds the wait for the rest of the log, and another look would begin it anew.
+            # The follower bounds the wait for the rest of the log, and another poll would begin it anew.
             return False
-        return now >= self._ends or (self._is_told and now - self._last_line >= _QUIET_S)
+        return now >= self._ends or (self._is_reported and now - self._last_line >= _QUIET_S)

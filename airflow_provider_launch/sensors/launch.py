@@ -31,22 +31,22 @@ class AppStatusSensor(BaseSensorOperator):
     States and lines of all replicas stand in the task log; `return_value` is that of `LaunchAppOperator`.
     A failed or cancelled app fails the sensor without retries: it cannot succeed any more.
 
-    In mode "poke" the app is followed without a break. In mode "reschedule" the worker is free between two looks,
+    In mode "poke" the app is followed without a break. In mode "reschedule" the worker is free between two polls,
     and the log goes on where it was.
 
     Args:
         handle: `backend://connection/app_id`, or the XCom of a `LaunchAppOperator`. Template.
         launch_conn_id: the connection, or a list of those that the handle may name. None: any that the handle names;
             name them where others choose the handle, for a sensor shows the lines of the app. Template.
-        poke_interval: seconds between two looks. None: what suits the scheduler; in mode "reschedule" 60, at least 5.
+        poke_interval: seconds between two polls. None: what suits the scheduler; in mode "reschedule" 60, at least 5.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
-        logs_from: "start", or "now": without the lines of before the first look.
+        logs_from: "start", or "now": without the lines before the first poll.
         max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
-        unavailable_for_s: how long a scheduler out of reach is borne.
+        unavailable_for_s: seconds to retry while the scheduler is unreachable.
         deferrable: True waits in the triggerer, whatever the mode, from the start if nothing has to be rendered on a
-            worker. None: what `[operators] default_deferrable` says.
+            worker. None: what `[operators] default_deferrable` sets.
         kwargs: those of `BaseSensorOperator`.
     """
 
@@ -114,7 +114,7 @@ class AppStatusSensor(BaseSensorOperator):
             )
 
     def execute(self, context: Context) -> Any:
-        """Wait as the arguments say, and return what XCom gets."""
+        """Wait as configured, and return what XCom gets."""
         if not self.deferrable:
             return self._execute_here(context)
         from airflow.sdk import conf
@@ -128,7 +128,7 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         with final_errors():
-            # What is wrong with handle or connection is told at once.
+            # What is wrong with handle or connection is raised at once.
             SensorRun(self).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {
@@ -220,7 +220,7 @@ class AppStatusSensor(BaseSensorOperator):
         }
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Follow the app: to its end in mode "poke", else until its state and its new lines are told."""
+        """Follow the app: to its end in mode "poke", else until its state and its new lines are reported."""
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.sensors._run import SensorRun
@@ -229,7 +229,7 @@ class AppStatusSensor(BaseSensorOperator):
             with final_errors():
                 return SensorRun(self).run(context)
         except AppKilledError as error:
-            # Airflow's `silent_fail` and `never_fail` would take it for a look that failed, and go on.
+            # Airflow's `silent_fail` and `never_fail` would take it for a check that failed, and go on.
             raise SystemExit(str(error)) from error
 
     def on_kill(self) -> None:
@@ -257,5 +257,5 @@ def _place_of(handle: object) -> str | list[str] | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether it is text, and no template: the triggerer renders one, but never answers its look-up of an XCom."""
+    """Return whether it is text, and no template: the triggerer renders one, but never answers its XCom lookup."""
     return isinstance(value, str) and "{" not in value

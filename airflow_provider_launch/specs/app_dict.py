@@ -51,8 +51,8 @@ def app_to_dict(app: AppDef) -> dict[str, Any]:
 def app_from_dict(data: Mapping[str, Any]) -> AppDef:
     """Return the app that plain JSON describes; it shares nothing with `data`.
 
-    A mount says its kind as `"type": "bind"`; without it the kind must follow from the other keys.
-    The types of all values are checked; `check_app` says whether the app makes sense.
+    A mount has its kind as `"type": "bind"`; without it the kind must follow from the other keys.
+    The types of all values are checked; `check_app` decides whether the app makes sense.
 
     Raises:
         InvalidAppError: keys are unknown or missing, or values have the wrong type; all of them are listed.
@@ -101,7 +101,7 @@ def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
 
 
 def _is_secret(path: _Path) -> bool:
-    """Tell whether the path leads to a value of env, which no error text may show; `env` itself may be such a value."""
+    """Return whether the path leads to a value of env, which no error text may show; `env` itself may be one."""
     return "env" in path[2:3]
 
 

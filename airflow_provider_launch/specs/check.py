@@ -1,6 +1,6 @@
 """Whether an app makes sense, before anything is submitted.
 
-Only wrongs of the app itself are looked for; what a scheduler cannot do is its own matter at dry run.
+Only wrongs of the app itself are searched for; what a scheduler cannot do is its own matter at dry run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_app(app: AppDef) -> None:
     raise_problems(getattr(app, "name", app), problems)
 
 
-# These functions also see values of a wrong type, which have been told already: they look at what is right.
+# These functions also see values of a wrong type, which have been reported already: they check what is right.
 
 
 def _app_problems(app: Any) -> Iterator[Problem]:

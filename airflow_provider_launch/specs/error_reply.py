@@ -60,7 +60,7 @@ class ErrorReply:
         if seconds is None:
             return _NOT_AVAILABLE
         try:
-            # The local zone of whoever reads, as in the task log around it.
+            # The local zone of the reader, as in the task log around it.
             return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - see above
         except (ValueError, OverflowError, OSError):
             return _NOT_AVAILABLE

@@ -3,7 +3,7 @@
 ```text
 LaunchError
   InvalidAppError                 the author of the app: fix it, no retry helps
-    UnsupportedError              the same: this scheduler cannot keep the wish
+    UnsupportedError              the same: this scheduler does not support it
     InvalidRunConfigException     the same: an option is unknown, missing or wrong
     UnknownSchedulerException     the same: no such backend is registered
     MalformedAppHandleException   the same: text is not a handle
@@ -60,7 +60,7 @@ class InvalidAppError(LaunchError, ValueError):
 
 
 class UnsupportedError(InvalidAppError):
-    """The scheduler cannot keep a wish of the app; wishes are never dropped silently."""
+    """The scheduler does not support what the app requests; no request is dropped silently."""
 
 
 class InvalidRunConfigException(InvalidAppError):
@@ -105,7 +105,7 @@ class UnknownAppException(LaunchError):
 
 
 class UnknownOutcomeError(LaunchError):
-    """The record of a launched app vanished, so nobody can tell how it ended."""
+    """The record of a launched app vanished, so it is not known how it ended."""
 
 
 class SessionMismatchException(LaunchError):
@@ -120,7 +120,7 @@ class SchedulerUnavailableError(LaunchError):
 
 
 class AppUnavailableError(SchedulerUnavailableError):
-    """The scheduler was reached and fails at this app; what it says of other apps holds."""
+    """The scheduler was reached and fails at this app; what it reports of other apps holds."""
 
 
 class SchedulerRejectedError(LaunchError):
@@ -132,13 +132,13 @@ class MissingDependencyError(LaunchError, ImportError):
 
 
 class AppStatusError(LaunchError):
-    """The app did not succeed; `status` tells all that is known."""
+    """The app did not succeed; `status` holds all that is known."""
 
     def __init__(self, status: AppStatus, *args: object) -> None:
         super().__init__(*args)
         self.status = status
 
-    # The default calls the class with the text alone, which fails in whoever unpickles the error.
+    # The default calls the class with the text alone, which fails where the error is unpickled.
     def __reduce__(self) -> tuple[type[AppStatusError], tuple[object, ...]]:
         return type(self), (self.status, *self.args)
 

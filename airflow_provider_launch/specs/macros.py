@@ -68,7 +68,7 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
             return replica
 
         def substitute(self, arg: str) -> str:
-            """Return the text with the placeholders replaced, once; replaced text is not looked at again."""
+            """Return the text with the placeholders replaced, once; replaced text is not checked again."""
             if "$" not in arg:
                 return arg
             return Template(arg).safe_substitute(self.to_dict(), base_img_root=self.base_img_root or self.img_root)

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class _ReentrantLookupError(RuntimeError):
-    """A module asked for a named resource while it was being imported to tell which ones exist."""
+    """A module asked for a named resource while it was being imported to list which ones exist."""
 
 
 class NamedResources(Mapping[str, Resource]):

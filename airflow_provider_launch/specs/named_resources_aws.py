@@ -124,7 +124,7 @@ globals().update({re.sub(r"[.-]", "_", name): factory for name, factory in NAMED
 
 
 def instance_type_from_resource(resource: Resource) -> str | None:
-    """Return the AWS instance type that the resource was made for; None, with a warning, if it tells none."""
+    """Return the AWS instance type that the resource was made for; None, with a warning, if it has none."""
     instance_type = resource.capabilities.get(K8S_ITYPE)
     if instance_type is None:
         warnings.warn(

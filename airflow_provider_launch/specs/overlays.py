@@ -37,7 +37,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MARKER = "__torchx_overlays__"
-"""Key by which a namespace says that its other keys are kinds of overlays; stored data, so its spelling is fixed."""
+"""Key by which a namespace marks that its other keys are kinds of overlays; stored data, so its spelling is fixed."""
 _PUT, _DEL, _JOIN = "__put__", "__del__", "__join__"
 
 
@@ -73,7 +73,7 @@ class _Operation:
             return _Operation(kind, rest)
         field, _, on = rest.rpartition(":")
         if not field or not on:
-            raise ValueError(f"overlay key {text!r} does not say which field joins; write JOIN(key, on=field)")
+            raise ValueError(f"overlay key {text!r} names no field that joins; write JOIN(key, on=field)")
         return _Operation(kind, field, on)
 
 

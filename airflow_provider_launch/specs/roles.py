@@ -1,7 +1,7 @@
 """What is launched: an app, its roles, and what a replica of a role is made of.
 
 These are plain dataclasses on purpose: people append to `role.args`, subclass `Role` and put templates into fields.
-`specs.check` says what is wrong with them.
+`specs.check` finds what is wrong with them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Mount = BindMount | VolumeMount | DeviceMount
 
 
 def _null_resource() -> Resource:
-    # Own object for each role: whoever fills in role.resource must not change NULL_RESOURCE for all.
+    # Own object for each role: filling in role.resource must not change NULL_RESOURCE for all.
     return Resource(cpu=-1, gpu=-1, memMB=-1)
 
 

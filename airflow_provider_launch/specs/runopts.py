@@ -124,7 +124,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
 
     @staticmethod
     def is_type(obj: object, tp: Any) -> bool:
-        """Return whether `obj` is of type `tp`, looking into lists and dicts.
+        """Return whether `obj` is of type `tp`, checking inside lists and dicts.
 
         A bool is no int, an int is a float, and None is of no type.
         """
@@ -150,7 +150,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return resolved
 
     def registered(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
-        """Return a new cfg in which each option has its registered name; values are not looked at.
+        """Return a new cfg in which each option has its registered name; values are not checked.
 
         Raises:
             InvalidRunConfigException: two spellings of an option disagree, or (strict) a name is unknown.
@@ -329,7 +329,7 @@ def _is_type(obj: object, tp: Any) -> bool:  # noqa: PLR0911 - one line for each
 
 
 def _is_item(item: object, tp: Any) -> bool:
-    """Return whether an element fits; unlike an option, an element may be null where its type says so."""
+    """Return whether an element fits; unlike an option, an element may be null where its type allows it."""
     return (item is None and (tp is Any or type(None) in _members(tp))) or _is_type(item, tp)
 
 

@@ -25,7 +25,7 @@ class AppState(int, Enum):
     CANCELLED = 6
     """It ended because somebody asked for that."""
     UNKNOWN = 7
-    """The scheduler answered with a word that is new to us; it says nothing about the end."""
+    """The scheduler answered with a word that is new to us; it does not mean the end."""
 
     @property
     def mask(self) -> int:

@@ -37,7 +37,7 @@ class ReplicaStatus:
     hostaddr: str | None = None
     """Address of the host; becomes the host name where nothing else is known."""
     exit_code: int | None = None
-    """As a shell tells it: 128 + n for the signal n."""
+    """As a shell shows it: 128 + n for the signal n."""
     error_msg: str | None = None
     start_time: int | None = None
     end_time: int | None = None
@@ -75,7 +75,7 @@ class ReplicaStatus:
         )
 
     def first_error_line(self) -> str | None:
-        """Return one line of text that says most about the failure, if there is any."""
+        """Return one line of text that explains most about the failure, if there is any."""
         reply = ErrorReply.parse(self.structured_error_msg)
         texts = [self.error_msg, reply.error_text if reply else self.structured_error_msg]
         for text in texts:
@@ -178,7 +178,7 @@ class AppStatus:
         return plain
 
     def format(self, filter_roles: list[str] | None = None, *, state_mask_filter: int = _ALL_STATES) -> str:
-        """Return the status for people, with what the failed replicas said. Never fails.
+        """Return the status for people, with what the failed replicas reported. Never fails.
 
         `state_mask_filter` takes bits of `AppState.mask`.
         """

@@ -124,7 +124,7 @@ def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
 
 
 def _is_of_other_mount(app: AppDef, path: tuple[Any, ...]) -> bool:
-    """Return whether the error tells that a mount is not of another class, which it need not be."""
+    """Return whether the error means that a mount is not of another class, which it need not be."""
     if "mounts" not in path or len(path) <= path.index("mounts") + 2:
         return False
     at = path.index("mounts")

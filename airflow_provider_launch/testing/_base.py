@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
-    """Wait until the condition is true, or fail and say what was waited for."""
+    """Wait until the condition is true, or fail and name what was waited for."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
 
 
 def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
-    """Yield the items, and fail if there is no end of them in time: a run that hangs says nothing."""
+    """Yield the items, and fail if there is no end of them in time: a run that hangs reports nothing."""
     deadline = time.monotonic() + timeout_s
     for item in items:
         assert time.monotonic() < deadline, f"{what} has not ended within {timeout_s:g} s"
@@ -170,7 +170,7 @@ class Apps:
         )
 
     def until_running(self, app_id: str, *places: tuple[str, int]) -> None:
-        """Wait until app and replicas are told to run: an engine may say so some time after the program began."""
+        """Wait until app and replicas are RUNNING: an engine may report it some time after the program began."""
 
         def runs() -> bool:
             found = self.scheduler.describe(app_id)
@@ -182,7 +182,7 @@ class Apps:
         until(runs, self.timeout_s, f"{app_id} is RUNNING")
 
     def until_nothing_is_alive(self, app_id: str) -> None:
-        """Wait until the engine itself says that nothing of the app runs; return at once if it cannot tell."""
+        """Wait until the engine itself reports that nothing of the app runs; return at once if it does not know."""
         until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
@@ -209,13 +209,13 @@ class Apps:
     def traces(self, app_id: str) -> list[str]:
         """Return what scheduler and engine have of the app; an unknown one leaves nothing."""
         found = self.scheduler.describe(app_id)
-        told = {
+        others = {
             f"describe reports {found.state.name}" if found else "": found is not None,
             "list has it": app_id in {row.app_id for row in self.scheduler.list()},
             "something of it is alive": self.engine.alive(app_id),
             "something of it was started": self.engine.starts(app_id),
         }
-        return [what for what, is_so in told.items() if is_so]
+        return [what for what, is_so in others.items() if is_so]
 
     def has_option(self, name: str) -> bool:
         """Return whether the scheduler has an option of this name."""
@@ -227,7 +227,7 @@ class Apps:
         with contextlib.ExitStack() as all_of_them:
             for app_id in self._ids:
                 all_of_them.callback(scheduler.delete, app_id)
-        # What is inherited only cancels. The tests of `delete` tell that; the others need not wait for it in vain.
+        # What is inherited only cancels. The tests of `delete` show that; the others need not wait for it in vain.
         removes = type(scheduler)._delete_existing is not Scheduler._delete_existing  # noqa: SLF001 - its author's part
         for app_id in self._ids:
 
@@ -252,7 +252,7 @@ def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]
 
 
 class ContractBase:
-    """What a backend tells about itself, as class attributes and fixtures.
+    """What a backend declares about itself, as class attributes and fixtures.
 
     A subclass sets `factory`, `capabilities` and the fixtures `params` and `image`; the rest has defaults.
     """
@@ -260,11 +260,11 @@ class ContractBase:
     factory: ClassVar[str] = ""
     """`package.module:create_scheduler`, called with a session name and `params`."""
     capabilities: ClassVar[frozenset[Capability]]
-    """What the scheduler promises; a test compares it with what the scheduler itself says."""
+    """What the scheduler promises; a test compares it with what the scheduler itself declares."""
     timeout_s: ClassVar[float] = 60.0
     """Seconds within which a short app ends on this engine, and any of the logs is read."""
     lag_s: ClassVar[float] = 0.0
-    """Seconds that may pass from the end of a program until the engine tells the end of its app."""
+    """Seconds that may pass from the end of a program until the engine shows the end of its app."""
     drain_s: ClassVar[float] = 0.0
     """Seconds for which a program stays after a flood, on an engine that drops what it has not copied from the pipes
     when the program has ended."""
@@ -386,7 +386,7 @@ class ContractBase:
     @staticmethod
     @contextlib.contextmanager
     def refused(*words: str, error: type[Exception] | None = None) -> Iterator[None]:
-        """Expect that a wish is refused as unsupported, with all of these words, and with a cure after a semicolon."""
+        """Expect a refusal as unsupported, with all of these words, and with a cure after a semicolon."""
         with pytest.raises(error or UnsupportedError) as caught:
             yield
         missing = [word for word in words if word.lower() not in str(caught.value).lower()]

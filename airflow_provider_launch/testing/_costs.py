@@ -79,7 +79,7 @@ class CostTests(ContractBase):
         ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(_LIVE)]
         for app_id in ids:
             apps.until_running(app_id)
-        # What is still due for the start of an app is done by whoever looks first.
+        # What is still due for the start of an app is done by the first observer.
         found, _ = _asked(apps, ids)
         _, many = _asked(apps, ids)
         _, one = _asked(apps, ids[:1])

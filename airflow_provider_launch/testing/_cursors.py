@@ -120,7 +120,7 @@ def _texts(chunk: LogChunk) -> list[str]:
 
 
 class CursorTests(ContractBase):
-    """Readers come and go, and nothing is lost or told twice."""
+    """Readers come and go, and nothing is lost or reported twice."""
 
     def test_nothing_is_lost_or_repeated_at_many_cuts(self, apps: Apps) -> None:
         """Tasks defer, triggerers restart, workers die: each goes on from the cursor that the last one stored."""
@@ -140,7 +140,7 @@ class CursorTests(ContractBase):
 
     @pytest.mark.parametrize("offset_s", [5.0, -5.0])
     def test_a_clock_that_is_off_costs_no_line(self, apps: Apps, other_process: OtherProcess, offset_s: float) -> None:
-        """The clock of a node is not ours, so a cursor must not compare the two, whoever reads on from it."""
+        """The clock of a node is not ours, so a cursor must not compare the two, whichever process reads on from it."""
         if (clock := apps.engine.clock(offset_s)) is None:
             pytest.skip("the clock of the engine cannot be shifted")
         with clock:

@@ -116,7 +116,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (4, AppState.FAILED)])
     def test_cancel_after_the_end_changes_nothing(self, apps: Apps, code: int, state: AppState) -> None:
-        """A run that has succeeded must not be told to have been cancelled."""
+        """A run that has succeeded must not be reported as cancelled."""
         app_id = apps.start(apps.sh(f"exit {code}"))
         apps.end(app_id)
         apps.scheduler.cancel(app_id)
@@ -129,7 +129,7 @@ class EndingTests(ContractBase):
         assert replicas(found)["main", 0].exit_code == code
 
     def test_cancel_can_be_repeated(self, apps: Apps) -> None:
-        """Whoever did not get the answer of a cancel asks again; several may ask at once."""
+        """Who did not get the answer of a cancel asks again; several may ask at once."""
         app_id = apps.start(apps.sh(DEAF), **self._short_grace(apps))
         apps.until_written(app_id, "up")
         with ThreadPoolExecutor(4) as pool:
@@ -234,7 +234,7 @@ class EndingTests(ContractBase):
         apps.until_nothing_is_alive(app_id)
 
     def test_observers_meet_a_deletion_without_an_error(self, apps: Apps) -> None:
-        """Somebody cleans up while others look: the app is there, and from then on it is not."""
+        """Somebody cleans up while others poll: the app is there, and from then on it is not."""
         app_id = apps.start(apps.sh("true", num_replicas=3))
         apps.end(app_id)
 
@@ -298,7 +298,7 @@ class EndingTests(ContractBase):
         for alias in (f"./{app_id}", f"{app_id}/", f"x/../{app_id}", f"../apps/{app_id}", f"{app_id}\n", f" {app_id}"):
             assert apps.scheduler.describe(alias) is None, alias
 
-    def test_describe_many_tells_known_from_unknown_apps(self, apps: Apps) -> None:
+    def test_describe_many_separates_known_and_unknown_apps(self, apps: Apps) -> None:
         """One app that is gone must not hide the others."""
         known, unknown = apps.start(apps.sh("exit 3")), apps.new_id()
         apps.end(known)
@@ -314,7 +314,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("script", ["exit 0", "exit 3", "exec sleep 300"])
     def test_a_terminal_state_is_final(self, apps: Apps, script: str) -> None:
-        """Whoever has seen the end acts on it; it cannot be taken back. All observers see the same end."""
+        """Who has seen the end acts on it; it cannot be taken back. All observers see the same end."""
         app_id = apps.start(apps.sh("sleep 0.5", "peer"), apps.sh(f"sleep 1; {script}"))
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(apps.histories, app_id)

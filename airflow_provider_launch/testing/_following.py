@@ -76,9 +76,9 @@ def _to_the_end(apps: Apps, follower: Follower) -> Iterator[Event]:
 
 
 class FollowTests(ContractBase):
-    """A follower tells each line once, and the end."""
+    """A follower shows each line once, and the end."""
 
-    def test_a_follower_tells_each_line_once_and_the_end(self, apps: Apps) -> None:
+    def test_a_follower_shows_each_line_once_and_the_end(self, apps: Apps) -> None:
         """The log of the task is what the replicas wrote, no more and no less, and the task ends with the app."""
         app_id = apps.start(apps.sh(_WRITER, num_replicas=2), apps.sh("sleep 1; echo bye >&2; exit 3", "other"))
         events = _follow(apps, app_id)
@@ -94,8 +94,8 @@ class FollowTests(ContractBase):
         assert states[-1] is AppState.FAILED
         assert not [event for event in events if isinstance(event, LogGap)]
 
-    def test_an_end_that_is_told_need_not_be_asked_for(self, apps: Apps) -> None:
-        """Whoever looks each minute, to spare the engine, does not pay with a minute at the end of each task."""
+    def test_an_end_that_is_reported_need_not_be_asked_for(self, apps: Apps) -> None:
+        """A follower that polls each minute, to spare the engine, need not wait a minute at the end of each task."""
         app_id = apps.start(apps.sh("sleep 5; exit 3"))
         apps.until_running(app_id)
         try:
@@ -171,7 +171,7 @@ class FollowTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [*CAPABILITY])
     def test_how_an_attempt_ended_stands_between_its_lines_and_the_next(self, apps: Apps, policy: RetryPolicy) -> None:
-        """A task that succeeds in the end hides what went wrong before, unless its log says so."""
+        """A task that succeeds in the end hides what went wrong before, unless its log shows it."""
         self.needs(CAPABILITY[policy])
         app_id = apps.start(apps.sh("echo up; test $LAUNCH_ATTEMPT = 2 || exit 5", max_retries=3, retry_policy=policy))
         events = _follow(apps, app_id)
@@ -225,7 +225,7 @@ class FollowTests(ContractBase):
         assert len(shown) <= 3
 
     def test_silent_replicas_cost_almost_nothing(self, apps: Apps) -> None:
-        """Hundreds of replicas that compute and say nothing must not keep an engine busy."""
+        """Hundreds of replicas that compute and report nothing must not keep an engine busy."""
         if apps.engine.requests() is None:
             pytest.skip("the requests of the engine are not counted")
         app_id = apps.start(apps.sh("echo up; exec sleep 600", num_replicas=_SILENT_REPLICAS))

@@ -39,7 +39,7 @@ class IdentityTests(ContractBase):
 
     @pytest.mark.parametrize("app_id", ["../x", "a b", "x/y", "x" * 500, "naïve", "-x", "x\n"])
     def test_id_that_the_engine_cannot_take_is_refused(self, apps: Apps, app_id: str) -> None:
-        """An id that is changed on the way is found by nobody, and handles, files and labels bear none of these."""
+        """An id that is changed on the way is found by nobody, and handles, files and labels allow none of these."""
         assert "app id" in apps.refusal(apps.sh("true"), app_id=app_id), f"app id {app_id!r} is to be refused by name"
 
     def test_id_of_the_operator_is_taken(self, apps: Apps) -> None:
@@ -99,7 +99,7 @@ class IdentityTests(ContractBase):
             assert apps.engine.starts(app_id) in {None, 2}
 
     def test_same_id_with_another_app_is_a_conflict(self, apps: Apps) -> None:
-        """Following somebody else's app would tell its result as ours."""
+        """Following somebody else's app would return its result as ours."""
         self.needs(Capability.ADOPT)
         app_id = apps.start(apps.sh("echo mine; sleep 1"))
         others: list[list[Role]] = [
@@ -186,7 +186,7 @@ class IdentityTests(ContractBase):
         assert app_id in other_process.call("list")
 
     def test_another_process_follows_the_app_to_its_end(self, apps: Apps, other_process: OtherProcess) -> None:
-        """Also when nobody else looks at it any more."""
+        """Also when nobody else polls it any more."""
         role = apps.sh("echo one; sleep 1; echo two; exit 4")
         scheduler = apps.another()
         info = scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=apps.new_id())
@@ -266,7 +266,7 @@ class IdentityTests(ContractBase):
         for app_id in ids:
             apps.end(app_id)
 
-        def look(number: int) -> tuple[object, list[str], bool]:
+        def describe(number: int) -> tuple[object, list[str], bool]:
             app_id = ids[number % 4]
             found = apps.scheduler.describe(app_id)
             assert found is not None
@@ -274,7 +274,7 @@ class IdentityTests(ContractBase):
             return found.roles_statuses[0].replicas[0].exit_code, apps.lines(app_id), listed
 
         with ThreadPoolExecutor(8) as pool:
-            seen = [*pool.map(look, range(40))]
+            seen = [*pool.map(describe, range(40))]
         assert seen == [(number % 4, [f"{number % 4}\n"], True) for number in range(40)]
 
     # ---- helpers ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class LogTests(ContractBase):
     # ---- which lines -----------------------------------------------------------------------------------------
 
     def test_streams_are_kept_apart_and_combined(self, apps: Apps) -> None:
-        """Who asks for stderr alone looks for an error; a stream that is not kept must not look empty."""
+        """A reader of stderr alone searches for an error; a stream that is not kept must not look empty."""
         # The pause: an engine that keeps one log for both streams may put a rest without an end before what the other
         # writes at the same time.
         app_id = apps.start(apps.sh("echo out; echo err >&2; sleep 1; printf last"))
@@ -61,7 +61,7 @@ class LogTests(ContractBase):
                         read(app_id, "main", 0, streams=stream)
 
     def test_regex_keeps_the_lines_in_which_it_is_found(self, apps: Apps) -> None:
-        """A sensor may look for one line in a large log."""
+        """A sensor may search for one line in a large log."""
         app_id = apps.start(apps.sh("echo at 1 loss=1; echo noise; echo at 2 loss=2"))
         apps.end(app_id)
 
@@ -96,7 +96,7 @@ class LogTests(ContractBase):
             monkeypatch.undo()
             time.tzset()
 
-    def test_lines_tell_when_they_were_written(self, apps: Apps) -> None:
+    def test_lines_show_when_they_were_written(self, apps: Apps) -> None:
         """Where times are offered they are epoch seconds of the run; where not, nobody makes them up."""
         before = time.time()
         app_id = apps.start(apps.sh("echo early; sleep 2; echo late"))
@@ -123,7 +123,7 @@ class LogTests(ContractBase):
         assert apps.lines(app_id) == ["1\n"]
         assert [*lines] == ["2\n", "3\n"]
 
-    def test_unknown_app_role_and_replica_are_told_at_the_call(self, apps: Apps) -> None:
+    def test_unknown_app_role_and_replica_are_reported_at_the_call(self, apps: Apps) -> None:
         """A slip in a name must not look like an app that writes nothing."""
         app_id = apps.start(apps.sh("true", num_replicas=2), apps.sh("true", name="helper"))
         unknown = apps.new_id()
@@ -164,7 +164,7 @@ class LogTests(ContractBase):
         assert apps.lines(app_id) == ["start\n", "half and half\n", "last"]
 
     def test_logs_are_readable_after_the_end_and_elsewhere(self, apps: Apps, other_process: OtherProcess) -> None:
-        """A failure is looked into when the launcher is long gone."""
+        """A failure is examined when the launcher is long gone."""
         app_id = apps.start(apps.sh("echo out; sleep 1; printf why >&2; exit 3"))
         apps.end(app_id)
 
@@ -173,7 +173,7 @@ class LogTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [*_POLICIES])
     def test_logs_of_all_attempts_follow_each_other(self, apps: Apps, policy: RetryPolicy) -> None:
-        """The first attempt says why there was a second, so a retry must not cover it."""
+        """The first attempt shows why there was a second, so a retry must not cover it."""
         self.needs(_POLICIES[policy])
         app_id = apps.start(apps.sh("echo try; printf last; exit 1", max_retries=2, retry_policy=policy))
         apps.end(app_id)
@@ -195,7 +195,7 @@ class LogTests(ContractBase):
     # ---- what ------------------------------------------------------------------------------------------------
 
     def test_logs_of_roles_and_replicas_are_not_mixed_up(self, apps: Apps) -> None:
-        """Eight replicas tell eight stories."""
+        """Eight replicas write eight logs."""
         roles = ("main", "main-1")
         script = f"for i in 1 2 3; do echo $0 {macros.replica_id} $i; done"
         app_id = apps.start(*(apps.role(name, "sh", "-c", script, name, num_replicas=4) for name in roles))
@@ -276,7 +276,7 @@ class LogTests(ContractBase):
         assert max(counts) <= 100
 
     def test_a_reader_that_began_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
-        """A flood outruns its reader, who has still in hand what it asked for while the replica was writing."""
+        """A flood outruns its reader, which still holds what it asked for while the replica was writing."""
         app_id = apps.start(apps.sh(f"seq 1 100000; sleep 2; seq 100001 200000; sleep {self.drain_s:g}"))
         until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
         first = apps.scheduler.read_logs(app_id, "main", 0)

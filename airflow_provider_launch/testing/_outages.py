@@ -92,7 +92,7 @@ class OutageTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
         assert apps.lines(app_id) == ["hello\n"]
 
-    def test_what_happened_meanwhile_is_told_afterwards(self, apps: Apps, cut_off: CutOff) -> None:
+    def test_what_happened_meanwhile_is_reported_afterwards(self, apps: Apps, cut_off: CutOff) -> None:
         """The app does not need us: it ends in the outage, and its end and its log are there after it."""
         app_id = apps.start(apps.sh("echo 1; sleep 2; echo 2; exit 3"))
         apps.until_written(app_id, "1")
@@ -135,7 +135,7 @@ class OutageTests(ContractBase):
         assert apps.engine.starts(app_id) == starts
 
     def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
-        """The task says that it waits, and then goes on where it was."""
+        """The task logs that it waits, and then goes on where it was."""
         script = "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); echo $i; sleep 0.1; done"
         app_id = apps.start(apps.sh(script))
         events = []

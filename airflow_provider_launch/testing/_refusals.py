@@ -1,4 +1,4 @@
-"""Wishes that a scheduler cannot keep: said at dry run, never dropped in silence."""
+"""Requests that a scheduler does not support: refused at dry run, never dropped silently."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", list(RetryPolicy))
     def test_any_policy_is_accepted_without_retries(self, apps: Apps, policy: RetryPolicy) -> None:
-        """Where nothing is retried, the policy says nothing."""
+        """Where nothing is retried, the policy has no effect."""
         app_id = apps.start(apps.sh("exit 1", retry_policy=policy))
 
         assert apps.end(app_id).state is AppState.FAILED
@@ -117,7 +117,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_retries_are_exact_with_many_observers(self, apps: Apps, policy: RetryPolicy) -> None:
-        """Worker, triggerer and sensor look at once; where observers do the retries, they must not do them twice."""
+        """Worker, triggerer and sensor poll at once; where observers do the retries, they must not do them twice."""
         self.needs(CAPABILITY[policy])
         role = apps.sh("echo run; sleep 0.3; exit 5", max_retries=3, retry_policy=policy)
         app_id = apps.start(role)
@@ -147,11 +147,11 @@ class RetryTests(ContractBase):
             time.sleep(0.25 + 0.07 * number)
             process.kill()
         found = apps.end(app_id)
-        told = [apps.lines(app_id, k=k) for k in range(2)]
+        written = [apps.lines(app_id, k=k) for k in range(2)]
 
         assert found.state is AppState.FAILED
-        assert max(len(lines) for lines in told) == 4
-        assert apps.engine.starts(app_id) in {None, sum(len(lines) for lines in told)}
+        assert max(len(lines) for lines in written) == 4
+        assert apps.engine.starts(app_id) in {None, sum(len(lines) for lines in written)}
 
     def test_peers_with_different_policies_keep_their_own_count(self, apps: Apps) -> None:
         """The retries of one role are not those of another."""

@@ -21,7 +21,7 @@ __all__ = ["RunningTests"]
 ODD_TEXTS = (
     "a,b;c=d",
     "it's",
-    'say "x"',
+    'print "x"',
     "two\nlines\n",
     "naïve 日本語 🚀",
     " blanks  around ",
@@ -64,7 +64,7 @@ class RunningTests(ContractBase):
     """Roles and replicas run, and get what they were promised."""
 
     def test_declared_capabilities_are_those_of_the_scheduler(self, apps: Apps) -> None:
-        """The launcher refuses or accepts wishes by what the scheduler declares."""
+        """The launcher refuses or accepts requests by what the scheduler declares."""
         assert apps.scheduler.capabilities == self.capabilities
 
     def test_one_role_runs_to_its_end(self, apps: Apps) -> None:
@@ -110,8 +110,8 @@ class RunningTests(ContractBase):
 
         assert apps.lines(app_id, "worker", 1) == [f"{app_id} worker 1 2 0\n"]
 
-    def test_start_and_end_of_a_replica_are_told(self, apps: Apps) -> None:
-        """The first failure is the cause of the others, and users look there for what took so long."""
+    def test_start_and_end_of_a_replica_are_reported(self, apps: Apps) -> None:
+        """The first failure is the cause of the others, and users read there for what took so long."""
         before = time.time()
         found = apps.run(apps.sh("sleep 1; exit 3"))
         replica = replicas(found)["main", 0]
@@ -125,7 +125,7 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize("code", [1, 7, 127, 255])
     def test_exit_code_is_reported(self, apps: Apps, code: int) -> None:
-        """The exit code is often all that a program says about its failure."""
+        """The exit code is often all that a program reports about its failure."""
         found = apps.run(apps.sh(f"exit {code}"))
 
         assert found.state is AppState.FAILED
@@ -143,7 +143,7 @@ class RunningTests(ContractBase):
         assert replica.exit_code == code
         assert f"SIG{name}" in f"{replica.reason} {found.msg}"
 
-    def test_what_a_program_writes_about_its_failure_is_told(self, apps: Apps) -> None:
+    def test_what_a_program_writes_about_its_failure_is_reported(self, apps: Apps) -> None:
         """PyTorch writes the exception there; without it people search through logs."""
         script = (
             'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
@@ -169,11 +169,11 @@ class RunningTests(ContractBase):
         app_id = apps.start(apps.role("main", "echo no-such-program"))
         found = apps.end(app_id)
         replica = replicas(found)["main", 0]
-        told = "".join([found.msg, replica.error_msg or "", replica.reason or "", *apps.lines(app_id)])
+        shown = "".join([found.msg, replica.error_msg or "", replica.reason or "", *apps.lines(app_id)])
 
         assert found.state is AppState.FAILED
         assert replica.exit_code == 127
-        assert "echo no-such-program" in told
+        assert "echo no-such-program" in shown
 
     def test_a_program_with_a_blank_in_its_name_runs(self, apps: Apps, program_with_a_blank: str | None) -> None:
         """An entrypoint is one word, not a line for a shell: `/opt/My Tools/train` is a program."""
@@ -189,7 +189,7 @@ class RunningTests(ContractBase):
     # ---- macros and texts ------------------------------------------------------------------------------------
 
     def test_macros_are_replaced_per_replica_in_args_and_env(self, apps: Apps) -> None:
-        """With them one role tells its replicas apart."""
+        """With them one role distinguishes its replicas."""
         role = apps.sh(
             f'echo {macros.app_id} {macros.replica_id} "$WHO" "$${macros.rank0_env}"',
             num_replicas=2,
@@ -215,7 +215,7 @@ class RunningTests(ContractBase):
         assert [role.metadata for role in found.roles] == [note]
 
     def test_notes_about_the_app_are_kept(self, apps: Apps) -> None:
-        """Whoever finds an app by its handle wants to know whose it is."""
+        """Who finds an app by its handle wants to know whose it is."""
         note = {"team": "speech", "ticket": 17}
         app = AppDef("contract", [apps.sh("true")], metadata=dict(note))
         app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg, app_id=apps.new_id()))
@@ -286,7 +286,7 @@ class RunningTests(ContractBase):
         assert {row.app_id: row.name for row in apps.scheduler.list()}[app_id] == name
 
     def test_the_list_names_the_task_of_an_app(self, apps: Apps) -> None:
-        """Whoever cleans up finds the apps of a DAG, run or task, also when Airflow has forgotten them."""
+        """Who cleans up finds the apps of a DAG, run or task, also when Airflow has forgotten them."""
         task = {"dag_id": "d", "run_id": "manual__2026-01-01T00:00:00+00:00 ü", "task_id": "g.t", "map_index": 3}
         ours = AppDef("owned", [apps.sh("exit 0")], metadata={OWNER: task})
         one, other = (
@@ -336,7 +336,7 @@ class RunningTests(ContractBase):
         self.needs(Capability.RANK0)
         chosen = Capability.PORTS in self.capabilities
         ports = {"p0": 0, "p1": 0} if chosen else {"p0": 29511, "p1": 29512}
-        # An input that never ends: a server whose input has ended hangs up before a slow client has said anything.
+        # An input that never ends: a server whose input has ended hangs up before a slow client has reported anything.
         server = "mkfifo silence; exec 3<>silence; rm -f silence; " + " & ".join(
             f"serve {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']}" for k in range(2)
         )
@@ -434,7 +434,7 @@ class RunningTests(ContractBase):
             apps.scheduler.result(app_id)
 
     def test_result_of_an_unknown_app_is_an_error(self, apps: Apps) -> None:
-        """None would say that the app has run and told nothing."""
+        """None would mean that the app has run and written nothing."""
         self.needs(Capability.RESULT)
         with pytest.raises(UnknownAppException):
             apps.scheduler.result(apps.new_id())
@@ -465,10 +465,10 @@ class RunningTests(ContractBase):
         apps.end(app_id)
 
         # What runs, and not only what is kept of the request.
-        told = [f"{word}-{app_id}" for word in ("first", "second", "third")]
-        assert [text for text in told if text not in shown] == []
+        written = [f"{word}-{app_id}" for word in ("first", "second", "third")]
+        assert [text for text in written if text not in shown] == []
         for k in range(2):
-            assert "".join(apps.lines(app_id, k=k)).splitlines() == told
+            assert "".join(apps.lines(app_id, k=k)).splitlines() == written
         native = apps.another().describe_native(app_id)
         if native is None:
             return
@@ -485,7 +485,7 @@ class RunningTests(ContractBase):
         assert one.request == other.request
 
     def test_dry_run_starts_nothing(self, apps: Apps) -> None:
-        """People look at a dry run before they spend money."""
+        """People check a dry run before they spend money."""
         app_id = apps.new_id()
         apps.dryrun(apps.sh("true"), app_id=app_id)
 

@@ -23,7 +23,7 @@ NeverBegins = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 class StartTests(ContractBase):
-    """An app that waits is told from one that has begun, and from one that never can."""
+    """An app that waits is distinguished from one that has begun, and from one that never can."""
 
     def test_what_cannot_begin_is_reported(self, apps: Apps, never_begins: NeverBegins | None) -> None:
         """A task would wait for days for an image that nobody has."""

@@ -20,7 +20,7 @@ from airflow_provider_launch.testing._workspaces import WorkspaceTests
 
 __all__ = ["SchedulerContract"]
 
-_TOLD = frozenset(
+_DECLARED = frozenset(
     {
         "factory",
         "capabilities",
@@ -42,7 +42,7 @@ _TOLD = frozenset(
         "create",
     }
 )
-"""What a backend tells about itself. All else is the contract, or what its tests look with."""
+"""What a backend declares about itself. All else is the contract, or what its tests check with."""
 
 
 def _is_fixture(value: object) -> bool:
@@ -67,14 +67,14 @@ class SchedulerContract(
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 
     A test cannot be overridden, since a contract that everybody amends promises nothing; nor can what the tests rely
-    on, such as `needs`, for whoever skips by it amends them all. A test that the backend fails is named in `xfail`
+    on, such as `needs`, for a class that skips by it amends them all. A test that the backend fails is named in `xfail`
     with the reason.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         tests = [name for name in dir(SchedulerContract) if name.startswith("test_")]
-        kept = [name for name in dir(SchedulerContract) if not name.startswith("__") and name not in _TOLD]
+        kept = [name for name in dir(SchedulerContract) if not name.startswith("__") and name not in _DECLARED]
         # Static: a fixture makes itself anew at each access.
         changed = [
             name
@@ -86,7 +86,7 @@ class SchedulerContract(
                 f"{cls.__name__} overrides {', '.join(changed)}; a test of the contract cannot be changed, nor what "
                 f"it relies on: name the test in `xfail` with the reason, or choose another name for yours"
             )
-        for name in sorted(_TOLD):
+        for name in sorted(_DECLARED):
             is_fixture = _is_fixture(inspect.getattr_static(SchedulerContract, name, None))
             if _is_fixture(inspect.getattr_static(cls, name, None)) != is_fixture:
                 kind = "a fixture, so decorate a method with `pytest.fixture`" if is_fixture else "no fixture"

@@ -11,8 +11,8 @@ __all__ = ["Engine"]
 class Engine:
     """The view of the engine that does not go through the scheduler under test.
 
-    Each method answers None where it cannot tell; the test then believes the scheduler, or is skipped with a reason
-    when there is nothing else to look at. A backend overrides what its engine can answer.
+    Each method answers None where it does not know; the test then believes the scheduler, or is skipped with a reason
+    when there is nothing else to check. A backend overrides what its engine can answer.
     """
 
     def alive(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
@@ -34,7 +34,7 @@ class Engine:
     def lose(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
         """Remove what runs a role, with all that the engine knows of it, as somebody does who clears up; return True.
 
-        What says that there is such an app stays.
+        The evidence of such an app stays.
         """
         return None
 
@@ -43,7 +43,7 @@ class Engine:
         return None
 
     def clock(self, offset_s: float) -> AbstractContextManager[Callable[[float], None]] | None:  # noqa: ARG002 - the same
-        """Shift the engine's clock, as its answers tell it, while the context lasts.
+        """Shift the engine's clock, as its answers report it, while the context lasts.
 
         Its value is a function that lets the clock step by seconds; what was written before keeps its time.
         """

@@ -2,7 +2,7 @@
 
 `python -m airflow_provider_launch.testing.other_process FACTORY PARAMS_JSON` reads one JSON request per line and
 writes one JSON answer per line. Every request is served by a scheduler made for it, so nothing is kept in memory.
-`_process.OtherProcess` is the other end, and says which requests there are.
+`_process.OtherProcess` is the other end, and lists which requests there are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trackers: what a run has made and with which numbers, kept where the job says so."""
+"""Trackers: what a run has made and with which numbers, kept where the job shows it."""
 
 from __future__ import annotations
 

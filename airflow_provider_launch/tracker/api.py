@@ -188,7 +188,7 @@ class AppRun:
             backend.add_source(self.id, source_id, artifact_name)
 
     def sources(self) -> Iterable[TrackerSource]:
-        """Return what the run has used, as the first backend that knows something says."""
+        """Return what the run has used, from the first backend that knows something."""
         for backend in self.backends:
             if found := list(backend.sources(self.id)):
                 return found

@@ -40,7 +40,7 @@ _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
-# Answers come on the pollers' threads, silence is judged on the event loop. One for all: nothing waits under it.
+# Answers come on the pollers' threads, silence is noticed on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
 
 
@@ -112,7 +112,7 @@ class TriggerRun:
         )
         if trigger.options.max_log_bytes is not None:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
-        # That of the class, for the context tells whose log is meant: one for each trigger would be a kilobyte.
+        # That of the class, for the context shows whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
         self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_url)
         self._feed = Feed(
@@ -126,7 +126,7 @@ class TriggerRun:
             from_now=trigger.options.logs_from == "now",
             limit=self._limit,
         )
-        # A duration that has begun is kept at once: a trigger that is killed says no last words.
+        # A duration that has begun is kept at once: a trigger that is killed writes no last line.
         is_new_deadline = trigger.timeout_s is not None and progress.deadline is None
         self._saved = None if is_new_deadline else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
@@ -139,9 +139,9 @@ class TriggerRun:
         self._hub.ticker.add(self, self._loop)
         self._await_deadline()
 
-    async def look(self) -> tuple[str, str] | None:
-        """Return why the waiting is over and what to say of it; None: it is not over."""
-        # Before the look: what comes after it, while something is saved, must not wait for the next one.
+    async def wait_once(self) -> tuple[str, str] | None:
+        """Return why the waiting is over and its message; None: it is not over."""
+        # Before the check: what comes after it, while something is saved, must not wait for the next one.
         self._has_news = False
         with _JUDGING:
             ended, error = self._watch.has_ended(), self._error
@@ -162,7 +162,7 @@ class TriggerRun:
         return None
 
     def news(self) -> asyncio.Future[None]:
-        """Return what is done as soon as there is something to look at."""
+        """Return what is done as soon as there is something to check."""
         self._asleep = self._loop.create_future()
         if self._has_news:
             self._asleep.set_result(None)
@@ -174,7 +174,7 @@ class TriggerRun:
         places = await asyncio.shield(self._stop_soon())
         # What is in the log's socket when a trigger ends goes into another log.
         deadline = self._loop.time() + _DRAIN_S
-        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - nobody tells
+        while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(_STEP_S)
         progress = self._progress(places)
         await self._checkpoint.save(progress)
@@ -229,12 +229,12 @@ class TriggerRun:
         return self._task_log.masked_tails(f"{replica.role}/{replica.id}") if replica else {}
 
     def tick(self) -> None:
-        """Judge that there is no answer, if there is none; and the deadline, for clocks may be set."""
+        """Take account of a missing answer; and of the deadline, for clocks may be set."""
         with _JUDGING:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
                 if self._watch.response is not None and self._task_log.is_quiet:
-                    self._feed.say(Progress(self._watch.response))
+                    self._feed.add_event(Progress(self._watch.response))
                     self._hub.pump.wake(self._feed)
         if self._error is not None or self._left() <= 0:
             self._learn()
@@ -309,7 +309,7 @@ class TriggerRun:
 
     def _take(self, learned: Any) -> None:
         for event in learned.events:
-            self._feed.say(event)
+            self._feed.add_event(event)
         if learned.events:
             self._hub.pump.wake(self._feed)
         self._error = self._error or learned.error
@@ -359,7 +359,7 @@ class TriggerRun:
 
 
 def is_of_user(error: asyncio.CancelledError) -> bool:
-    """Tell whether a user's act ended the trigger, and not the end of the triggerer."""
+    """Return whether a user's act ended the trigger, and not the end of the triggerer."""
     try:
         from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
     except ImportError:

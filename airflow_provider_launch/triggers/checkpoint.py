@@ -17,7 +17,7 @@ _STEP_S = 0.02
 
 
 def begin_checkpoint(ti: Any) -> None:
-    """Make room for the checkpoint of a try; without it Airflow logs an error when the trigger looks for one."""
+    """Make room for the checkpoint of a try; without it Airflow logs an error when the trigger reads one."""
     with contextlib.suppress(Exception):
         ti.xcom_push(_key(ti.try_number), "")
 

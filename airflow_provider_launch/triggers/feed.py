@@ -45,7 +45,7 @@ class Feed:
         scheduler: where the app runs.
         app_id: the app.
         task_log: writes the lines.
-        context: in which it writes; it tells the supervisor which trigger's log is meant.
+        context: in which it writes; it shows the supervisor which trigger's log is meant.
         cursors: where another feed or follower left off.
         streams: which stream is read. None: what the backend has.
         from_now: without what was written before; replicas with a cursor go on from there.
@@ -60,11 +60,11 @@ class Feed:
         "_left",
         "_limit",
         "_parts",
-        "_parts_told",
+        "_parts_written",
         "_places",
         "_task_log",
-        "_told",
         "_turn",
+        "_written",
         "checkpoint",
         "is_heavy",
         "on_checkpoint",
@@ -104,10 +104,10 @@ class Feed:
         self._places = dict(begin)
         self._events: list[Event] = []
         self._item: LogItem | None = None
-        self._told = 0
+        self._written = 0
         self._parts: list[str] = []
         """The pieces of a long line that is being written."""
-        self._parts_told = 0
+        self._parts_written = 0
         self._closed = False
         self.is_heavy = False
         """Whether the latest read brought much."""
@@ -120,12 +120,12 @@ class Feed:
         with self._turn:
             return self._places_now()
 
-    def say(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Write an event before the next lines."""
         self._events.append(event)
 
     def has_more(self) -> bool:
-        """Tell whether there is something to write."""
+        """Return whether there is something to write."""
         return not self._closed and (bool(self._events) or self._item is not None or bool(self.reader))
 
     def held_bytes(self) -> int:
@@ -141,18 +141,18 @@ class Feed:
                 self._write(self._events.pop(0))
                 return RECORD_BYTES
             if self._item is None:
-                self._item, self._told = self.reader.pop(), 0
+                self._item, self._written = self.reader.pop(), 0
                 self.is_heavy = self._item is not None and self._item.size > HEAVY_CHARS
             return 0 if self._item is None else self._write_part(self._item)
 
     def close(self) -> dict[str, JsonValue]:
-        """Write nothing more but what was said, and return where to go on."""
+        """Write nothing more but what was reported, and return where to go on."""
         self.reader.stop()
         with self._turn:
             while self._events and not self._closed:
                 self._write(self._events.pop(0))
             self._closed = True
-            # Again and again the same, also without the lines in hand.
+            # Again and again the same, also without the current lines.
             self._places = self._places_now()
             if self._item is not None:
                 self._drop(self._item)
@@ -160,9 +160,9 @@ class Feed:
 
     def _places_now(self) -> dict[str, JsonValue]:
         places = dict(self._places)
-        if self._item is not None and (self._told or self._parts_told) and self._item.key is not None:
-            skip = self._item.start_skip + self._told
-            places[self._item.key] = place_after(self._item.start, skip, self._parts_told)
+        if self._item is not None and (self._written or self._parts_written) and self._item.key is not None:
+            skip = self._item.start_skip + self._written
+            places[self._item.key] = place_after(self._item.start, skip, self._parts_written)
         return places
 
     def _write_part(self, item: LogItem) -> int:
@@ -176,60 +176,60 @@ class Feed:
             return RECORD_BYTES
         lines = item.event.lines
         key = item.key or ""
-        if len(lines[self._told].text) > LONG_CHARS:
+        if len(lines[self._written].text) > LONG_CHARS:
             return self._write_piece(item, key, lines)
-        first, size = self._told, 0
-        while self._told < len(lines) and size < TURN_BYTES and len(lines[self._told].text) <= LONG_CHARS:
-            size += len(lines[self._told].text) + RECORD_BYTES
-            self._told += 1
-        part = lines[first : self._told]
+        first, size = self._written, 0
+        while self._written < len(lines) and size < TURN_BYTES and len(lines[self._written].text) <= LONG_CHARS:
+            size += len(lines[self._written].text) + RECORD_BYTES
+            self._written += 1
+        part = lines[first : self._written]
         was_full = self._limit.is_full(key)
         shown = self._limit.admit(key, part)
         self._write(LogLines(item.event.role, item.event.replica, part[:shown]))
         if shown < len(part):
-            self._told = first + shown
-            self._leave(item, told=was_full)
-        elif self._told == len(lines):
+            self._written = first + shown
+            self._leave(item, reported=was_full)
+        elif self._written == len(lines):
             self._finish(item)
         return size
 
     def _write_piece(self, item: LogItem, key: str, lines: Sequence[LogLine]) -> int:
         """Write one piece of a long line: all of it at once would silence the other apps for as long."""
-        line = lines[self._told]
+        line = lines[self._written]
         if not self._parts:
             was_full = self._limit.is_full(key)
             if not self._limit.admit(key, [line]):
-                self._leave(item, told=was_full)
+                self._leave(item, reported=was_full)
                 return RECORD_BYTES
             self._parts = pieces(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger has written some, if this is the line at which it was ended.
-            written = pieces_in(self._places.get(key)) if self._told == 0 else 0
-            self._parts_told = written if written < len(self._parts) else 0
-        part = self._parts[self._parts_told]
+            written = pieces_in(self._places.get(key)) if self._written == 0 else 0
+            self._parts_written = written if written < len(self._parts) else 0
+        part = self._parts[self._parts_written]
         with contextlib.suppress(Exception):
-            self._context.run(self._task_log.write_piece, key, line, self._parts, self._parts_told)
-        self._parts_told += 1
-        if self._parts_told == len(self._parts):
-            self._parts, self._parts_told = [], 0
-            self._told += 1
-            if self._told == len(lines):
+            self._context.run(self._task_log.write_piece, key, line, self._parts, self._parts_written)
+        self._parts_written += 1
+        if self._parts_written == len(self._parts):
+            self._parts, self._parts_written = [], 0
+            self._written += 1
+            if self._written == len(lines):
                 self._finish(item)
         return len(part) + RECORD_BYTES
 
-    def _leave(self, item: LogItem, *, told: bool) -> None:
+    def _leave(self, item: LogItem, *, reported: bool) -> None:
         """Read a replica no further whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
-        self._places[key] = place_after(item.start, item.start_skip + self._told)
+        self._places[key] = place_after(item.start, item.start_skip + self._written)
         self._left |= {key}
         self.reader.leave(key)
-        if not told:
+        if not reported:
             with contextlib.suppress(Exception):
-                self._context.run(self._task_log.say_cut, key, self._limit.max_bytes)
+                self._context.run(self._task_log.report_cut, key, self._limit.max_bytes)
         self._drop(item)
 
     def _drop(self, item: LogItem) -> None:
         self._item = None
-        self.reader.told(item)
+        self.reader.release(item)
 
     def _finish(self, item: LogItem) -> None:
         if item.key is not None:
@@ -240,4 +240,4 @@ class Feed:
     def _write(self, event: Event) -> None:
         # A log that fails must not stop the logs of the others.
         with contextlib.suppress(Exception):
-            self._context.run(self._task_log.tell, event)
+            self._context.run(self._task_log.write_event, event)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "Shared", "hub"]
 
 _BYTES_PER_S = 256 * 1024
-_LOOK_S = 5.0
-"""How often triggers look at silence and at the clock; all else wakes them."""
+_CHECK_S = 5.0
+"""How often triggers check for silence and the clock; all else wakes them."""
 _HELPERS = 16
 """How many apps of ended tasks are cancelled at a time."""
 
@@ -39,7 +39,7 @@ class Shared:
 
     @property
     def options(self) -> LaunchOptions:
-        """What the connection says."""
+        """The content of the connection."""
         return self.hook.options
 
     @property
@@ -74,7 +74,7 @@ class Hub:
 
     def __init__(self, log_bytes_per_s: float) -> None:
         self.pump = LogPump(log_bytes_per_s)
-        self.ticker = Ticker(_LOOK_S)
+        self.ticker = Ticker(_CHECK_S)
         helpers = Helpers("launch-kills", _HELPERS)
         self.task_states = TaskStates(helpers)
         self.kills = Kills(self, self.task_states, helpers)

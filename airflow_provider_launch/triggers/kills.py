@@ -52,7 +52,7 @@ class Kills:
 
     Args:
         hub: has the connections.
-        states: tells which tasks are over: a trigger that moves to another triggerer is ended in the same way.
+        states: knows which tasks are over: a trigger that moves to another triggerer is ended in the same way.
         helpers: where the cancels run.
     """
 
@@ -114,7 +114,7 @@ class Kills:
     def _finally(self, kill: _Kill, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - it is said in the log, and nobody else can do better
+        except Exception as error:  # noqa: BLE001 - it is reported in the log, and nobody else can do better
             self._fail(kill, str(error))
         finally:
             # Before the clients are closed, which may fail or take a moment.

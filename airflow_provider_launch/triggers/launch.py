@@ -45,7 +45,7 @@ class AppStatusTrigger(BaseTrigger):
         scheduled: the task has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
         secret_places: of values in the app that its worker masks, as `_task.secrets` gives them. None: not known; then
-            only names say what is a secret.
+            only names show what is a secret.
         progress: what an earlier follower of the task leaves: `FollowProgress` as JSON.
         fire_after_s: the event comes no earlier than this after the start of the trigger. A task that goes on before
             Airflow's scheduler knows that its worker has left is failed by it.
@@ -104,7 +104,7 @@ class AppStatusTrigger(BaseTrigger):
                 try:
                     watch.begin()
                     # A thousand triggers wait here, and each frame below this one would cost all of them memory.
-                    while (over := await watch.look()) is None:
+                    while (over := await watch.wait_once()) is None:
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:

@@ -1,6 +1,6 @@
 """How much of what a triggerer has written its supervisor has not read yet.
 
-The only module that looks into private parts of Airflow's triggerer; where they are not as expected, nothing is known,
+The only module that reads private parts of Airflow's triggerer; where they are not as expected, nothing is known,
 and the callers do with less.
 """
 

@@ -1,7 +1,7 @@
 """The logs of many apps into the logs of their triggers: few threads, a budget, and a fair share for each.
 
 A triggerer's supervisor takes only a few hundred kilobytes of log per second for all its triggers together, and blocks
-whoever writes more. So one thread writes, in small turns and only while little is unread; some others read ahead by one
+the one that writes more. So one thread writes, in small turns and only while little is unread; others read ahead by one
 chunk for each app. What was not written when an app has ended the worker writes from the place where this left off.
 """
 
@@ -29,7 +29,7 @@ _READERS, _MOST_READERS = 4, 32
 _STALLED_S = 2.0
 """After so long a reader does not count as one: a log source that hangs must not silence those of others."""
 _UNREAD_BYTES = 64 * 1024
-"""The supervisor's buffer holds more; whoever meets it full waits, and on the event loop that would be everybody."""
+"""The supervisor's buffer holds more; a writer that finds it full waits, and on the event loop all would."""
 _HELD_BYTES, _HELD_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
@@ -37,12 +37,12 @@ _APPS_PER_CHECKPOINT_S = 10
 _SETTLE_S = 1.0
 # The kernel counts far more bytes for a record than it has, so "unread" is reached after some eighty of them.
 _NAP_S, _NAP_MAX_S = 0.002, 0.05
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 
 
 @dataclass(slots=True)
 class _Served:
-    """Where a feed stands. No thread looks at feeds which have nothing to do, however many there are."""
+    """Where a feed stands. No thread checks feeds which have nothing to do, however many there are."""
 
     busy: bool = False
     """It is being read."""
@@ -96,7 +96,7 @@ class LogPump:
         return feed.close()
 
     def wake(self, feed: Feed) -> None:
-        """Look at a feed: it has something to say or to read."""
+        """Check a feed: it has something to write or to read."""
         with self._lock:
             self._place(feed)
 
@@ -165,7 +165,7 @@ class LogPump:
             if len(self._threads) <= self._readers_wanted():
                 self._start(self._read)
             if not self._writable:
-                self._to_write.wait(_LOOK_S)
+                self._to_write.wait(_CHECK_S)
             return True
 
     def _next_to_write(self, turn: int) -> Feed | None:
@@ -232,7 +232,7 @@ class LogPump:
                     # Many quiet apps together are read only so often.
                     self._next_idle_read = max(self._next_idle_read, now) + 1 / _IDLE_READS_PER_S
                     return feed
-                self._to_read.wait(min(pause, _LOOK_S))
+                self._to_read.wait(min(pause, _CHECK_S))
             return None
 
     def _due_at(self, now: float) -> float:
@@ -254,7 +254,7 @@ class LogPump:
                 self._parked.append(heapq.heappop(self._readable))
             else:
                 return due
-        return now + _LOOK_S
+        return now + _CHECK_S
 
     def _readers_wanted(self) -> int:
         now = time.monotonic()

@@ -65,7 +65,7 @@ class TaskStates:
             asking = self._asking.pop(key)
         try:
             states = _states_of(*key, asking[0][0] if len(asking) == 1 else None)
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it; a request of a triggerer that ends is cancelled
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it, also a cancellation
             for _, future in asking:
                 future.set_exception(LookupError(f"{type(error).__name__}: {error}"))
             return

@@ -1,4 +1,4 @@
-"""One timer of an event loop for all who want to look at something now and then."""
+"""One timer of an event loop for all members that check something now and then."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Member", "Ticker"]
 
 
 class Member(Protocol):
-    """Who wants to look."""
+    """A member that checks something."""
 
     def tick(self) -> None:
-        """Look; called on the event loop, so it must not block."""
+        """Check; called on the event loop, so it must not block."""
 
 
 class Ticker:
@@ -22,7 +22,7 @@ class Ticker:
     A timer for each would be a quarter of a kilobyte in each of a thousand triggers.
 
     Args:
-        period_s: seconds from one look to the next.
+        period_s: seconds from one check to the next.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -47,7 +47,7 @@ class Ticker:
             del self._members[loop]
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not in the context of one member, which tells whose log is meant.
+        # Not in the context of one member, which shows whose log is meant.
         self._timers[loop] = contextvars.Context().run(loop.call_later, self._period_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:

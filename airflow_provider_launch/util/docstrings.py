@@ -1,4 +1,4 @@
-"""Help texts: the string literal below a field of a dataclass, and what the docstring of a function says."""
+"""Help texts: the string literal below a field of a dataclass, and what the docstring of a function has."""
 
 from __future__ import annotations
 

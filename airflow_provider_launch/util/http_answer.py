@@ -22,7 +22,7 @@ _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
 
 
 class RefusedError(OSError):
-    """The server has answered, and not with what was asked for; the text says why."""
+    """The server has answered, and not with what was asked for; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class HttpTarget:
 
     @property
     def name(self) -> str:
-        """What tells servers apart."""
+        """What distinguishes servers."""
         return self.unix_path or f"{self.host}:{self.port}"
 
     def connect(self, timeout_s: float) -> socket.socket:
@@ -84,14 +84,14 @@ class Body:
     """The body of an answer as its pieces come: pure.
 
     Args:
-        chunked: it comes in chunks, and the last one says that it is complete. Otherwise it ends with the connection.
+        chunked: it comes in chunks, and the last one marks its end. Otherwise it ends with the connection.
     """
 
     __slots__ = ("_chunked", "_left", "_line", "_skip", "complete")
 
     def __init__(self, *, chunked: bool) -> None:
         self.complete = False
-        """The server has said that this is all."""
+        """The server has marked the end."""
         self._chunked = chunked
         self._left = self._skip = 0
         self._line = b""
@@ -135,7 +135,7 @@ class Body:
 
 @dataclass
 class HttpAnswer:
-    """An answer whose body is to come; whoever has it closes its socket."""
+    """An answer whose body is to come; the caller closes its socket."""
 
     sock: socket.socket
     body: Body

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def load_module(path: str) -> ModuleType | Any | None:
     """Return the module `pkg.mod`, or the attribute of `pkg.mod:attr`; None if it is absent or broken.
 
-    A broken module is told in a warning, an absent one is not.
+    A broken module is reported in a warning, an absent one is not.
     """
     name, _, attr = path.partition(":")
     try:

@@ -67,7 +67,7 @@ class ImageRepoMissingError(InvalidAppError, KeyError):
 
 
 class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
-    """Builds each workspace into an image on top of the role's own; `Dockerfile.torchx` in it says how.
+    """Builds each workspace into an image on top of the role's own; `Dockerfile.torchx` in it describes how.
 
     An image is known by what it was built from, so an unchanged workspace is neither built nor pushed again.
 

@@ -176,7 +176,7 @@ class WorkspaceFiles:
             shutil.copy2(entry.source, target, follow_symlinks=False)
 
     def pack(self, file: IO[bytes], prefix: str = "", extra: Mapping[str, bytes] | None = None) -> None:
-        """Write a tar archive; equal files give equal bytes, whoever owns them and whenever they were written.
+        """Write a tar archive; equal files give equal bytes, independent of their owner and time.
 
         All of it is readable for every user: in a container the program is mostly another one.
 

@@ -51,7 +51,7 @@ def follow(runner: Runner, app_id: str) -> float:
     log = TaskLog(Silent(), app_id)
     start = time.process_time()
     for event in Follower(runner.scheduler("local"), app_id):
-        log.tell(event)
+        log.write_event(event)
     return time.process_time() - start
 
 

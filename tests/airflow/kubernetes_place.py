@@ -16,7 +16,7 @@ from airflow_provider_launch.specs import Role
 
 __all__ = ["KubernetesPlace"]
 
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 
 
 class KubernetesPlace:
@@ -132,7 +132,7 @@ class KubernetesPlace:
                 self._look()
                 if self._is_let_go:
                     self._let_go()
-            time.sleep(_LOOK_S)
+            time.sleep(_CHECK_S)
 
     def close(self) -> None:
         for other in self._others:

@@ -110,7 +110,7 @@ class Ran:
         """The texts of the log, rendered."""
         return [rendered(entry) for entry in self.log]
 
-    def told(self, part: str) -> bool:
+    def logged(self, part: str) -> bool:
         return any(part in line for line in self.lines)
 
 

@@ -88,7 +88,7 @@ def ended(engine, api):
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
-def test_a_sensor_without_streams_is_told_so(make_api, ended, monkeypatch, deferrable) -> None:
+def test_a_sensor_without_streams_is_reported_so(make_api, ended, monkeypatch, deferrable) -> None:
     monkeypatch.setattr(FakeScheduler, "capabilities", FakeScheduler.capabilities - {Capability.STREAMS})
     with a_dag():
         sensor = AppStatusSensor(task_id="s", handle=ended, streams="stderr", deferrable=deferrable)
@@ -99,7 +99,7 @@ def test_a_sensor_without_streams_is_told_so(make_api, ended, monkeypatch, defer
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
-def test_a_sensor_says_which_roles_there_are(api, ended, deferrable) -> None:
+def test_a_sensor_shows_which_roles_there_are(api, ended, deferrable) -> None:
     """Nothing in the log would look like an app that says nothing."""
     with a_dag():
         sensor = AppStatusSensor(task_id="s", handle=ended, log_roles=["trainr"], deferrable=deferrable)

@@ -49,7 +49,7 @@ def task_of(component, component_args=None, **kwargs):
         return LaunchAppOperator(task_id="t", component=component, component_args=component_args, **kwargs)
 
 
-def told(ran):
+def lines_of(ran):
     return [line.partition("] ")[2] for line in ran.lines if line.startswith("[")]
 
 
@@ -70,7 +70,7 @@ def test_the_component_is_called_with_what_the_templates_give(component, argumen
     ran = run_task(task_of(component, arguments), api)
 
     assert ran.error is None
-    assert told(ran) == lines
+    assert lines_of(ran) == lines
     assert api.xcoms["t", "return_value"]["state"] == "SUCCEEDED"
 
 
@@ -94,7 +94,7 @@ def test_outputs_of_other_tasks_are_arguments():
     ran = run_task(task, api)
 
     assert ran.error is None
-    assert told(ran) == ["-x {{ no template }}"]
+    assert lines_of(ran) == ["-x {{ no template }}"]
     assert task.upstream_task_ids == {"words"}
 
 
@@ -105,7 +105,7 @@ def test_one_component_with_many_arguments():
 
     ran = [run_task(task, FakeExecutionApi(), map_index=index) for index in range(3)]
 
-    assert [told(each) for each in ran[:2]] == [["a 0"], ["b 1"]]
+    assert [lines_of(each) for each in ran[:2]] == [["a 0"], ["b 1"]]
     assert ran[2].state == "failed"
     assert "did you mean 'msg'?" in str(ran[2].error)
 
@@ -128,7 +128,7 @@ def test_a_path_begins_at_the_dag_file(tmp_path, file):
 
     ran = run_task(namespace["task"], FakeExecutionApi())
 
-    assert told(ran) == ["a test_run"]
+    assert lines_of(ran) == ["a test_run"]
 
 
 def test_a_component_is_called_at_parse_time_only_without_templates(file):
@@ -169,14 +169,14 @@ def test_a_component_is_called_at_parse_time_only_without_templates(file):
         ("FILE:train", {"words": "{{ ds }}", "n": True}, "'n' must be int"),
     ],
 )
-def test_what_is_wrong_is_said_when_the_dag_is_parsed(component, arguments, text, file):
+def test_what_is_wrong_is_reported_when_the_dag_is_parsed(component, arguments, text, file):
     with pytest.raises(InvalidAppError) as caught:
         task_of(component.replace("FILE", file), arguments)
 
     assert text in str(caught.value)
 
 
-def test_a_file_with_a_syntax_error_is_said_when_the_dag_is_parsed(tmp_path):
+def test_a_file_with_a_syntax_error_is_reported_when_the_dag_is_parsed(tmp_path):
     (tmp_path / "bad.py").write_text("def train(:\n")
 
     with pytest.raises(InvalidAppError, match="invalid syntax"):
@@ -245,4 +245,4 @@ def test_a_component_runs_code_of_a_workspace(tmp_path):
     ran = run_task(task_of("utils.python", arguments, workspace=str(tmp_path / "code")), FakeExecutionApi())
 
     assert ran.error is None, ran.error
-    assert told(ran) == [f"hello test_run {sys.prefix}"]
+    assert lines_of(ran) == [f"hello test_run {sys.prefix}"]

@@ -66,7 +66,7 @@ def test_each_option_stands_in_the_reference(name, checkout) -> None:
     assert f"| `{name}` | {DECLARED[name]['type']} | {DECLARED[name]['default']} |" in page
 
 
-def test_a_value_of_a_wrong_type_is_said_by_airflow(monkeypatch) -> None:
+def test_a_value_of_a_wrong_type_is_reported_by_airflow(monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "soon")
 
     with pytest.raises(AirflowConfigException, match="replace_wait_s"):

@@ -49,7 +49,7 @@ def test_no_other_file_is_read(tmp_path, monkeypatch):
         ("x", "INI"),
     ],
 )
-def test_a_wrong_file_is_told(config_file, text, word):
+def test_a_wrong_file_is_reported(config_file, text, word):
     config_file.write_text(text)
     with pytest.raises(InvalidAppError, match=word):
         LocalLaunchHook().merged_cfg({})
@@ -86,7 +86,7 @@ def test_artifacts_come_back_in_the_result(config_file, tmp_path):
         "artifacts": {"model": {"path": "s3://bucket/model.pt", "metadata": {"format": "torch"}}},
         "metadata": {"loss": 0.25},
     }
-    assert ran.told("sources ['airflow://test_dag/test_run/t']")
+    assert ran.logged("sources ['airflow://test_dag/test_run/t']")
     from airflow_provider_launch.tracker.backend.fsspec import create
 
     kept = create(str(tmp_path / "runs"))
@@ -101,4 +101,4 @@ def test_a_component_gets_its_defaults_from_the_file(config_file):
     ran = run_task(task, FakeExecutionApi())
 
     assert ran.state == "success", ran.error
-    assert ran.told("[echo/0] from the file")
+    assert ran.logged("[echo/0] from the file")

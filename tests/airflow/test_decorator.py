@@ -47,7 +47,7 @@ def test_what_the_function_returns_is_launched(form) -> None:
     ran = run_task(operator, api)
 
     assert ran.error is None
-    assert ran.told("[w/0] hello")
+    assert ran.logged("[w/0] hello")
     assert operator.task_id == "train"
     assert isinstance(operator, LaunchAppOperator)
     assert set(api.xcoms["train", "return_value"]) == {"handle", "state", "attempts", "roles", "result"}
@@ -62,14 +62,14 @@ def test_arguments_are_rendered_and_the_context_is_there_by_name() -> None:
         operator = launch_task(train)("{{ run_id }}", other="{{ ti.task_id }}").operator
     ran = run_task(operator, FakeExecutionApi())
 
-    assert ran.told("[w/0] test_run train test_run train")
+    assert ran.logged("[w/0] test_run train test_run train")
 
 
 def test_templates_in_the_returned_app_are_data() -> None:
     """As with the operator: what a callable returns is taken as it is."""
     ran = run_task(made(lambda: echo("{{ run_id }}"), task_id="t"), FakeExecutionApi())
 
-    assert ran.told("[w/0] {{ run_id }}")
+    assert ran.logged("[w/0] {{ run_id }}")
 
 
 def test_arguments_of_the_operator_are_those_of_the_decorator(tmp_path) -> None:
@@ -174,7 +174,7 @@ def test_the_task_after_it_gets_the_result() -> None:
     ran = run_task(two.operator, api)
 
     assert two.operator.upstream_task_ids == {"first"}
-    assert ran.told("[w/0] SUCCEEDED 3")
+    assert ran.logged("[w/0] SUCCEEDED 3")
 
 
 @pytest.mark.parametrize("value", [None, "app", [echo("x")], {"name": "a"}, AppDef("no-roles")])
@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused_when_the_dag_is_read() -> None:
         made(lambda: echo("x"), task_id="t", on_kill="no")
 
 
-def test_a_dry_run_says_that_the_app_is_not_yet_known(capsys) -> None:
+def test_a_dry_run_shows_that_the_app_is_not_yet_known(capsys) -> None:
     made(lambda: echo("x"), task_id="t").dry_run()
 
     assert "the app is known only in a run" in capsys.readouterr().out

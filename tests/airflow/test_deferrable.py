@@ -216,7 +216,7 @@ def test_a_duration_goes_on_in_another_trigger_also_if_nothing_is_shown(store: l
     assert time.monotonic() - began < 5.5
 
 
-def test_what_was_said_is_not_said_again_by_another_trigger(
+def test_what_was_reported_is_not_reported_again_by_another_trigger(
     store: list[FollowProgress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its last words stand in the error, whoever has shown them."""
@@ -236,7 +236,7 @@ def test_what_was_said_is_not_said_again_by_another_trigger(
     assert sum("--- attempt 1 ---" in line["event"] for line in lines) == 1
 
 
-def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_that_fails_shows_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
 
     async def fails(_self: Checkpoint, _progress: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_trigger_that_fails_tells_why_and_leaves_nothing_behind(monkeypatch: p
     assert not hub().ticker._timers
 
 
-def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_alone_on_kill_where_the_user_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trigger, _ = deferred(cfg={"grace_s": 1}, on_kill="leave")
     cancelled: list[str] = []
     with monkeypatch.context() as patch:
@@ -261,7 +261,7 @@ def test_left_alone_on_kill_where_the_user_says_so(monkeypatch: pytest.MonkeyPat
     _end(trigger)
 
 
-def test_a_wrong_connection_is_told_by_the_worker() -> None:
+def test_a_wrong_connection_is_reported_by_the_worker() -> None:
     trigger = AppStatusTrigger("local://no_such_connection/app-1")
     (event,) = run_trigger(trigger)
 

@@ -136,7 +136,7 @@ def test_an_engine_of_another_authority_is_refused(connect, files) -> None:
     assert "certificate verify failed" in text
 
 
-def test_an_engine_that_does_not_know_us_says_so(connect, files) -> None:
+def test_an_engine_that_does_not_know_us_reports_it(connect, files) -> None:
     is_fine, text = connect(tls_cert=files["stranger"]["cert"], tls_key=files["stranger"]["key"])
 
     assert not is_fine

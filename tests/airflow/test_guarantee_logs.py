@@ -74,7 +74,7 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
     known = heard.when("-> SUCCEEDED")
     assert known is not None
     assert known - began[0] < 4 + place.lag_s
-    assert ran.told("log of main/0: the end of the log may be missing")
+    assert ran.logged("log of main/0: the end of the log may be missing")
 
 
 @on_places
@@ -229,7 +229,7 @@ def masked(heard: Heard) -> str:
 @pytest.mark.engine("docker")
 @pytest.mark.parametrize("place", ["docker"], indirect=True)
 @in_modes
-def test_secrets_of_the_connection_are_masked_whoever_says_them(
+def test_secrets_of_the_connection_are_masked_in_every_text(
     place: Place, deferrable: bool, another_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guarantee 8: on the worker, in the triggerer, and on the worker that goes on."""

@@ -29,7 +29,7 @@ def on_outages(*docker: str) -> pytest.MarkDecorator:
 
 @on_outages("429", "credentials are unknown")
 @in_modes
-def test_an_outage_is_told_once_and_survived(place: Place, outage: str, deferrable: bool) -> None:
+def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, deferrable: bool) -> None:
     """Guarantee 5: the task waits, says so once, and goes on with the app and its log where they were."""
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05, unavailable_for_s=60)
 

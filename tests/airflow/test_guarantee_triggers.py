@@ -53,7 +53,7 @@ def state_of(app_id: str) -> AppState:
 
 
 @on_places
-def test_two_triggers_of_one_app_tell_the_same_end(place: Place) -> None:
+def test_two_triggers_of_one_app_show_the_same_end(place: Place) -> None:
     """Guarantee 7: a trigger that moves to another triggerer may run in both for a while."""
     task = launch(place, place.role(WAIT), deferrable=True, poll_interval_s=0.05)
     one, asked = deferred(task, api := FakeExecutionApi())
@@ -232,7 +232,7 @@ at_wrong_hours = pytest.mark.parametrize("offset_s", [HOUR_S, -HOUR_S], ids=["ah
 
 @on_places
 @at_wrong_hours
-def test_a_triggerer_with_a_wrong_clock_tells_each_line_once_and_the_end(
+def test_a_triggerer_with_a_wrong_clock_shows_each_line_once_and_the_end(
     place: Place, triggerer_clock: Callable[[float], None], offset_s: float
 ) -> None:
     """Guarantee 7: places in logs and bounds of outages do not come from the triggerer's clock."""

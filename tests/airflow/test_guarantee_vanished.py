@@ -46,7 +46,7 @@ def test_an_app_that_vanishes_while_it_is_followed_is_a_failure(place: Place, de
 
     check(ran, api, place.mark)
     assert [event["why"] for event in events] == ["error"] * deferrable
-    assert ran.told("[main/0] begun")
+    assert ran.logged("[main/0] begun")
 
 
 def _ended(trigger: AppStatusTrigger, place: Place, vanish: Callable[[], None]) -> dict[str, Any]:

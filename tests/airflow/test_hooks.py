@@ -130,7 +130,7 @@ def test_cfg_wins_over_the_connection(define) -> None:
         ({"grace": 1}, "cfg of the task: unknown option 'grace'; did you mean 'grace_s'?"),
     ],
 )
-def test_what_is_wrong_in_cfg_is_told_of_the_task(define, cfg, text) -> None:
+def test_what_is_wrong_in_cfg_is_reported_of_the_task(define, cfg, text) -> None:
     with pytest.raises(InvalidRunConfigException) as caught:
         define(extra={"grace_s": 1}).merged_cfg(cfg)
 
@@ -139,7 +139,7 @@ def test_what_is_wrong_in_cfg_is_told_of_the_task(define, cfg, text) -> None:
     assert caught.value.__suppress_context__
 
 
-def test_the_connection_test_says_what_was_checked(define, tmp_path) -> None:
+def test_the_connection_test_shows_what_was_checked(define, tmp_path) -> None:
     is_fine, text = define(extra={"root": str(tmp_path)}).test_connection()
 
     assert is_fine
@@ -147,7 +147,7 @@ def test_the_connection_test_says_what_was_checked(define, tmp_path) -> None:
     assert "extras are valid" in text
 
 
-def test_the_connection_test_tells_what_is_wrong(define) -> None:
+def test_the_connection_test_shows_what_is_wrong(define) -> None:
     is_fine, text = define(extra={"rooot": "x"}).test_connection()
 
     assert not is_fine
@@ -230,7 +230,7 @@ def test_the_docker_test_works_on_an_engine_without_images(define) -> None:
         ({"hots": "x"}, "host"),
     ],
 )
-def test_the_docker_test_tells_what_is_wrong(define, monkeypatch, extra, message) -> None:
+def test_the_docker_test_shows_what_is_wrong(define, monkeypatch, extra, message) -> None:
     monkeypatch.setitem(sys.modules, "paramiko", None)
     is_fine, text = define("launch_docker", extra=extra).test_connection()
 

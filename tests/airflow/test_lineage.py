@@ -105,8 +105,8 @@ def test_a_retry_with_another_parent_takes_up_its_app(lineage, engine, make_api)
     ran = run_task(on_cluster(), api, try_number=2)
 
     assert engine.started == 1
-    assert ran.told("going on with app")
-    assert not ran.told("the DAG has changed")
+    assert ran.logged("going on with app")
+    assert not ran.logged("the DAG has changed")
 
 
 def test_the_hash_of_an_app_does_not_see_its_parents() -> None:
@@ -134,13 +134,13 @@ def test_an_operator_that_is_left_out_adds_nothing(engine, api, monkeypatch) -> 
     assert LINEAGE_PARENT not in envs(engine)[0]
 
 
-def test_a_provider_that_fails_is_told_and_keeps_no_app_from_running(engine, api, monkeypatch) -> None:
+def test_a_provider_that_fails_is_reported_and_keeps_no_app_from_running(engine, api, monkeypatch) -> None:
     stand_in(monkeypatch).fails = True
 
     ran = run_task(on_cluster(), api)
 
     assert ran.error is None
-    assert ran.told("get no parent run, since OpenLineage failed: no namespace")
+    assert ran.logged("get no parent run, since OpenLineage failed: no namespace")
     assert engine.started == 1
 
 

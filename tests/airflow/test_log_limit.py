@@ -101,7 +101,7 @@ def test_a_failure_still_has_its_last_words() -> None:
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_a_sensor_keeps_the_limit_over_all_its_looks(engine, api, mode: str) -> None:
+def test_a_sensor_keeps_the_limit_over_all_its_polls(engine, api, mode: str) -> None:
     run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
     app_id, xcom = next(iter(engine.apps)), api.xcoms["t", "return_value"]
     with a_dag():

@@ -24,7 +24,7 @@ def app_of(index: int) -> AppDef:
     return AppDef(f"app{index}-{{{{ ti.map_index }}}}", [role])
 
 
-def told(ran) -> list[str]:
+def lines_of(ran) -> list[str]:
     return [line for line in ran.lines if line.startswith("[w")]
 
 
@@ -43,7 +43,7 @@ def test_objects_and_dicts_are_rendered_for_their_own_index() -> None:
 
     for index, api, ran in run_each(task, 6):
         assert ran.error is None
-        assert told(ran) == [f"[w{index}/0] {index}-t {index} test_run"]
+        assert lines_of(ran) == [f"[w{index}/0] {index}-t {index} test_run"]
         assert f"(app{index}-{index})" in api.rendered["request"]
         assert f"app{index}-{index}" in str(api.rendered["app"])
     assert apps == before
@@ -57,7 +57,7 @@ def test_a_failing_index_leaves_the_others_alone() -> None:
     assert [ran.state for _, _, ran in run_each(task, 3)] == ["success", "failed", "success"]
 
 
-def test_a_wrong_app_is_said_for_its_index_only() -> None:
+def test_a_wrong_app_is_reported_for_its_index_only() -> None:
     apps = [app_to_dict(app_of(0)), {"name": "a", "rolls": []}]
     with a_dag():
         task = LaunchAppOperator.partial(task_id="t", wait=False).expand(app=apps)

@@ -158,10 +158,10 @@ def test_cfg_wins_over_the_extras(tasks) -> None:
     tasks.define(working_dir="/tmp", user="nobody")
     task = tasks.launch(tasks.sh("echo $(pwd) $(id -un)"), cfg={"working_dir": "/etc"})
 
-    assert run_task(task, FakeExecutionApi()).told("[worker/0] /etc nobody")
+    assert run_task(task, FakeExecutionApi()).logged("[worker/0] /etc nobody")
 
 
-def test_a_missing_image_says_who_acts(tasks) -> None:
+def test_a_missing_image_shows_who_acts(tasks) -> None:
     tasks.image = "launch-no-such-image:local"
     ran = run_task(tasks.launch(tasks.sh("true")), FakeExecutionApi())
 
@@ -202,7 +202,7 @@ def test_a_retry_takes_up_the_app(tasks, sigterm) -> None:
 
     assert (first.state, second.state) == ("up_for_retry", "success")
     assert api.xcoms[tasks.mark, "handle"] == handle
-    assert second.told("[worker/0] done")
+    assert second.logged("[worker/0] done")
     assert len(tasks.containers()) == 1
 
 

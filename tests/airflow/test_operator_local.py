@@ -73,7 +73,7 @@ def test_states_stand_in_the_log_once_each() -> None:
     assert len(states) == len(set(states))
 
 
-def test_failure_is_told_in_a_few_lines() -> None:
+def test_failure_is_reported_in_a_few_lines() -> None:
     api = FakeExecutionApi()
     ran = run_task(launch(sh("echo first; echo why >&2; exit 3", max_retries=0)), api)
 
@@ -142,7 +142,7 @@ def test_native_rendering_gives_programs_text(as_dict: bool) -> None:
     with DAG("test_dag", schedule=None, render_template_as_native_obj=True):
         task = LaunchAppOperator(task_id="t", app=app_to_dict(app) if as_dict else app)
 
-    assert run_task(task, FakeExecutionApi()).told('[w/0] 0.1|[1, "a"]|{"a": null}|True|None|7|')
+    assert run_task(task, FakeExecutionApi()).logged('[w/0] 0.1|[1, "a"]|{"a": null}|True|None|7|')
 
 
 def test_templates_are_rendered_in_copies() -> None:
@@ -152,7 +152,7 @@ def test_templates_are_rendered_in_copies() -> None:
 
     ran = run_task(task, FakeExecutionApi())
 
-    assert ran.told("[worker/0] test_run t")
+    assert ran.logged("[worker/0] test_run t")
     assert role.args[1] == "echo {{ run_id }} $${A}"
     assert role.env == {"A": "{{ ti.task_id }}"}
 
@@ -163,13 +163,13 @@ def test_a_callable_gives_the_app() -> None:
 
     ran = run_task(launch(app=make), FakeExecutionApi())
 
-    assert ran.told("[worker/0] test_run {{ no }}")
+    assert ran.logged("[worker/0] test_run {{ no }}")
 
 
 def test_a_dict_of_the_dag_file_is_rendered() -> None:
     app = {"name": "a", "roles": [{"name": "w", "image": "", "entrypoint": "echo", "args": ["{{ run_id }}"]}]}
 
-    assert run_task(launch(app=app), FakeExecutionApi()).told("[w/0] test_run")
+    assert run_task(launch(app=app), FakeExecutionApi()).logged("[w/0] test_run")
 
 
 def test_an_app_of_an_xcom_is_data() -> None:
@@ -181,7 +181,7 @@ def test_an_app_of_an_xcom_is_data() -> None:
     api.xcoms["maker", "return_value"] = app
 
     assert maker.task_id in task.upstream_task_ids
-    assert run_task(task, api).told("[w/0] {{ run_id }}")
+    assert run_task(task, api).logged("[w/0] {{ run_id }}")
 
 
 def test_mapped_tasks_do_not_mix() -> None:
@@ -294,15 +294,15 @@ def test_on_kill_leave_leaves_the_app_to_the_next_try() -> None:
     assert first.state == "up_for_retry"
     assert second.state == "success"
     assert api.xcoms["t", "handle"] == handle
-    assert second.told("[worker/0] done")
+    assert second.logged("[worker/0] done")
 
 
 def test_the_worker_environment_does_not_reach_the_app(monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "geheim")
     ran = run_task(launch(sh("env; echo pid $$")), FakeExecutionApi())
 
-    assert ran.told("PATH=")
-    assert not ran.told("geheim")
+    assert ran.logged("PATH=")
+    assert not ran.logged("geheim")
     assert os.environ["AIRFLOW__CORE__FERNET_KEY"] == "geheim"
 
 

@@ -68,7 +68,7 @@ def test_a_retry_goes_on_with_an_app_that_lives(engine, make_api, play) -> None:
 
     assert second.state == "success"
     assert engine.started == 1
-    assert second.told("going on with app")
+    assert second.logged("going on with app")
 
 
 def test_a_retry_takes_the_result_of_an_app_that_succeeded_meanwhile(engine, make_api) -> None:
@@ -114,7 +114,7 @@ def test_a_retry_after_the_kill_of_a_worker_that_was_finishing_takes_the_result(
     assert engine.started == 1
 
 
-def test_a_retry_says_that_the_dag_has_changed(engine, make_api, play) -> None:
+def test_a_retry_shows_that_the_dag_has_changed(engine, make_api, play) -> None:
     api = make_api(retries=1)
     run_task(on_cluster("old", wait=False), api)
     play(AppState.SUCCEEDED)
@@ -122,7 +122,7 @@ def test_a_retry_says_that_the_dag_has_changed(engine, make_api, play) -> None:
 
     assert second.state == "success"
     assert engine.started == 1
-    assert second.told("the DAG has changed")
+    assert second.logged("the DAG has changed")
 
 
 @pytest.mark.parametrize("saves", [1, 2], ids=["between intent and submit", "between submit and handle"])
@@ -187,7 +187,7 @@ def test_a_clear_of_another_task_of_the_run_is_none_of_ours(engine, make_api, pl
     play(AppState.SUCCEEDED)
     third = run_task(on_cluster(), api, try_number=3)
 
-    assert second.told("going on with app")
+    assert second.logged("going on with app")
     assert third.state == "success"
     assert (engine.started, engine.cancelled) == (1, [])
 
@@ -214,7 +214,7 @@ def test_a_clear_that_kills_a_task_with_leave_ends_its_app(engine, make_api) -> 
 @pytest.mark.parametrize(
     "error", [OSError("too many open files"), RuntimeError("a bug of a plug-in"), InvalidAppError("x")]
 )
-def test_an_error_that_says_nothing_of_the_app_starts_no_second_one(engine, make_api, play, error) -> None:
+def test_an_error_that_reports_nothing_of_the_app_starts_no_second_one(engine, make_api, play, error) -> None:
     """The task fails, and the app may be running: the next try looks for it."""
     api = make_api(retries=1)
 
@@ -286,10 +286,10 @@ def test_the_result_is_read_while_the_rest_of_the_log_is(engine, api, play, monk
 
     assert ran.state == "success"
     assert api.xcoms["t", "return_value"]["result"] == 1
-    assert not ran.told("log is not readable")
+    assert not ran.logged("log is not readable")
 
 
-def test_an_outage_while_the_result_is_read_is_borne(engine, api, play, monkeypatch) -> None:
+def test_an_outage_while_the_result_is_read_is_survived(engine, api, play, monkeypatch) -> None:
     answers = [SchedulerUnavailableError("away"), SchedulerUnavailableError("still away"), {"x": 1}]
 
     def result(_scheduler, _app_id):
@@ -304,7 +304,7 @@ def test_an_outage_while_the_result_is_read_is_borne(engine, api, play, monkeypa
 
     assert ran.state == "success"
     assert api.xcoms["t", "return_value"]["result"] == {"x": 1}
-    assert ran.told("the scheduler does not answer")
+    assert ran.logged("the scheduler does not answer")
 
 
 def test_a_cleared_success_runs_again(engine, make_api, play) -> None:
@@ -330,7 +330,7 @@ def test_a_cleared_success_runs_again_though_the_dag_allows_fewer_retries(engine
     assert engine.started == 2
 
 
-def test_a_kill_while_the_app_of_before_a_clear_is_looked_for_ends_it(engine, make_api) -> None:
+def test_a_kill_while_the_app_from_before_a_clear_is_searched_ends_it(engine, make_api) -> None:
     api = make_api()
     run_task(on_cluster(wait=False), api)
     (old,) = engine.apps
@@ -376,7 +376,7 @@ def test_without_adopt_the_operator_warns(make_api) -> None:
     ran = run_task(on_cluster(wait=False), make_api(adopts=False))
 
     assert ran.state == "success"
-    assert ran.told("cannot adopt")
+    assert ran.logged("cannot adopt")
 
 
 def test_an_app_that_vanished_is_an_unknown_outcome(engine, api) -> None:
@@ -387,7 +387,7 @@ def test_an_app_that_vanished_is_an_unknown_outcome(engine, api) -> None:
     assert isinstance(ran.error, UnknownOutcomeError)
 
 
-def test_an_outage_is_borne_and_told_once(engine, api, play) -> None:
+def test_an_outage_is_survived_and_reported_once(engine, api, play) -> None:
     threading.Timer(0.3, engine.cut).start()
 
     def heal() -> None:
@@ -465,7 +465,7 @@ def test_a_broken_log_source_does_not_change_the_outcome(engine, api, play, monk
     assert ran.state == "success"
 
 
-def test_the_reduced_log_follows_the_wish(engine, api, play) -> None:
+def test_the_reduced_log_follows_the_request(engine, api, play) -> None:
     def start(app_id):
         def write() -> None:
             time.sleep(0.2)
@@ -478,8 +478,8 @@ def test_the_reduced_log_follows_the_wish(engine, api, play) -> None:
     engine.on_schedule = start
     ran = run_task(launch(sh("x", name="a"), sh("x", name="b"), launch_conn_id="cluster", log_roles=["b"]), api)
 
-    assert ran.told("[b/0] from b")
-    assert not ran.told("from a")
+    assert ran.logged("[b/0] from b")
+    assert not ran.logged("from a")
 
 
 def test_dry_run_prints_the_request(capsys) -> None:

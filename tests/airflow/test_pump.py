@@ -31,12 +31,12 @@ class Log:
         self.lines: list[str] = []
         self.times: list[float] = []
 
-    def tell(self, event: Event) -> None:
+    def write_event(self, event: Event) -> None:
         if isinstance(event, LogLines):
             self.lines += [line.text for line in event.lines]
             self.times += [time.monotonic()] * len(event.lines)
 
-    def say_cut(self, key: str, max_bytes: int | None) -> None:
+    def report_cut(self, key: str, max_bytes: int | None) -> None:
         self.lines.append(f"cut {key} {max_bytes}")
 
 
@@ -308,7 +308,7 @@ def test_a_long_line_that_is_cut_off_goes_on_where_it_was(engine: FakeEngine, pi
     with Follower(FakeScheduler("other", engine), app_id, cursors=places) as follower:
         for event in follower:
             if isinstance(event, LogLines):
-                task_log.tell(event)
+                task_log.write_event(event)
 
     rest = [re.fullmatch(r"\[worker/0 (\d+)/(\d+)\] (.*)", line) for line in record.lines]
     pieces += [(int(found[1]) - 1, int(found[2]), found[3]) for found in rest if found]

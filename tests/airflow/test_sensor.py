@@ -104,7 +104,7 @@ def test_reschedule_goes_on_with_the_log_where_it_was(engine, api, launched) -> 
     assert sum("RUNNING" in line and "->" not in line for line in shown if line.startswith("app ")) == 1
 
 
-def test_reschedule_bears_an_outage_over_looks(engine, api, launched) -> None:
+def test_reschedule_survives_an_outage_over_polls(engine, api, launched) -> None:
     _, xcom = launched
     engine.cut()
     task = sensor(xcom, mode="reschedule", unavailable_for_s=2)
@@ -213,7 +213,7 @@ def test_an_app_of_unknown_state_is_given_up(engine, api, launched, monkeypatch,
     assert states[-1] == "failed"
 
 
-def test_reschedule_bears_access_that_expires(engine, api, launched) -> None:
+def test_reschedule_survives_access_that_expires(engine, api, launched) -> None:
     app_id, xcom = launched
     task = sensor(xcom, mode="reschedule", unavailable_for_s=60)
     states = [run_task(task, api).state]
@@ -240,7 +240,7 @@ def test_timeout_cancels_the_app_if_asked(engine, api, launched, policy, cancell
 
     assert ran.state == ("skipped" if soft_fail else "failed")
     # Airflow itself says no more than "Skipping task.".
-    assert ran.told("the sensor is skipped: ") == soft_fail
+    assert ran.logged("the sensor is skipped: ") == soft_fail
     assert len(engine.cancelled) == cancelled
 
 
@@ -266,7 +266,7 @@ def test_execution_timeout_skips_if_asked(engine, api, launched, deferrable, how
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 @pytest.mark.parametrize("trouble", ["vanished", "unreachable"])
 @pytest.mark.parametrize(("how", "state"), [("soft_fail", "failed"), ("never_fail", "skipped")])
-def test_errors_skip_as_airflow_says(engine, api, launched, deferrable, trouble, how, state) -> None:
+def test_errors_skip_as_airflow_shows(engine, api, launched, deferrable, trouble, how, state) -> None:
     app_id, xcom = launched
     action = engine.cut if trouble == "unreachable" else lambda: engine.apps.pop(app_id)
     threading.Timer(0.7, action).start()
@@ -275,7 +275,7 @@ def test_errors_skip_as_airflow_says(engine, api, launched, deferrable, trouble,
     assert run_to_end(task, api)[0].state == state
 
 
-def test_reschedule_tells_last_words_that_an_earlier_look_has_shown(engine, api, launched) -> None:
+def test_reschedule_shows_last_words_that_an_earlier_poll_has_shown(engine, api, launched) -> None:
     app_id, xcom = launched
     task = sensor(xcom, mode="reschedule", poke_interval=5)
     engine.write(app_id, "worker", 0, "Traceback\nof this\n")

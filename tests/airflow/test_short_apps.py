@@ -58,7 +58,7 @@ def test_a_limited_log_is_shown_as_without_a_deferral(defer_after_s: float) -> N
     assert shown(ran.lines)[-1] == "[worker/0] line last"
 
 
-def test_an_option_says_how_long_the_worker_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_shows_how_long_the_worker_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEFER_AFTER_S", "60")
     ran = run_task(launch(sh("echo line 1; sleep 2"), deferrable=True), FakeExecutionApi())
 
@@ -99,7 +99,7 @@ def test_a_task_that_goes_on_without_an_event_launches_as_execute_does() -> None
 
     assert isinstance(again.msg, DeferTask), again.error
     assert api.xcoms["t", "handle"] != old
-    assert again.told("the task was cleared")
+    assert again.logged("the task was cleared")
 
 
 def test_a_trigger_that_did_not_find_the_app_leaves_it_to_the_worker() -> None:

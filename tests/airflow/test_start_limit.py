@@ -41,7 +41,7 @@ def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> N
     assert "has not begun by its start_limit_s; it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
     assert time.monotonic() - began > 1.0
-    assert ran.told("has not begun, and is cancelled")
+    assert ran.logged("has not begun, and is cancelled")
 
 
 @in_modes

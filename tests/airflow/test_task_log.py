@@ -84,7 +84,7 @@ def test_attempts_are_counted_as_the_variable_counts_them() -> None:
         "[worker/0] try 1",
     ]
     assert "(attempt 1" in str(ran.error)
-    assert ran.told("attempts: 2")
+    assert ran.logged("attempts: 2")
 
 
 @in_modes
@@ -130,12 +130,12 @@ RUNNING = response(AppState.RUNNING, AppState.RUNNING, AppState.RUNNING, AppStat
 
 
 def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: Any, monkeypatch: Any) -> None:
-    log.tell(StateChanged(None, AppState.RUNNING, RUNNING))
-    log.tell(Progress(RUNNING))
+    log.write_event(StateChanged(None, AppState.RUNNING, RUNNING))
+    log.write_event(Progress(RUNNING))
     assert written() == ["app x: RUNNING"]
 
     monkeypatch.setattr(task_log, "PROGRESS_S", 0)
-    log.tell(Progress(RUNNING))
+    log.write_event(Progress(RUNNING))
 
     assert written()[1:] == ["app x: RUNNING, 2 of 3 replicas running, 0 s"]
 
@@ -143,19 +143,19 @@ def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: A
 @pytest.mark.parametrize("state", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
 def test_the_end_stands_behind_the_last_line(log: TaskLog, written: Any, state: AppState) -> None:
     ended = response(state, state, codes=(1,))
-    log.tell(StateChanged(None, state, ended))
-    log.tell(LogLines("worker", 0, [LogLine("bye\n", Stream.STDOUT)]))
-    log.tell(Ended(ended, {}))
+    log.write_event(StateChanged(None, state, ended))
+    log.write_event(LogLines("worker", 0, [LogLine("bye\n", Stream.STDOUT)]))
+    log.write_event(Ended(ended, {}))
 
     assert written()[0] == "app x: RUNNING"
     assert written()[-2] == f"app x: RUNNING -> {state}"
     assert written()[-1].startswith(f"app x: ended as {state} after 0 s; exit codes: worker: 1; attempts: 1")
 
 
-def test_an_app_that_never_ran_is_not_said_to_run(log: TaskLog, written: Any) -> None:
+def test_an_app_that_never_ran_is_not_shown_as_running(log: TaskLog, written: Any) -> None:
     never = response(AppState.FAILED, AppState.FAILED)
-    log.tell(StateChanged(None, AppState.FAILED, never))
-    log.tell(Ended(never, {}))
+    log.write_event(StateChanged(None, AppState.FAILED, never))
+    log.write_event(Ended(never, {}))
 
     assert written()[0] == "app x: FAILED"
 
@@ -163,15 +163,15 @@ def test_an_app_that_never_ran_is_not_said_to_run(log: TaskLog, written: Any) ->
 def test_what_was_written_is_not_written_again_by_the_next_one(written: Any) -> None:
     ended = response(AppState.SUCCEEDED, AppState.SUCCEEDED, codes=(0,))
     log = TaskLog(logging.getLogger("app"), "x", FollowProgress(state="SUCCEEDED"))
-    log.tell(StateChanged(None, AppState.SUCCEEDED, ended))
-    log.tell(Ended(ended, {}))
+    log.write_event(StateChanged(None, AppState.SUCCEEDED, ended))
+    log.write_event(Ended(ended, {}))
 
     assert written() == []
 
 
 def test_exit_codes_of_many_replicas_are_counted(log: TaskLog, written: Any) -> None:
     ended = response(AppState.FAILED, *[AppState.FAILED] * 64, codes=(0,) * 62 + (1, 1))
-    log.tell(Ended(ended, {}))
+    log.write_event(Ended(ended, {}))
 
     assert "worker: 62 x 0, 2 x 1;" in written()[-1]
 

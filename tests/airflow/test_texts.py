@@ -32,7 +32,7 @@ def test_an_import_error_names_the_task() -> None:
         AppStatusSensor(task_id="wait", handle="x", streams="out")
 
 
-def test_a_template_in_the_place_of_a_number_is_told_the_cure() -> None:
+def test_a_template_in_the_place_of_a_number_names_the_cure() -> None:
     role = Role("w", "", entrypoint="x", num_replicas="{{ params.n }}")  # type: ignore[arg-type] # the mistake
     with a_dag(), pytest.raises(InvalidAppError, match=r"have a function make the app, or @task\.launch"):
         LaunchAppOperator(task_id="t", app=AppDef("x", [role]))
@@ -48,7 +48,7 @@ def test_the_docker_engine_of_this_host_needs_no_connection() -> None:
     assert hook.options.params["host"] is None
 
 
-def test_a_missing_default_connection_is_told_the_cure() -> None:
+def test_a_missing_default_connection_names_the_cure() -> None:
     with pytest.raises(
         AirflowNotFoundException,
         match="airflow connections add launch_kubernetes_default --conn-type launch_kubernetes",
@@ -85,7 +85,7 @@ def test_a_misspelt_macro_is_warned_of(api, tmp_path, monkeypatch) -> None:
     ran = run_task(launch(sh("echo ${replicaid}"), launch_conn_id="c"), api)
 
     assert ran.state == "success"
-    assert ran.told("${replicaid} is no macro and stays as it is, for the shell; did you mean ${replica_id}?")
+    assert ran.logged("${replicaid} is no macro and stays as it is, for the shell; did you mean ${replica_id}?")
 
 
 # ---- what a failed task hands on -------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_each_loop_has_its_own() -> None:
     assert len(ticker._members) == 1
 
 
-def test_it_looks_in_the_context_of_none_of_its_members() -> None:
+def test_it_polls_in_the_context_of_none_of_its_members() -> None:
     """The log of a triggerer tells by the context whose line it is."""
     whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose", default="nobody's")
     seen = []

@@ -33,8 +33,8 @@ def test_the_code_beside_the_dag_file_runs(dag_folder, workspace):
     ran = run_task(task(dag_folder, workspace, "well"), FakeExecutionApi())
 
     assert ran.error is None
-    assert ran.told("[worker/0] trained well")
-    assert ran.told("left out: notes.txt")
+    assert ran.logged("[worker/0] trained well")
+    assert ran.logged("left out: notes.txt")
 
 
 def test_a_missing_workspace_ends_the_task_without_retries(dag_folder):

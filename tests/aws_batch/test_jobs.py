@@ -94,7 +94,7 @@ def denied(action: str) -> Any:
     return error(403, body={"__type": "AccessDeniedException", "message": f"not authorized to perform: {action}"})
 
 
-def test_logs_that_may_not_be_read_are_said_once_and_delay_no_end(scheduler, launch, batch_proxy: FaultProxy) -> None:
+def test_logs_that_may_not_be_read_are_reported_once_without_delay(scheduler, launch, batch_proxy: FaultProxy) -> None:
     batch_proxy.add(Fault(denied("logs:GetLogEvents"), "POST", r"^/$", times=None))
     app_id = launch(("main", "sh", ["-c", "echo hi; sleep 1"], 3))
     began = time.monotonic()

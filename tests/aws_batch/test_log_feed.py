@@ -244,7 +244,7 @@ def test_throttling_makes_rounds_rarer_and_fails_nothing(logs, follow, batch_ser
     assert [follow.got[name] for name in names] == [["a", "b"]] * 4
 
 
-def test_an_outage_is_said(logs, batch_params) -> None:
+def test_an_outage_is_reported(logs, batch_params) -> None:
     feed = LogFeed(Aws(AwsBatchConnection(**params_for("http://127.0.0.1:1")), make_clients))
     with pytest.raises(SchedulerUnavailableError):
         feed.take(LogGroup(GROUP), "x", {"m": 1, "f": 1, "i": [[1, "a"]]}, is_over=False)

@@ -181,7 +181,7 @@ def test_one_stream_may_be_kept(test, tmp_path):
     assert all(report.passed for report in found.reports), found.texts()
 
 
-def test_a_random_test_tells_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
+def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, capsys):
     """A failure that comes once in a hundred runs is of use only with its moments."""
     test = "test_nothing_is_lost_or_repeated_at_many_cuts"
     run_test("HealthyThreads", test, tmp_path)
@@ -238,7 +238,7 @@ def test_what_tests_rely_on_cannot_be_overridden(name):
         type("TestMine", (SchedulerContract,), {name: lambda *_: None})
 
 
-def test_what_a_backend_tells_about_itself_may_be_overridden():
+def test_what_a_backend_shows_about_itself_may_be_overridden():
     names = ("params", "unreachable_params", "image", "program_with_a_blank", "resource", "cfg", "engine")
     told = {name: pytest.fixture(lambda: None) for name in names}
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine("docker")
 _LONG_S = 60.0
 
 
-def test_nothing_is_told_of_what_goes_on(docker_apps):
+def test_nothing_is_reported_of_what_goes_on(docker_apps):
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
     docker_apps.scheduler.describe(app_id)
     began = time.monotonic()
@@ -23,7 +23,7 @@ def test_nothing_is_told_of_what_goes_on(docker_apps):
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen as running", "not looked at since its start"])
-def test_an_end_is_told(docker_apps, seen):
+def test_an_end_is_reported(docker_apps, seen):
     app_id = docker_apps.start(docker_apps.sh("sleep 2; exit 3"))
     if seen:
         docker_apps.scheduler.describe(app_id)
@@ -43,6 +43,6 @@ def test_of_several_one_that_runs_is_waited_for(docker_apps):
         assert time.monotonic() < deadline, "the end of the first is told without end"
 
 
-def test_of_an_unknown_app_nothing_can_be_told(docker_apps):
+def test_an_unknown_app_has_no_state(docker_apps):
     with pytest.raises(UnknownAppException):
         docker_apps.scheduler.await_end("no-such-app", 1.0)

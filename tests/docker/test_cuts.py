@@ -93,7 +93,7 @@ def places_in(frame: bytes, dice: random.Random) -> list[int]:
     return [0, dice.randrange(1, HEADER), HEADER, HEADER + dice.randrange(1, 30), len(frame) - 2, len(frame) - 1]
 
 
-def test_the_streams_are_told_apart(whole) -> None:
+def test_the_streams_are_distinguished(whole) -> None:
     """What the tests below compare with: each stream in its order, and nothing of it with the other one's mark."""
     for stream, word in ((Stream.STDOUT, "out"), (Stream.STDERR, "err")):
         told = [text for text, found in whole.lines if found is stream]
@@ -149,7 +149,7 @@ def no_streams(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("no_streams")
-def test_a_follower_of_answers_that_are_cut_tells_each_line_once(docker_apps, docker_proxy) -> None:
+def test_a_follower_of_answers_that_are_cut_shows_each_line_once(docker_apps, docker_proxy) -> None:
     """The new lines of a running app are those that a cut hits."""
     script = """
         i=0
@@ -212,7 +212,7 @@ def test_silence_ends_with_the_time_limit_of_the_connection(docker_apps, docker_
 
 
 @pytest.mark.usefixtures("no_streams")
-def test_a_follower_bears_silence(docker_apps: DockerApps, docker_proxy) -> None:
+def test_a_follower_survives_silence(docker_apps: DockerApps, docker_proxy) -> None:
     """It says that it waits, and goes on where it was: neither the app nor a later line pays for it."""
     app_id = docker_apps.start(docker_apps.sh("for i in $(seq 20); do echo $i; echo e$i >&2; sleep 0.3; done"))
     for nth, action in ((1, silence()), (3, silence(5, frames=1)), (5, silence(2))):

@@ -175,7 +175,7 @@ def test_a_host_that_is_no_address(clients, host):
         (["0", " 1"], "one GPU in each entry"),
     ],
 )
-def test_gpus_that_cannot_be_told_apart(gpus, why):
+def test_gpus_that_cannot_be_distinguished(gpus, why):
     """Two replicas would get the same device, or none."""
     with pytest.raises(InvalidAppError, match=f"{why}"):
         create_scheduler("tests", gpus=gpus)
@@ -209,7 +209,7 @@ def test_half_a_login_is_refused(name):
 
 
 @pytest.mark.parametrize("timeout_s", [0, 86401, 1e10])
-def test_a_timeout_that_no_engine_bears(timeout_s):
+def test_a_timeout_that_no_engine_survives(timeout_s):
     with pytest.raises(InvalidAppError, match="timeout_s"):
         create_scheduler("tests", timeout_s=timeout_s)
 

@@ -356,7 +356,7 @@ def test_an_answer_from_before_the_end_is_not_the_end(monkeypatch: pytest.Monkey
     assert [line.text for line in told] == [f"{number:04}\n" for number in range(40)]
 
 
-def test_what_the_engine_cannot_read_is_told_in_its_words():
+def test_what_the_engine_cannot_read_is_reported_in_its_words():
     """It comes between the lines, as a frame of a third stream; those before it count, and what follows is not over."""
     log = Log()
     log.write("stdout", "one\n", BASE)

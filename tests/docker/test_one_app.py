@@ -54,7 +54,7 @@ def test_an_error_file_that_the_engine_cannot_hand_out_hides_no_failure(docker_a
     assert "mount: not a directory" in caplog.text
 
 
-def test_a_stop_that_the_engine_refuses_is_told_to_who_asked_for_it(docker_apps, docker_proxy, caplog):
+def test_a_stop_that_the_engine_refuses_is_reported_to_who_asked_for_it(docker_apps, docker_proxy, caplog):
     """Whoever only looks learns that the app goes on."""
     good = docker_apps.start(docker_apps.sh("sleep 60"))
     bad = docker_apps.start(docker_apps.sh("sleep 60"))

@@ -173,7 +173,7 @@ def test_a_program_over_its_memory_limit(docker_apps):
     assert "out of memory" in found.msg
 
 
-def test_that_memory_ran_out_is_known_even_if_the_engine_tells_it_late(docker_apps, monkeypatch):
+def test_that_memory_ran_out_is_known_even_if_the_engine_shows_it_late(docker_apps, monkeypatch):
     """The end of a container and its cause come by two messages; a busy engine shows one without the other."""
     engine = docker_apps.scheduler.engine
     plain, seen = engine.inspect, []

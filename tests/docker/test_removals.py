@@ -119,7 +119,7 @@ def test_a_retry_for_which_the_image_is_gone_fails_the_app(docker_apps, image):
 
 
 @pytest.mark.usefixtures("image")  # for a second attempt
-def test_a_mark_that_cannot_be_made_is_told(docker_apps, docker_proxy):
+def test_a_mark_that_cannot_be_made_is_reported(docker_apps, docker_proxy):
     """A cancel that does nothing would be taken for done."""
     app_id = docker_apps.start(docker_apps.sh("sleep 60"))
     fault = docker_proxy.add(Fault(error(404, "No such image: gone"), "POST", "/containers/create", times=None))

@@ -113,7 +113,7 @@ def test_resources_mounts_and_devices_reach_the_body() -> None:
     assert host["ExtraHosts"] == ["db:10.0.0.1"]
 
 
-def test_chosen_ports_differ_from_fixed_ones_and_are_told_to_all() -> None:
+def test_chosen_ports_differ_from_fixed_ones_and_are_reported_to_all() -> None:
     made = request(role("a", port_map={"x": 0, "y": 20000}), role("b", port_map={"x": 0}))
 
     assert made.ports == {"LAUNCH_PORT_A_X": 20001, "LAUNCH_PORT_A_Y": 20000, "LAUNCH_PORT_B_X": 20002}
@@ -153,7 +153,7 @@ def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
     assert "and 4 more replicas" in text
 
 
-def test_names_tell_attempts_apart_and_hosts_do_not() -> None:
+def test_names_distinguish_attempts_and_hosts_do_not() -> None:
     names = [container_name("app", "r", 0, a, n) for a in range(2) for n in range(2)]
 
     assert names == ["app-r-0", "app-r-0-r1", "app-r-0-a1", "app-r-0-a1-r1"]
@@ -178,7 +178,7 @@ def test_names_tell_attempts_apart_and_hosts_do_not() -> None:
         ([role("a.b", port_map={"x": 1}), role("a-b", port_map={"x": 1})], {}, ["LAUNCH_PORT_A_B_X"]),
     ],
 )
-def test_wishes_that_cannot_be_kept_are_refused(roles: list[Role], how: dict[str, Any], words: list[str]) -> None:
+def test_requests_that_cannot_be_kept_are_refused(roles: list[Role], how: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InvalidAppError) as caught:
         request(*roles, **how)
 

@@ -226,7 +226,7 @@ def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
     assert len(docker_apps.client.networks.list(names=[info.request.app_id])) == 1
 
 
-def test_two_networks_of_somebody_else_are_told_at_once(docker_apps):
+def test_two_networks_of_somebody_else_are_reported_at_once(docker_apps):
     """Which of them is meant only their owner knows."""
     name = f"foreign-{docker_apps.info(docker_apps.sh('true')).request.app_id}"
     networks = [docker_apps.client.networks.create(name, check_duplicate=False) for _ in range(2)]

@@ -190,7 +190,7 @@ def test_an_id_that_is_used_again_is_not_lost() -> None:
     assert engine.assess(submitted=True).create == [("main", 0, 0, 0)]
 
 
-def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_void() -> None:
+def test_a_removed_container_is_lost_also_if_one_of_an_earlier_attempt_was_discarded() -> None:
     """What was discarded need not be run; that of another attempt of the app says nothing about this one."""
     engine = Engine(("a", 1, "APPLICATION", 1), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "exited", 1, finished=200)
@@ -244,7 +244,7 @@ def test_a_container_that_is_being_removed_is_not_stopped() -> None:
     assert (engine.assess().state, engine.assess().settled) == (AppState.CANCELLED, True)
 
 
-def test_a_void_container_that_is_being_removed_is_gone() -> None:
+def test_a_discarded_container_that_is_being_removed_is_gone() -> None:
     """It may be a second one for an attempt that runs under another name."""
     engine = one()
     engine.replica("main", 0, "removing", name="c.void-1")
@@ -348,7 +348,7 @@ def test_an_attempt_of_the_app_that_could_not_be_created_ends_it(created: str | 
     assert assessment.phases == {("a", 0): Phase.FAILED, ("b", 0): Phase.STOPPED}
 
 
-def test_unstarted_containers_are_made_void_before_the_end_is_told() -> None:
+def test_unstarted_containers_are_discarded_before_the_end_is_reported() -> None:
     """Their creator may have looked before the failure, and start them after it."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 5))
     engine.replica("a", 0, "exited", 1, finished=200)
@@ -409,7 +409,7 @@ def test_cancel_before_the_start_leaves_nothing_to_start() -> None:
     assert (engine.assess(submitted=True).state, engine.assess(submitted=True).settled) == (AppState.CANCELLED, True)
 
 
-def test_the_time_limit_ends_an_app_and_says_so() -> None:
+def test_the_time_limit_ends_an_app_and_reports_it() -> None:
     engine = one(time_limit_s=60)
     engine.replica("main", 0, "running")
     assert engine.assess(now=159).settled
@@ -419,14 +419,14 @@ def test_the_time_limit_ends_an_app_and_says_so() -> None:
     assert "time limit of 60 s" in assessment.mark.cause
 
 
-def test_a_late_look_does_not_fail_what_had_succeeded() -> None:
+def test_a_late_poll_does_not_fail_what_had_succeeded() -> None:
     engine = one(time_limit_s=60)
     engine.replica("main", 0, "exited", 0, finished=120)
 
     assert engine.assess(now=10_000).state is AppState.SUCCEEDED
 
 
-def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restarted() -> None:
+def test_an_app_whose_record_was_pruned_is_decided_by_its_replicas_and_not_restarted() -> None:
     engine = one(retries=1, replicas=2)
     engine.replica("main", 0, "running")
     engine.replica("main", 1, "exited", 0, finished=150)
@@ -442,7 +442,7 @@ def test_an_app_whose_record_was_pruned_is_judged_by_its_replicas_and_not_restar
     assert "the record of the app was removed" in assessment.msg
 
 
-def test_after_a_failed_start_unstarted_siblings_are_made_void_before_the_end_is_told() -> None:
+def test_after_a_failed_start_unstarted_siblings_are_discarded_before_the_end_is_reported() -> None:
     """When it failed is not known, so none of them counts as made later; their creators may be about to start them."""
     engine = Engine(("a", 1, "REPLICA", 0), ("b", 1, "REPLICA", 0))
     engine.replica("a", 0, "created", error="no such program")

@@ -100,7 +100,7 @@ def test_an_engine_that_is_required_and_missing_is_an_error(session, tmp_path, w
     assert begun(tmp_path) == ["required"]
 
 
-def test_the_top_of_a_run_says_what_is_there_and_what_is_required(session):
+def test_the_top_of_a_run_shows_what_is_there_and_what_is_required(session):
     wishing, requiring = session(None), session("gone")
 
     assert "engines: here, gone (nobody has built it); required: those that answer" in wishing.stdout

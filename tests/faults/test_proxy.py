@@ -223,7 +223,7 @@ def test_faults_of_the_same_request_count_together(proxy, session, url):
     assert session.get(url).ok
 
 
-def test_an_error_has_a_body_and_says_when_to_come_back(proxy, server, session, url):
+def test_an_error_has_a_body_and_shows_when_to_come_back(proxy, server, session, url):
     proxy.add(Fault(error(429, "slow down", retry_after_s=3), "POST"))
 
     answer = session.post(url, data="x")
@@ -342,7 +342,7 @@ def test_a_stall_holds_what_matches_and_lets_it_go_afterwards(proxy, server, ses
         assert begun.result(10) == b"line1"
 
 
-def test_a_fault_that_no_request_had_is_told(proxy, session, url):
+def test_a_fault_that_no_request_had_is_reported(proxy, session, url):
     """Also one that was cleared: the fixtures of the engines end such a test in error."""
     proxy.add(Fault(error(500), path="/other"))
     missed = proxy.add(Fault(error(500), path="/other", nth=2))

@@ -81,7 +81,7 @@ def test_an_end_is_heard_at_once_however_seldom_the_state_is_asked_for(scheduler
     assert launch_threads() == []
 
 
-def test_a_new_app_is_not_asked_for_often_where_its_end_is_told(scheduler: Telling) -> None:
+def test_a_new_app_is_not_polled_often_where_its_end_is_reported(scheduler: Telling) -> None:
     scheduler.poll_interval_s = 0.5
     app_id = running(scheduler)
     with Follower(scheduler, app_id, logs=False) as follower:
@@ -101,7 +101,7 @@ def test_followers_that_share_a_poller_share_its_requests(scheduler: Telling) ->
     assert scheduler.waits == 0
 
 
-def test_who_says_so_without_end_is_not_asked_without_a_pause() -> None:
+def test_who_reports_it_without_end_is_not_asked_without_a_pause() -> None:
     """A list may lag behind the end; and of a thousand replicas some end each moment."""
     scheduler = Hasty(FakeEngine())
     app_id = running(scheduler)
@@ -113,7 +113,7 @@ def test_who_says_so_without_end_is_not_asked_without_a_pause() -> None:
     assert 3 <= scheduler.waits <= 12
 
 
-def test_one_that_fails_to_tell_is_asked_as_before() -> None:
+def test_one_that_fails_to_show_is_asked_as_before() -> None:
     scheduler = Failing(FakeEngine())
     app_id = running(scheduler)
     with Follower(scheduler, app_id, logs=False, poll_interval_s=0.2) as follower:
@@ -127,6 +127,6 @@ def test_one_that_fails_to_tell_is_asked_as_before() -> None:
     assert waits < 12
 
 
-def test_one_that_cannot_tell_says_so() -> None:
+def test_one_that_cannot_show_reports_it() -> None:
     with pytest.raises(NotImplementedError, match="does not report when an app ends; poll its state"):
         FakeScheduler("session", FakeEngine()).await_end("app", 1)

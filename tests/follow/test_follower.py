@@ -74,7 +74,7 @@ def is_tick(event):
 # ---- states ----------------------------------------------------------------------------------------------------
 
 
-def test_each_state_is_told_once_and_in_order(engine, follow, app_id):
+def test_each_state_is_reported_once_and_in_order(engine, follow, app_id):
     follower = follow()
     events = until(follower, lambda event: isinstance(event, StateChanged))
     engine.state(app_id, AppState.RUNNING)
@@ -89,7 +89,7 @@ def test_each_state_is_told_once_and_in_order(engine, follow, app_id):
     assert events[-1].response.state == AppState.SUCCEEDED
 
 
-def test_a_new_reason_for_waiting_is_told(engine, follow, app_id):
+def test_a_new_reason_for_waiting_is_reported(engine, follow, app_id):
     """Whoever waits for a cluster wants to read why."""
     follower = follow()
     until(follower, lambda event: isinstance(event, StateChanged))
@@ -154,7 +154,7 @@ def test_ticks_come_while_every_request_hangs(engine, follow):
 # ---- outages ---------------------------------------------------------------------------------------------------
 
 
-def test_an_outage_is_told_once_and_borne(engine, follow, app_id):
+def test_an_outage_is_shown_once_and_survived(engine, follow, app_id):
     follower = follow()
     events = until(follower, lambda event: isinstance(event, StateChanged))
     engine.cut()
@@ -221,7 +221,7 @@ def test_a_state_that_stays_unknown_is_an_unknown_outcome(engine, follow, app_id
         collect(follow(unavailable_for_s=0.3))
 
 
-def test_a_state_that_is_unknown_for_a_moment_is_borne(engine, follow, app_id):
+def test_a_state_that_is_unknown_for_a_moment_is_survived(engine, follow, app_id):
     engine.state(app_id, AppState.UNKNOWN)
     follower = follow()
     until(follower, lambda event: isinstance(event, StateChanged))
@@ -240,7 +240,7 @@ def test_an_app_that_we_launched_and_is_not_there_has_an_unknown_outcome(follow)
         collect(follow(app_id="no-such-app", app_handle="s://x/no-such-app", scheduled=True))
 
 
-def test_one_look_without_the_app_is_borne(engine, scheduler, follow, app_id):
+def test_one_poll_without_the_app_is_survived(engine, scheduler, follow, app_id):
     """Some engines show an app a moment after it was accepted."""
     record = engine.apps.pop(app_id)
 
@@ -292,7 +292,7 @@ def test_nothing_is_asked_about_the_log_of_a_replica_that_waits(engine, follow, 
     until(follower, lambda event: isinstance(event, LogLines))
 
 
-def test_lines_written_while_the_app_ends_are_told(engine, follow, app_id):
+def test_lines_written_while_the_app_ends_are_reported(engine, follow, app_id):
     follower = follow()
     until(follower, lambda event: isinstance(event, StateChanged))
     engine.write(app_id, "worker", 0, "".join(f"{n}\n" for n in range(1000)))
@@ -305,7 +305,7 @@ def test_lines_written_while_the_app_ends_are_told(engine, follow, app_id):
     assert not [event for event in events if isinstance(event, LogGap)]
 
 
-def test_the_end_is_told_before_queued_lines(engine, follow, app_id):
+def test_the_end_is_reported_before_queued_lines(engine, follow, app_id):
     """An operator behind a flood of lines must still learn at once that the app failed."""
     engine.state(app_id, AppState.RUNNING)
     engine.write(app_id, "worker", 0, "x\n" * 50_000)
@@ -354,7 +354,7 @@ def test_a_log_source_that_hangs_does_not_delay_the_end(engine, follow, app_id):
     assert "may be missing" in next(event for event in events if isinstance(event, LogGap)).message
 
 
-def test_a_log_source_that_fails_is_told_once_per_replica(engine, follow, app_id):
+def test_a_log_source_that_fails_is_reported_once_per_replica(engine, follow, app_id):
     def fail(app_id, role, k):
         raise OSError("disk on fire")
 
@@ -515,7 +515,7 @@ def test_an_exception_in_the_consumer_ends_all_threads(follow):
     ],
     ids=["another state", "one replica has ended", "all replicas have ended"],
 )
-def test_an_app_that_is_about_to_change_is_looked_at_soon(engine, scheduler, app_id, state, ended, is_soon):
+def test_an_app_that_is_about_to_change_is_polled_soon(engine, scheduler, app_id, state, ended, is_soon):
     """The scheduler will say of the app in a moment that it has ended; but of many replicas one always changes."""
     scheduler.poll_interval_s = 4
     poller = Poller(scheduler)

@@ -12,7 +12,7 @@ from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers.api import LogChunk
 
 
-def test_an_end_that_comes_in_the_middle_of_a_read_is_looked_at_at_once():
+def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():
     """Such a read says nothing about the end, and the next one must not wait for the slow step of a quiet log."""
 
     def read_logs(*_place, **_how) -> LogChunk:

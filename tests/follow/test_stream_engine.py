@@ -133,7 +133,7 @@ def test_what_is_no_chunk_is_an_error():
         Body(chunked=True).feed(b"zz\r\nhello\r\n")
 
 
-def test_a_refusal_says_what_the_server_says(server):
+def test_a_refusal_shows_what_the_server_shows(server):
     target = server(lambda c: c.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nno such x"))
 
     with pytest.raises(RefusedError, match="404: no such x"):

@@ -66,7 +66,7 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token):
         (kubeconfig({"username": "me", "password": "s3€ret"}), "password"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, text, word):
+def test_a_kubeconfig_that_cannot_be_used_is_reported(tmp_path, text, word):
     path = tmp_path / "kubeconfig"
     path.write_text(text, encoding="utf-8")
 

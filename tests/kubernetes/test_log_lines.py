@@ -61,7 +61,7 @@ def test_times_that_are_out_of_order_cost_no_line():
     assert seen == [f"{n}\n" for n in range(1, number + 1)]
 
 
-def test_lines_of_one_time_are_told_apart():
+def test_lines_of_one_time_are_distinguished():
     """CRI-O gives one time to all that it takes out of a pipe at once, and programs repeat themselves."""
     rng = random.Random(11)
     written = [rng.choice(["\n", "loss 0.3\n", "epoch\n"]) for _ in range(300)]

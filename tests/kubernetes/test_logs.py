@@ -33,7 +33,7 @@ def test_odd_output_is_complete_but_for_carriage_returns_before_line_feeds(kuber
     assert apps.lines(found.app_id) == [text for _, text in written]
 
 
-def test_lines_that_were_rotated_away_are_told(kubernetes_apps):
+def test_lines_that_were_rotated_away_are_reported(kubernetes_apps):
     """A reader that comes back after megabytes finds another file; it goes on, and says that something is missing."""
     apps = kubernetes_apps
     flood = (

@@ -443,7 +443,7 @@ def test_a_queue_lets_go_by_itself():
     assert steps(assess(given, plan("REPLICA", queue=True), NOW, submitted=True)) == [("release",)]
 
 
-def test_the_limit_is_told():
+def test_the_limit_is_reported():
     _, given, _, _ = TABLE["time limit, kept by Kubernetes"]
 
     assert "time limit of 10 s" in assess(given, plan("REPLICA", limit=10.0), NOW).msg

@@ -131,7 +131,7 @@ def wait_until_denied(apps):
     apps.call("DELETE", f"/api/v1/{{ns}}/services/{name}")
 
 
-def test_a_policy_against_our_notes_is_told_by_who_needs_them(kubernetes_apps, policy):
+def test_a_policy_against_our_notes_is_reported_by_who_needs_them(kubernetes_apps, policy):
     """A submission without a commitment, and a cancel without its mark, have done nothing."""
     apps = kubernetes_apps
     running = apps.start(apps.sh("exec sleep 300"))
@@ -197,7 +197,7 @@ def test_a_webhook_that_is_down_hides_one_app_and_not_all(kubernetes_apps, dead_
 
 
 @pytest.mark.parametrize("submits", [True, False])
-def test_who_is_always_too_late_says_so(kubernetes_apps, kubernetes_proxy, submits):
+def test_who_is_always_too_late_reports_it(kubernetes_apps, kubernetes_proxy, submits):
     apps = kubernetes_apps
     changed = "the server rejected our request due to an error in our request"
     info = apps.info(apps.sh("exec sleep 300"))

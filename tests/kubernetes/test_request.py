@@ -299,7 +299,7 @@ def test_an_option_of_the_job(option, value, field, sent):
 
 @pytest.mark.parametrize("how", [{"max_retries": 1}, {}])
 @pytest.mark.parametrize(("opts", "ttl_s"), [({"ttl_s": 60}, 60), ({"ttl_s": None}, None), ({"overlay": TTL}, 5)])
-def test_a_job_that_ends_before_its_app_says_no_ttl_of_its_own(how, opts, ttl_s):
+def test_a_job_that_ends_before_its_app_shows_no_ttl_of_its_own(how, opts, ttl_s):
     """It would begin at the end of the Job, and remove what the app still needs."""
     made = request(*([role(**how)] if how else [role(), role("b")]), **opts)
     found = job_body(made, made.roles[0], 0)

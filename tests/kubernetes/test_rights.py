@@ -65,7 +65,7 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
     assert apps.objects(info.request.app_id) == []
 
 
-def test_credentials_that_are_not_accepted_are_told(kubernetes_engine, kubernetes_namespace, apps_in, tmp_path):
+def test_credentials_that_are_not_accepted_are_reported(kubernetes_engine, kubernetes_namespace, apps_in, tmp_path):
     document = yaml.safe_load(kubernetes_engine.kubeconfig.read_text(encoding="utf-8"))
     for user in document["users"]:
         user["user"] = {"token": "wrong"}
@@ -100,7 +100,7 @@ def test_a_token_that_was_renewed_is_used(kubernetes_engine, kubernetes_namespac
         ({"in_cluster": True}, "in_cluster"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told(kubernetes_apps, connection, word):
+def test_a_kubeconfig_that_cannot_be_used_is_reported(kubernetes_apps, connection, word):
     with pytest.raises(InvalidAppError, match=word):
         kubernetes_apps.another(**connection).describe("any")
 

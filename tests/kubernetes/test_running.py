@@ -21,7 +21,7 @@ def evict(apps, pod):
 # ---- waits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_fits_on_no_node_waits_and_says_so(kubernetes_apps):
+def test_a_pod_that_fits_on_no_node_waits_and_reports_it(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true", resource=Resource(cpu=1000, gpu=0, memMB=0)))
     found = apps.until(app_id, lambda found: "Insufficient cpu" in found.msg)
@@ -32,7 +32,7 @@ def test_a_pod_that_fits_on_no_node_waits_and_says_so(kubernetes_apps):
     assert apps.end(app_id).state is AppState.CANCELLED
 
 
-def test_a_missing_image_waits_and_says_so(kubernetes_apps):
+def test_a_missing_image_waits_and_reports_it(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true", image="no-such-image:local"))
     found = apps.until(app_id, lambda found: "ErrImageNeverPull" in found.msg)
@@ -179,7 +179,7 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
     assert kubernetes_proxy.count("PATCH") - before <= (4 if code else 3)
 
 
-def test_a_cancelled_app_goes_though_nobody_looks_at_it_again(kubernetes_apps):
+def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
     """So does a task that was killed: it cancels, and that is its last word."""
     apps = kubernetes_apps
     late = apps.sh("exec sleep 300", "late")
@@ -195,7 +195,7 @@ def test_a_cancelled_app_goes_though_nobody_looks_at_it_again(kubernetes_apps):
         time.sleep(0.5)
 
 
-def test_why_an_app_failed_is_told_until_it_is_gone(kubernetes_apps):
+def test_why_an_app_failed_is_reported_until_it_is_gone(kubernetes_apps):
     """Whatever removes it may take its time, such as somebody's finalizer."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exit 3"))
@@ -224,7 +224,7 @@ def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_app
     assert AppState.UNKNOWN not in seen
 
 
-def test_a_result_that_went_with_its_pod_is_told(kubernetes_apps, caplog):
+def test_a_result_that_went_with_its_pod_is_reported(kubernetes_apps, caplog):
     """A node may go, and its pods with it, long before the other replicas have ended."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh('echo 5 > "$LAUNCH_RESULT_PATH"'), apps.sh("sleep 6", "peer"))
@@ -244,7 +244,7 @@ def test_a_result_that_went_with_its_pod_is_told(kubernetes_apps, caplog):
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_quiet_app_costs_one_request_for_each_look(kubernetes_apps, kubernetes_proxy):
+def test_a_quiet_app_costs_one_request_for_each_poll(kubernetes_apps, kubernetes_proxy):
     apps = kubernetes_apps
     ids = [apps.start(apps.sh("sleep 300")) for _ in range(3)]
     for app_id in ids:

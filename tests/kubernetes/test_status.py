@@ -64,7 +64,7 @@ def answer(state: AppState, *pods: Any, msg: str = "<NONE>", **status: Any) -> D
     return response_from(app, PLAN, Assessment(state, msg), pods, None)
 
 
-def told(found: DescribeAppResponse) -> list[tuple[AppState, int | None, str | None]]:
+def ends_of(found: DescribeAppResponse) -> list[tuple[AppState, int | None, str | None]]:
     return [(one.state, one.exit_code, one.reason) for one in found.roles_statuses[0].replicas]
 
 
@@ -95,11 +95,11 @@ def test_a_failure_names_role_replica_and_cause(state, reason, text):
     )
     code = 127 if "StartError" in str(state) else state["terminated"]["exitCode"]
 
-    assert told(found) == [(AppState.CANCELLED, 143, "stopped"), (AppState.FAILED, code, reason)]
+    assert ends_of(found) == [(AppState.CANCELLED, 143, "stopped"), (AppState.FAILED, code, reason)]
     assert found.msg == text
 
 
-def test_the_first_failure_is_the_cause_and_its_reply_is_told():
+def test_the_first_failure_is_the_cause_and_its_reply_is_reported():
     found = answer(
         AppState.FAILED,
         pod(0, "Failed", terminated(1, finished="2026-01-31T12:00:09Z")),
@@ -117,14 +117,14 @@ def test_the_newest_attempt_counts():
     )
 
     assert found.num_restarts == 2
-    assert told(found)[1] == (AppState.FAILED, 2, None)
+    assert ends_of(found)[1] == (AppState.FAILED, 2, None)
     assert "attempt 2" in found.msg
 
 
 def test_between_two_attempts_a_replica_is_running():
     found = answer(AppState.RUNNING, pod(1, "Failed", terminated(1)), active=1, failed=1)
 
-    assert told(found)[1][0] is AppState.RUNNING
+    assert ends_of(found)[1][0] is AppState.RUNNING
 
 
 def test_pods_know_earlier_than_their_job_that_something_runs():
@@ -147,18 +147,18 @@ def test_pods_know_earlier_than_their_job_that_something_runs():
         ),
     ],
 )
-def test_what_waits_says_why(status, state, text):
+def test_what_waits_shows_why(status, state, text):
     assert answer(AppState.PENDING, pod(0, "Pending", state, **status), active=2).msg == text
 
 
 def test_replicas_whose_pods_are_gone_are_known_from_the_job():
     found = answer(AppState.RUNNING, completedIndexes="0", active=1)
 
-    assert told(found) == [(AppState.SUCCEEDED, 0, None), (AppState.PENDING, None, None)]
-    assert [state for state, _, _ in told(answer(AppState.CANCELLED))] == [AppState.CANCELLED] * 2
+    assert ends_of(found) == [(AppState.SUCCEEDED, 0, None), (AppState.PENDING, None, None)]
+    assert [state for state, _, _ in ends_of(answer(AppState.CANCELLED))] == [AppState.CANCELLED] * 2
 
 
-def test_a_disruption_that_counts_as_failure_is_told():
+def test_a_disruption_that_counts_as_failure_is_reported():
     condition = {
         "type": "Failed",
         "status": "True",

@@ -192,7 +192,7 @@ def test_the_default_passes_restricted_pod_security(apps_in, kubernetes_make_nam
     assert "PodSecurity" in refused(apps, apps.sh("true"), security="none")
 
 
-def test_an_image_of_root_waits_and_says_why(kubernetes_apps):
+def test_an_image_of_root_waits_and_shows_why(kubernetes_apps):
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("true"), security="restricted")
     found = apps.until(app_id, lambda found: "CreateContainerConfigError" in found.msg)

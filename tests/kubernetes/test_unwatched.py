@@ -16,7 +16,7 @@ from tests.support.local import until
 pytestmark = pytest.mark.engine("kubernetes")
 
 
-def test_kubernetes_keeps_the_time_limit_if_nobody_looks(kubernetes_apps, monkeypatch):
+def test_kubernetes_keeps_the_time_limit_if_nobody_polls(kubernetes_apps, monkeypatch):
     monkeypatch.setattr(manifests, "BACKSTOP_S", 3)
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=3)
@@ -34,7 +34,7 @@ def alive(apps, app_id):
     return [pod.name for pod in apps.pods(app_id) if pod.running and not pod.over]
 
 
-def test_a_cancel_ends_the_retries_also_if_nobody_looks(kubernetes_apps):
+def test_a_cancel_ends_the_retries_also_if_nobody_polls(kubernetes_apps):
     """Whoever kills a task goes at once; ten seconds later Kubernetes would run the replicas again."""
     apps = kubernetes_apps
     roles = [apps.sh("exec sleep 300", name, num_replicas=2, max_retries=3) for name in ("main", "peer")]

@@ -108,7 +108,7 @@ def is_running(apps: Apps, app_id: str) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_success_meanwhile_is_told(apps: Apps, root: Root, tmp_path: Path, killed: bool) -> None:
+def test_success_meanwhile_is_reported(apps: Apps, root: Root, tmp_path: Path, killed: bool) -> None:
     """Also if nobody but the shim was there to see it; and it does not run once more."""
     app_id = apps.start(sh(f"echo up; sleep 1; echo ran >> {tmp_path}/ran; echo out", max_retries=1))
     until(is_running(apps, app_id))
@@ -127,7 +127,7 @@ def test_success_meanwhile_is_told(apps: Apps, root: Root, tmp_path: Path, kille
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_exit_code_is_told(apps: Apps, root: Root, killed: bool) -> None:
+def test_exit_code_is_shown(apps: Apps, root: Root, killed: bool) -> None:
     app_id = apps.start(sh("echo up; sleep 1; exit 3"), sh("exec sleep 330", "other"), grace_s=0.3)
     until(is_running(apps, app_id))
     if killed:
@@ -268,7 +268,7 @@ def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: R
 
 @pytest.mark.parametrize("wish", ["cancel", "delete"])
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_wish_is_not_dropped(
+def test_a_request_is_not_dropped(
     apps: Apps, root: Root, monkeypatch: pytest.MonkeyPatch, wish: str, is_back: bool
 ) -> None:
     """Who hears nothing believes that the app ends."""

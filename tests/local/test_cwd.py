@@ -37,7 +37,7 @@ def test_the_older_names_are_listed():
     assert next(iter(get_scheduler_factories())) == "local"
 
 
-def test_what_the_app_says_of_its_image_is_ignored_with_a_note(runner):
+def test_what_the_app_shows_of_its_image_is_ignored_with_a_note(runner):
     app = an_app("pwd; echo ${img_root}", resource=Resource(4, 8, 100), mounts=[BindMount("/a", "/b")])
 
     info = runner.dryrun(app, "local_cwd")

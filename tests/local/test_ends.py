@@ -101,7 +101,7 @@ def test_journal_is_bounded(apps: Apps, tmp_path: Path) -> None:
     assert apps.end(app_id).state is AppState.SUCCEEDED
 
 
-def test_record_of_an_earlier_boot_and_of_another_host_is_said_to_be_so(apps: Apps) -> None:
+def test_record_of_an_earlier_boot_and_of_another_host_is_reported_as_such(apps: Apps) -> None:
     def planted(app_id: str, **changes: str) -> None:
         source = apps.dir(template)
         target = apps.dir(app_id)
@@ -125,7 +125,7 @@ def test_record_of_an_earlier_boot_and_of_another_host_is_said_to_be_so(apps: Ap
     assert not processes_below(apps.dir("elsewhere"))
 
 
-def test_unwritable_root_says_what_to_do(tmp_path: Path) -> None:
+def test_unwritable_root_shows_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     scheduler = create_scheduler("x", root=str(tmp_path / "file" / "root"))
 

@@ -208,7 +208,7 @@ def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, 
         assert found.roles_statuses[0].replicas[0].reason == "ended from outside"
 
 
-def test_a_look_that_fails_leaves_no_replica_out(apps: Apps) -> None:
+def test_a_poll_that_fails_leaves_no_replica_out(apps: Apps) -> None:
     """Success would be told of an app of which only a part ran again."""
     script = """
         echo $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT = 1 && exec sleep 1
@@ -228,7 +228,7 @@ def test_a_look_that_fails_leaves_no_replica_out(apps: Apps) -> None:
     assert [apps.lines(app_id, k=k) for k in (0, 1)] == [["0\n", "1\n"]] * 2
 
 
-def test_adopting_an_app_that_cannot_be_read_is_told_as_unavailable(apps: Apps) -> None:
+def test_adopting_an_app_that_cannot_be_read_is_reported_as_unavailable(apps: Apps) -> None:
     app_id = apps.start(sh("sleep 0.5"), app_id="same")
     lock = apps.dir(app_id) / layout.LOCK
     until(lock.exists)

@@ -186,7 +186,7 @@ def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Di
     assert apps.end(app_id).state is AppState.CANCELLED
 
 
-def test_wish_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -> None:
+def test_request_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -> None:
     """The caller can repeat it; a bare OSError would be taken for a mistake of ours."""
     app_id = apps.start(sh("echo up; sleep 324"), grace_s=0.3)
     until(lambda: apps.lines(app_id) == ["up\n"])

@@ -28,7 +28,7 @@ from airflow_provider_launch.specs import (
 from tests.support.local import Apps, processes_below, sh, until
 
 
-def test_host_and_signal_without_a_name_are_told(apps: Apps) -> None:
+def test_host_and_signal_without_a_name_are_reported(apps: Apps) -> None:
     found = apps.run(sh("kill -40 $$$$"))
     replica = found.roles_statuses[0].replicas[0]
 
@@ -168,7 +168,7 @@ def test_gpu_that_another_app_got_meanwhile_is_lost(gpu_apps: Callable[..., Apps
     assert apps.lines(first) == ["GPU-a\n", "GPU-b\n"]
 
 
-def test_app_without_a_gpu_left_says_so(gpu_apps: Callable[..., Apps]) -> None:
+def test_app_without_a_gpu_left_reports_it(gpu_apps: Callable[..., Apps]) -> None:
     apps = gpu_apps("GPU-a")
     role = sh("echo up; exec sleep 331", resource=GPU, max_retries=1)
     first = apps.start(role)
@@ -207,7 +207,7 @@ def test_next_supervisor_takes_the_lease_over_from_shims(gpu_apps: Callable[...,
     assert leases.free_gpus(str(apps.root), ["GPU-a", "GPU-b"]) == []
 
 
-def test_look_at_a_gpu_does_not_keep_an_app_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_at_a_gpu_does_not_keep_an_app_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks which GPUs are free holds the lock for a moment."""
     roles = [{"name": "main", "replicas": [{}], "gpu": 1}]
     (tmp_path / "gpus").mkdir()
@@ -235,7 +235,7 @@ def test_what_local_processes_cannot_do_is_refused_at_dry_run(apps: Apps, role: 
     assert not apps.root.exists()
 
 
-def test_dry_run_makes_no_files_and_says_what_is_not_enforced(apps: Apps) -> None:
+def test_dry_run_makes_no_files_and_shows_what_is_not_enforced(apps: Apps) -> None:
     text = str(apps.scheduler.submit_dryrun(AppDef("app", [sh("x")]), {}))
 
     assert "not enforced" in text
@@ -247,7 +247,7 @@ def test_negative_grace_is_refused(apps: Apps) -> None:
         apps.start(sh("true"), grace_s=-1)
 
 
-def test_reply_file_of_a_failed_replica_is_told(apps: Apps) -> None:
+def test_reply_file_of_a_failed_replica_is_reported(apps: Apps) -> None:
     found = apps.run(sh('echo \'{"message": "boom"}\' > $TORCHELASTIC_ERROR_FILE; exit 1'))
 
     assert json.loads(found.roles_statuses[0].replicas[0].structured_error_msg) == {"message": "boom"}

@@ -381,7 +381,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_steps_run_as_the_file_says(run_pipeline, name):
+def test_steps_run_as_the_file_shows(run_pipeline, name):
     text, state, steps = PIPELINES[name]
 
     ran = run_pipeline(text)

@@ -290,7 +290,7 @@ def test_a_link_that_leads_outside_is_refused(run_pipeline):
     assert "'out.txt' is a link that leads out of the task's folder" in ran.xcom("bad", "attempt")["error"]
 
 
-def test_records_tell_code_settings_and_values(run_pipeline, tmp_path, monkeypatch):
+def test_records_show_code_settings_and_values(run_pipeline, tmp_path, monkeypatch):
     import subprocess
 
     monkeypatch.setenv("AIRFLOW_VAR_API_TOKEN", "very-secret")

@@ -84,7 +84,7 @@ def test_every_macro_is_named(page) -> None:
     assert set(re.findall(r"^\| `(\$\{\w+\})` \|", page, re.MULTILINE)) == texts
 
 
-def test_the_dollars_are_as_the_page_says() -> None:
+def test_the_dollars_are_as_the_page_shows() -> None:
     values = macros.Values(img_root="", app_id="a", replica_id="0", rank0_env="HOST")
 
     assert values.substitute("echo $$$$; echo $HOME; echo $$${rank0_env}") == "echo $$; echo $HOME; echo $HOST"

@@ -33,7 +33,7 @@ def test_page_shows_measures_that_ran_to_their_end(bench, text):
     assert all(table.count("\n") > 2 and "FAILED" not in table for _, table in tables)
 
 
-def test_a_measure_alone_leaves_what_the_page_says_of_others(bench, text):
+def test_a_measure_alone_leaves_what_the_page_shows_of_others(bench, text):
     """A new checkout knows no figures but those of the page."""
     rows = [{"what": "a new figure", "ours": 1.0, "unit": "s"}]
     found = {"name": "triggers", "day": "2030-01-01", "load": 0.5, "host": "another machine", "rows": rows}
@@ -64,7 +64,7 @@ def test_every_measure_is_a_script(bench):
     assert all((bench.MEASURES / f"{name}.py").is_file() for name in bench.NAMES)
 
 
-def test_what_is_over_its_limit_or_failed_is_told(bench):
+def test_what_is_over_its_limit_or_failed_is_reported(bench):
     assert bench.is_over({"what": "slow", "ours": 2.0, "limit": 1.0})
     assert bench.is_over({"what": "failed", "ours": None})
     assert not bench.is_over({"what": "kept", "ours": 0.0, "limit": 0.0})

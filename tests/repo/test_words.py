@@ -1,12 +1,15 @@
 """Users read the words of their field: those that only this project once used do not come back.
 
-See `docs/glossary.md`. Users see pages, changelog, options and messages; names and comments are left to reviews.
+See `docs/glossary.md`. This holds for pages, changelog, options and messages, for docstrings, comments and names of the
+package, for the names of tests, and for the help of the Makefile.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -20,12 +23,15 @@ INSTEAD = {
     "look": "poll, check",
     "looks": "polls, checks",
     "looked": "polled, checked",
+    "looking": "polling, checking",
     "borne": "retried while unreachable",
+    "bear": "retry while unreachable",
     "bears": "retries while unreachable",
     "in hand": "current",
     "whoever": "the user, the observer, the administrator",
     "judge": "decide",
     "judges": "decides",
+    "judged": "decided",
     "verdict": "state, decision",
     "void": "discarded",
     "wish": "field, option, request",
@@ -33,8 +39,29 @@ INSTEAD = {
     "of before": "previous",
     "says": "shows, states, names",
     "said": "showed, stated, named",
+    "say": "show, state, name",
+    "saying": "showing, stating",
 }
-FORBIDDEN = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! up\b| like\b)", re.IGNORECASE)
+# "Look up" and "look like" are plain English; so is a text of which only the look is meant.
+PLAIN = r"(?![ _-]up\b|[ _-](?:like|alike)|-?up_| empty| older| the same)"
+FORBIDDEN = re.compile(rf"(?<!-)\b({'|'.join(INSTEAD)})\b{PLAIN}", re.IGNORECASE)
+IN_NAMES = re.compile(rf"(?:^|_)({'|'.join(word for word in INSTEAD if ' ' not in word)})(?=_|$){PLAIN}")
+
+NOUNS = {
+    "string",
+    "ending",
+    "mapping",
+    "warning",
+    "setting",
+    "naming",
+    "masking",
+    "following",
+    "running",
+    "tracking",
+    "standing",
+    "starting",
+}
+"""Nouns of the field in -ing: a state, a table, or an activity as a topic."""
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -47,6 +74,7 @@ PAGES = sorted(
     if path.name != "glossary.md"
 )
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "airflow_provider_launch").rglob("*.py"))
+TESTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
 QUOTED = re.compile(r"`[^`]*`|^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -68,6 +96,36 @@ def shown_strings(path: Path) -> list[str]:
     return [node.value for node in texts if id(node) not in docstrings and " " in node.value.strip()]
 
 
+def comments_and_docstrings(path: Path) -> list[str]:
+    source = path.read_text(encoding="utf-8")
+    comments = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    strings = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    return comments + [text.value for text in strings if isinstance(text, ast.Constant) and isinstance(text.value, str)]
+
+
+def defined_names(path: Path) -> list[str]:
+    """Return the names of modules, classes, functions, arguments and variables that a module defines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [path.stem]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.append(node.id if isinstance(node, ast.Name) else node.attr)
+    # A class is written in CamelCase: `AppVerdict` has the words app and verdict.
+    return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names]
+
+
+def is_gerund(class_name: str) -> bool:
+    return class_name.endswith("ing") and class_name.rsplit("_", maxsplit=1)[-1] not in NOUNS
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_uses_the_words_of_the_field(page: str) -> None:
     assert not found_in(QUOTED.sub("", (ROOT / page).read_text(encoding="utf-8")))
@@ -76,6 +134,55 @@ def test_a_page_uses_the_words_of_the_field(page: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_options_and_messages_use_the_words_of_the_field(module: str) -> None:
     assert not [found for text in shown_strings(ROOT / module) for found in found_in(text)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstrings_and_comments_use_the_words_of_the_field(module: str) -> None:
+    """Who reads a backend for the first time knows the field, and none of our own words."""
+    texts = comments_and_docstrings(ROOT / module)
+
+    assert not [found for text in texts for found in found_in(QUOTED.sub("", text))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_use_the_words_of_the_field(module: str) -> None:
+    assert not [name for name in defined_names(ROOT / module) if IN_NAMES.search(name)]
+
+
+@pytest.mark.parametrize("module", TESTS)
+def test_tests_are_named_in_the_words_of_the_field(module: str) -> None:
+    names = [name for name in defined_names(ROOT / module) if name.startswith("test_")]
+
+    assert not [name for name in names if IN_NAMES.search(name)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_classes_and_modules_are_nouns(module: str) -> None:
+    tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
+    classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = [*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in classes), Path(module).stem]
+
+    assert not [name for name in names if is_gerund(name)]
+
+
+def test_the_makefile_uses_the_words_of_the_field() -> None:
+    helps = re.findall(r"## (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+
+    assert helps
+    assert not [found for text in helps for found in found_in(text)]
+
+
+def test_the_scan_sees_names_comments_and_docstrings(tmp_path: Path) -> None:
+    module = tmp_path / "launching.py"
+    module.write_text(
+        'class AppVerdict:\n    """A look at it."""\n\n'
+        "    def look_up(self, told):  # bear it\n        self._said = told\n",
+        encoding="utf-8",
+    )
+
+    assert sum(bool(IN_NAMES.search(name)) for name in defined_names(module)) == 3
+    assert [len(found_in(text)) for text in comments_and_docstrings(module)] == [1, 1]
+    assert is_gerund("launching")
 
 
 def test_the_scan_sees_messages_and_help_and_no_docstrings(tmp_path: Path) -> None:

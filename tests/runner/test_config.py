@@ -105,7 +105,7 @@ def test_a_wrong_value_names_its_option():
         loaded("[typed]\ncount = many\n")
 
 
-def test_no_ini_is_told():
+def test_no_ini_is_reported():
     with pytest.raises(ValueError, match="no INI"):
         loaded("queue = q\n")
 

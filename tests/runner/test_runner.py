@@ -275,7 +275,7 @@ def test_wait_gives_up_after_its_time(runner):
     assert time.monotonic() - began < 1
 
 
-def test_wait_bears_errors_in_a_row_up_to_its_budget(runner, engine):
+def test_wait_survives_errors_in_a_row_up_to_its_budget(runner, engine):
     handle = runner.run(an_app(), "fake", app_id="app-1")
     engine.state("app-1", AppState.SUCCEEDED)
     failures = iter(range(3))

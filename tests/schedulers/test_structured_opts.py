@@ -275,7 +275,7 @@ def test_untrusted_values_are_cast_and_null_is_unset(cfg, changes):
         ({"cluster_name": "a", "prio": 1, "priority": 2}, "priority", ["prio", "priority", "different"]),
     ],
 )
-def test_what_is_wrong_is_told(cfg, key, words):
+def test_what_is_wrong_is_reported(cfg, key, words):
     with pytest.raises(InvalidRunConfigException) as caught:
         resolve_options(Opts, cfg)
 

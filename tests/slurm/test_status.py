@@ -67,7 +67,7 @@ def test_states(jobs, record, expected) -> None:
     assert state_of(*jobs, **record) == expected
 
 
-def test_a_waiting_app_says_why_and_until_when() -> None:
+def test_a_waiting_app_shows_why_and_until_when() -> None:
     found = standing(Record("a", 1), [job("PENDING", reason="QOSMaxJobs", start=1_700_000_000)], NOW, SETTLE_S)
 
     assert found.msg == "waits in the queue: QOSMaxJobs; expected to start at 2023-11-14 22:13 UTC"

@@ -53,7 +53,7 @@ def test_an_app_survives_json(app):
     assert app_from_dict(json.loads(json.dumps(plain))) == app
 
 
-def test_the_dict_says_enums_by_value_and_mounts_by_type():
+def test_the_dict_shows_enums_by_value_and_mounts_by_type():
     role = app_to_dict(FULL)["roles"][0]
 
     assert type(role["retry_policy"]) is str
@@ -181,7 +181,7 @@ class _Custom(Role):
     extra: int = 5
 
 
-def test_fields_of_a_subclass_are_told_and_not_read_back():
+def test_fields_of_a_subclass_are_reported_and_not_read_back():
     plain = app_to_dict(AppDef("a", [_Custom("r", "")]))
 
     assert plain["roles"][0]["extra"] == 5

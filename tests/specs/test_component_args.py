@@ -152,7 +152,7 @@ def test_wrong_vectors_end_a_program_with_its_usage(arguments, text, capsys):
     assert "usage: rest" in told
 
 
-def test_help_shows_what_the_docstring_says(capsys):
+def test_help_shows_what_the_docstring_shows(capsys):
     with pytest.raises(SystemExit) as caught:
         parse_args(one, ["--help"])
 
@@ -164,7 +164,7 @@ def test_help_shows_what_the_docstring_says(capsys):
     assert "--flag FLAG bool (default: False)" in told
 
 
-def test_the_formatter_says_what_is_required():
+def test_the_formatter_shows_what_is_required():
     parser = argparse.ArgumentParser(formatter_class=TorchXArgumentHelpFormatter, add_help=False)
     parser.add_argument("--a", required=True, help="first")
     parser.add_argument("--b", default="x", help="second")

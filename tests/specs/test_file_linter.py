@@ -87,7 +87,7 @@ def test_other_types_are_named(lint, arg, text):
         ("-> 'AppDef'", None),
     ],
 )
-def test_the_function_must_say_that_it_returns_an_app(lint, returns, text):
+def test_the_function_must_show_that_it_returns_an_app(lint, returns, text):
     messages = lint(f"def fn() {returns}: ...")
 
     assert [text in message.description for message in messages] == ([] if text is None else [True])

@@ -34,7 +34,7 @@ def test_substitution_replaces_the_four_macros_and_leaves_the_rest(text, expecte
     assert VALUES.substitute(text) == expected
 
 
-def test_replaced_text_is_not_looked_at_again():
+def test_replaced_text_is_not_replaced_again():
     values = macros.Values(img_root="${app_id}", app_id="$replica_id", replica_id="$$", rank0_env="")
 
     assert values.substitute("${img_root} ${app_id} ${replica_id}") == "${app_id} $replica_id $$"

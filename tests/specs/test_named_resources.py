@@ -158,7 +158,7 @@ def test_a_broken_plug_in_does_not_take_the_others_away(write_module, caplog):
     assert "surely_not_installed" in caplog.text
 
 
-def test_a_lookup_while_looking_for_names_is_refused_and_the_scan_ends(write_module):
+def test_a_lookup_during_a_scan_for_names_is_refused_and_the_scan_ends(write_module):
     """The answer would depend on the order of the sources."""
     source = (
         "from airflow_provider_launch.specs.named_resources import named_resources\n"

@@ -19,7 +19,7 @@ def test_a_copy_merges_capabilities_and_shares_no_dict():
     assert original == Resource(1, 2, 3, capabilities={"a": 1, "b": 1}, devices={"d": 1}, tags={"t": 1})
 
 
-def test_tags_tell_the_name_and_whether_it_is_a_fraction():
+def test_tags_show_the_name_and_whether_it_is_a_fraction():
     tagged = Resource(
         1, 0, 1, tags={"torchx/named_resources.name": "half", "torchx/named_resources.is_fractional": True}
     )

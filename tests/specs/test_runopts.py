@@ -110,7 +110,7 @@ def test_types_are_checked_to_their_elements(value, tp, fits):
     assert runopts.is_type(value, tp) is fits
 
 
-def test_kinds_of_collections_are_told():
+def test_kinds_of_collections_are_reported():
     assert runopt(None, list[str], is_required=False, help="").is_type_list_of_str
     assert runopt(None, typing.List[str], is_required=False, help="").is_type_list_of_str  # noqa: UP006 - old spelling
     assert not runopt(None, list, is_required=False, help="").is_type_list_of_str
@@ -202,7 +202,7 @@ def test_a_required_option_must_have_a_value(opts, cfg):
         ("env", {"a": 1}, ["env", "dict[str, str]"]),
     ],
 )
-def test_a_wrong_value_is_told_with_option_value_and_type(opts, name, value, words):
+def test_a_wrong_value_is_reported_with_option_value_and_type(opts, name, value, words):
     with pytest.raises(InvalidRunConfigException) as caught:
         opts.resolve({"run_as": "a", name: value})
 
@@ -261,7 +261,7 @@ def test_options_are_read_from_one_text(text, cfg):
     assert opts.cfg_from_str(text) == cfg
 
 
-def test_an_unknown_name_in_text_is_told_and_dropped_or_refused(opts, caplog):
+def test_an_unknown_name_in_text_is_reported_and_dropped_or_refused(opts, caplog):
     with caplog.at_level(logging.WARNING):
         assert opts.cfg_from_str("priorty=5,runAs=a") == {"run_as": "a"}
 

@@ -437,7 +437,7 @@ def test_any_other_state_raises_with_the_status(state):
         ),
     ],
 )
-def test_the_error_tells_state_first_failed_replica_and_error_in_a_few_lines(status, text):
+def test_the_error_shows_state_first_failed_replica_and_error_in_a_few_lines(status, text):
     with pytest.raises(AppStatusError) as caught:
         status.raise_for_status()
 

@@ -108,7 +108,7 @@ def test_a_tracker_by_module_and_factory(monkeypatch):
         ("no.mod:x", "no.mod:x"),
     ],
 )
-def test_a_tracker_that_cannot_be_made_is_left_out_and_told(monkeypatch, caplog, name, word):
+def test_a_tracker_that_cannot_be_made_is_left_out_and_reported(monkeypatch, caplog, name, word):
     """The run goes on: its notes are not worth the training."""
     monkeypatch.setenv("TORCHX_TRACKERS", name)
 

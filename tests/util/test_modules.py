@@ -32,7 +32,7 @@ def test_modules_and_attributes_are_found_by_name(path, found, caplog):
     assert not caplog.records
 
 
-def test_a_broken_module_is_told_with_its_cause(broken_module, caplog):
+def test_a_broken_module_is_reported_with_its_cause(broken_module, caplog):
     assert load_module(broken_module) is None
     assert "surely_not_installed" in caplog.text
 

@@ -116,7 +116,7 @@ def test_argparse_converts_numbers_only(annotation, chosen):
     assert types.get_argparse_param_type(parameter) is chosen
 
 
-def test_none_throws_tells_what_it_met():
+def test_none_throws_shows_what_it_met():
     assert types.none_throws(0) == 0
     with pytest.raises(AssertionError, match="Unexpected `None`"):
         types.none_throws(None)

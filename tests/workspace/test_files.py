@@ -147,7 +147,7 @@ def test_a_large_workspace_names_what_is_large(tmp_path):
         files.check_size(2)
 
 
-def test_the_text_says_what_is_left_out(tmp_path):
+def test_the_text_shows_what_is_left_out(tmp_path):
     tree(tmp_path, "a.py", "data/x", "data/y", "notes.txt")
     (tmp_path / ".launchignore").write_text("data\n*.txt\n")
 

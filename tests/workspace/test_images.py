@@ -77,7 +77,7 @@ def test_the_dockerfile_of_the_workspace_builds_it(runner, docker_engine, projec
         ("FROM 127.0.0.1:1/no/such:image\n", SchedulerRejectedError, ["127.0.0.1:1"]),
     ],
 )
-def test_a_recipe_that_fails_is_told_and_nothing_launched(runner, docker_engine, project, recipe, error, words):
+def test_a_recipe_that_fails_is_reported_and_nothing_launched(runner, docker_engine, project, recipe, error, words):
     (project / "Dockerfile.torchx").write_text(recipe)
     with pytest.raises(error) as caught:
         launched(runner, docker_engine.image, project)
@@ -86,7 +86,7 @@ def test_a_recipe_that_fails_is_told_and_nothing_launched(runner, docker_engine,
     assert name_of(project) not in {row.name for row in runner.list("docker")}
 
 
-def test_a_registry_that_refuses_is_told_and_nothing_launched(runner, docker_engine, project, tmp_path):
+def test_a_registry_that_refuses_is_reported_and_nothing_launched(runner, docker_engine, project, tmp_path):
     # `user:password` by bcrypt; nobody logs in here.
     (tmp_path / "passwords").write_text("user:$2y$05$6vWkKpxpHqHfQ4nB1eZdfeCRoIfMvNpmPrZmXH0nUvOXJX0ZyPSoW\n")
     (tmp_path / "registry").mkdir()
@@ -102,12 +102,12 @@ def test_a_registry_that_refuses_is_told_and_nothing_launched(runner, docker_eng
     assert name_of(project) not in {row.name for row in runner.list("docker")}
 
 
-def test_a_registry_that_is_away_is_told(runner, docker_engine, project):
+def test_a_registry_that_is_away_is_reported(runner, docker_engine, project):
     with pytest.raises(SchedulerRejectedError, match=r"127\.0\.0\.1:1/away.*cannot be pushed"):
         launched(runner, docker_engine.image, project, image_repo="127.0.0.1:1/away")
 
 
-def test_a_base_image_that_is_missing_is_told(runner, project):
+def test_a_base_image_that_is_missing_is_reported(runner, project):
     with pytest.raises(SchedulerRejectedError, match="no-such-base"):
         launched(runner, "127.0.0.1:1/no-such-base:1", project)
 

@@ -27,7 +27,7 @@ def record(event: LaunchEvent, destination: str = "null") -> None:
     """Send the event to a destination, `null` or `console`; never raises."""
     try:
         _logger_of(destination).info(event.serialize())
-    except Exception:  # noqa: BLE001 - an event that is not told must not break the call it tells of
+    except Exception:  # noqa: BLE001 - an event that is not reported must not break the call it reports
         _log.debug("event of %s was not recorded", event.api, exc_info=True)
 
 

@@ -1,4 +1,4 @@
-"""What an event says."""
+"""The content of an event."""
 
 from __future__ import annotations
 

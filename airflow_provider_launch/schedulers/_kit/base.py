@@ -97,7 +97,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
     @abc.abstractmethod
     def _build_request(self, app: AppDef, opts: OptsT, app_id: str) -> RequestT:
-        """Return the request for `app`; the id is valid and all wishes are known to the declared capabilities."""
+        """Return the request for `app`; the id is valid and all requests are within the declared capabilities."""
 
     @abc.abstractmethod
     def _format_request(self, request: RequestT) -> str:

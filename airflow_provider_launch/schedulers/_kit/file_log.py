@@ -1,7 +1,7 @@
-"""Lines of one replica from its append-only files, by an exact cursor: whoever keeps files shares this.
+"""Lines of one replica from its append-only files, by an exact cursor: shared by backends that keep files.
 
 The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned], "stderr": [...]}`: offsets are
-bytes of whole lines that were delivered; `scanned` says up to where no line feed was found beyond, so that a long line
+bytes of whole lines that were delivered; `scanned` is up to where no line feed was found beyond, so that a long line
 which grows slowly is not searched again and again.
 """
 

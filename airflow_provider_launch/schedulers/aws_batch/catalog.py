@@ -45,7 +45,7 @@ class Known:
     """When it was first seen that there is a record and no job."""
     final: DescribeAppResponse | None = None
     log_denied: bool = False
-    """Whether it was said that the log cannot be read."""
+    """Whether it was reported that the log cannot be read."""
 
     @property
     def attempt(self) -> int:
@@ -87,7 +87,7 @@ class Catalog:
         self._poll([self._apps[app_id] for app_id in ids if app_id in self._apps])
         unknown = [app_id for app_id in ids if app_id not in self._apps or not self._apps[app_id].jobs]
         if unknown:
-            self._look_up(unknown)
+            self._find(unknown)
         return {app_id: self._apps[app_id] for app_id in ids if app_id in self._apps}
 
     # ---- jobs that are known -----------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Catalog:
 
     # ---- apps that are not known -------------------------------------------------------------------------------------
 
-    def _look_up(self, app_ids: Sequence[str]) -> None:
+    def _find(self, app_ids: Sequence[str]) -> None:
         records = self.records(app_ids)
         by_queue: dict[str, builtins.list[Known]] = {}
         for app_id in app_ids:

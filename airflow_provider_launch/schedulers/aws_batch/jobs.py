@@ -36,7 +36,7 @@ class AttemptLog:
     """By AWS's clock; None: more lines may come."""
     exit_code: int | None = None
     reason: str = ""
-    """What AWS says about its end."""
+    """What AWS reports about its end."""
 
     @property
     def ending(self) -> str:

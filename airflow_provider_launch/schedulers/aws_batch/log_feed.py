@@ -204,7 +204,7 @@ class LogFeed:
             try:
                 page = self._aws.filter_events(members[0].group, [*by_name], **where)
             except NotFoundError:
-                # One of them was deleted, and it is not said which.
+                # One of them was deleted, and which one is not reported.
                 if len(members) == 1:
                     return True
                 half = len(members) // 2

@@ -328,7 +328,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return self._read(known, role_name, k, dict(cursor) if isinstance(cursor, dict) else {})
         except DeniedError:
             if known.log_denied:
-                return LogChunk([], cursor)  # once said; the end of the app does not wait for it
+                return LogChunk([], cursor)  # once reported; the end of the app does not wait for it
             known.log_denied = True
             raise
 

@@ -183,7 +183,7 @@ class LogReader:
         while places and tail - short > NARROW_FRAMES:
             middle = (short + tail) // 2
             narrower = self._answer(container, cursor, middle, complete=answer.complete)
-            _look_ahead(narrower, 1)
+            _read_ahead(narrower, 1)
             if narrower.first and is_before({narrower.first[0]: narrower.first[1]}, places):
                 answer.response.close()
                 answer, tail = narrower, middle
@@ -266,12 +266,12 @@ def _begins_late(answer: _Answer, cursor: Mapping[str, Any], tail: int) -> bool:
     """Return whether a tail is too short, which its first frame mostly shows: so asking for too few costs little."""
     # A short one may be all that there is.
     wanted = tail if tail <= TAILS[0] else 1
-    is_whole = _look_ahead(answer, wanted) < wanted
+    is_whole = _read_ahead(answer, wanted) < wanted
     places = places_in(cursor)
     return not is_whole and bool(places) and answer.first is not None and answer.first[1] > min(places.values())
 
 
-def _look_ahead(answer: _Answer, number: int) -> int:
+def _read_ahead(answer: _Answer, number: int) -> int:
     """Read so many frames without taking them, and return how many there are."""
     step = _next_frames(answer, number)
     answer.frames = chain(step, answer.frames)

@@ -404,9 +404,9 @@ class KubernetesScheduler(
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         slug = next((role.slug for role in self._catalog.plan_for(app_id).roles if role.name == role_name), "")
-        for look in (self._catalog.pods_known, self._catalog.pods_now):
+        for list_pods in (self._catalog.pods_known, self._catalog.pods_now):
             # Of several the last one: those before it were taken away, and do not count as attempts.
-            pods = [pod for pod in look(app_id, slug, k) if pod.app_attempt + pod.attempt == attempt]
+            pods = [pod for pod in list_pods(app_id, slug, k) if pod.app_attempt + pod.attempt == attempt]
             if pods and (pods[-1].over or pods[-1].exit_code is not None):
                 return ending_of(pods[-1])
         return ""

@@ -83,7 +83,7 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         if job and (failing := job.failing):
-            return f"{role.name} failed: {_said_of_job(failing)}"
+            return f"{role.name} failed: {_condition_text(failing)}"
     return NONE
 
 
@@ -124,7 +124,7 @@ def _first_failed(app: App, newest: Newest) -> Pod | None:
     return min(failed, key=lambda pod: (pod.finished or pod.created, pod.role, pod.replica), default=None)
 
 
-def _said_of_job(failing: Condition) -> str:
+def _condition_text(failing: Condition) -> str:
     if failing.reason == "PodFailurePolicy" and "DisruptionTarget" in failing.message:
         return f"preempted: {failing.message}"[:_TEXT]
     return f"{failing.reason}: {failing.message}"[:_TEXT].rstrip(": ")

@@ -114,7 +114,7 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
 
 
 def is_gone(path: str) -> bool:
-    """Tell whether there is surely no such file; one that cannot be looked at now may be there."""
+    """Return whether there is surely no such file; one that cannot be checked now may be there."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -125,7 +125,7 @@ def is_gone(path: str) -> bool:
 
 
 def remove_app(root: str, app_dir: str) -> bool:
-    """Remove the directory in one step; tell whether it was there, or do nothing if somebody else has removed it."""
+    """Remove the directory in one step; return whether it was there, or do nothing if somebody else has removed it."""
     app_id = os.path.basename(app_dir)
     trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
     try:
@@ -139,7 +139,7 @@ def remove_app(root: str, app_dir: str) -> bool:
     try:
         append_journal(root, app_id, "DELETED")
     except OSError:
-        # A full disk: after the removal there may be room. Observers without that line look again by themselves.
+        # A full disk: after the removal there may be room. Observers without that line check again by themselves.
         shutil.rmtree(trash, ignore_errors=True)
         with contextlib.suppress(OSError):
             append_journal(root, app_id, "DELETED")
@@ -148,7 +148,7 @@ def remove_app(root: str, app_dir: str) -> bool:
 
 
 def append_journal(root: str, app_id: str, word: str) -> None:
-    """Tell every observer of this root that something about the app has changed."""
+    """Notify every observer of this root that something about the app has changed."""
     path = f"{root}/{JOURNAL}"
     line = f"{app_id} {word}\n".encode()
     while True:
@@ -160,7 +160,7 @@ def append_journal(root: str, app_id: str, word: str) -> None:
                 _begin_new_journal(path, status.st_ino)
             if _inode(path) in {status.st_ino, None}:
                 return
-            # Another process began a new journal; observers may have left this one already: tell it there too.
+            # Another process began a new journal; observers may have left this one already: notify them there too.
         finally:
             os.close(fd)
 
@@ -179,7 +179,7 @@ def _inode(path: str) -> int | None:
 
 
 def boot_id() -> str:
-    """Return what changes when this host boots; empty where the kernel does not tell."""
+    """Return what changes when this host boots; empty where the kernel does not report."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -99,7 +99,7 @@ class Leases:
         return found
 
     def _hold_again(self, known: Mapping[str, Sequence[str]], shims_live: Callable[[], bool]) -> bool:
-        """Take what is on record as leased; tell whether it still is, by us or by a shim that lives."""
+        """Take what is on record as leased; return whether it still is, by us or by a shim that lives."""
         locks = [_gpu_lock(self._root, device) for group in known.values() for device in group]
         # More than once: a shim may be on its way, which holds the lease already but not its own lock.
         for _ in range(_TRIES):

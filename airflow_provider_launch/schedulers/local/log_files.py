@@ -1,4 +1,4 @@
-"""The files that the programs of one replica write: its lines, and what it says about its failure."""
+"""The files that the programs of one replica write: its lines, and what it reports about its failure."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Observed"]
 
-LOOK_AGAIN_S = 1.0
+POLL_AGAIN_S = 1.0
 """Seconds for which an answer is believed without a line in the journal: then the supervisor may have been killed."""
 KEPT_ROLES = 1024
 
 
 class Observed:
-    """Answers for live apps: one `fstat` of the journal tells which of them are out of date."""
+    """Answers for live apps: one `fstat` of the journal shows which of them are out of date."""
 
     def __init__(self, root: str, is_supervised: Callable[[str], bool]) -> None:
         self._is_supervised = is_supervised
@@ -43,7 +43,7 @@ class Observed:
             return
         inode, offset = self._place
         if inode != status.st_ino or status.st_size < offset:
-            # A new journal: what the rest of the old one said is not known.
+            # A new journal: the rest of the old one is not known.
             self._answers.clear()
             self._place, self._partial = (status.st_ino, status.st_size), b""
             return
@@ -65,8 +65,8 @@ class Observed:
         found = self._answers.get(app_id)
         if found is None:
             return None
-        looked_at, answer = found
-        if time.monotonic() - looked_at > LOOK_AGAIN_S:
+        observed_at, answer = found
+        if time.monotonic() - observed_at > POLL_AGAIN_S:
             if not self._is_supervised(app_id):
                 return None
             self.keep(app_id, answer)

@@ -46,7 +46,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """Return what tells this process from a later one with the same pid; empty if it is gone or cannot be told."""
+    """Return what distinguishes this process from a later one with the same pid; empty if it is gone or unknown."""
     stat = _stat(pid)
     return stat[19] if stat else ""
 
@@ -95,7 +95,7 @@ def send(pid: int, signum: int) -> None:
 
 
 def send_if_same(pid: int, start: str, signum: int) -> bool:
-    """Send a signal to the process that began at `start` (of `start_time`); False: it is gone, whoever has its pid."""
+    """Send a signal to the process that began at `start` (of `start_time`); False: another has its pid."""
     try:
         fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     except OSError as error:
@@ -166,7 +166,7 @@ def take_lock(path: str) -> int | None:
 
 
 def is_locked(path: str) -> bool:
-    """Tell whether a living process holds the lock file; False where there is none."""
+    """Return whether a living process holds the lock file; False where there is none."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -76,12 +76,12 @@ class Records:
         return found
 
     def has_ended(self, app_id: str) -> bool:
-        """Tell whether the state is final."""
+        """Return whether the state is final."""
         document = self.state(app_id)
         return document is not None and bool(document["final"])
 
     def is_supervised(self, app_id: str) -> bool:
-        """Tell whether a supervisor of the app lives."""
+        """Return whether a supervisor of the app lives."""
         return processes.is_locked(f"{self.dir(app_id)}/{layout.LOCK}")
 
     def commit(self, app_id: str, document: dict[str, Any], fill: Callable[[str], None] | None = None) -> None:
@@ -136,7 +136,7 @@ class Records:
         layout.append_journal(self.root, app_id, document["state"])
 
     def mark(self, app_id: str, name: str) -> bool:
-        """Leave a mark for the supervisor; tell whether the app is still there.
+        """Leave a mark for the supervisor; return whether the app is still there.
 
         Raises:
             SchedulerUnavailableError: the root has gone away, also if only for a moment.
@@ -212,7 +212,7 @@ class Records:
         """Let nothing be concluded from a place where the root that was used before is not."""
         if not self._is_used:
             return
-        # Nobody removes a root with live apps below it; an empty mount point says nothing of them.
+        # Nobody removes a root with live apps below it; an empty mount point does not show them.
         if not os.path.isdir(f"{self.root}/apps"):
             raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
         # Numbers of devices and inodes change with each mount of some file systems.

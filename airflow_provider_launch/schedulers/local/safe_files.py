@@ -1,6 +1,6 @@
 """Files that only this user can have written, opened so that nothing in their place can stop the reader.
 
-Whoever writes the record of an app chooses what runs as this user; and an app, which may replace its own files, must
+Who writes the record of an app chooses what runs as this user; and an app, which may replace its own files, must
 not stop those who follow other apps by a FIFO. Needs nothing but the standard library: the supervisor uses it, too.
 """
 

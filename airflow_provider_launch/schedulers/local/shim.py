@@ -113,9 +113,9 @@ class _Shim:
             os.execvpe(self.command["argv"][0], self.command["argv"], self.command["env"])  # noqa: S606 - its purpose
         except FileNotFoundError as error:
             code = NOT_FOUND
-            _say(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error.strerror}")
+            _report(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error.strerror}")
         except BaseException as error:  # noqa: BLE001 - the fork must never go on as a second shim
-            _say(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error}")
+            _report(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error}")
         finally:
             os._exit(code)
 
@@ -145,7 +145,7 @@ class _Shim:
                 except OSError:  # another file system
                     os.symlink(kept, path)
         except OSError as error:
-            _say(f"launch: logs are not in {directory!r}: {error.strerror}")
+            _report(f"launch: logs are not in {directory!r}: {error.strerror}")
 
     def _wait(self, wake: int) -> None:
         """Wait for the command and then for its whole tree, stopped with TERM and KILL where asked."""
@@ -175,7 +175,7 @@ class _Shim:
         return self.pid if self.status is None else None
 
     def _reap(self) -> bool:
-        """Collect ended children, also adopted ones; tell whether some are left."""
+        """Collect ended children, also adopted ones; return whether some are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -225,5 +225,5 @@ def pipe() -> tuple[int, int]:
     return read, write
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     os.write(2, (text + "\n").encode("utf-8", "replace"))

@@ -2,7 +2,7 @@
 
 Everything it knows is in the app's directory, which it and its shims hold as their working directory: a root that is
 moved or unmounted while the app lives stays theirs, and so does what they write there. Killed at any instant, the next
-supervisor, started by whoever looks at the app, reads the files and goes on. It decides with `schedulers.retry.decide`,
+supervisor, started by an observer of the app, reads the files and goes on. It decides with `schedulers.retry.decide`,
 as every backend does.
 
 Runs in a bare interpreter: only modules that need nothing but the standard library.
@@ -27,7 +27,7 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 __all__ = ["main"]
 
 PAUSE_S = 0.2
-"""How often marks and adopted shims are looked at; an own child wakes the supervisor at once."""
+"""How often marks and adopted shims are checked; an own child wakes the supervisor at once."""
 LAST_RESORT_S = 15.0
 """Seconds after the grace time until a shim that does not answer is killed with its command."""
 FALSE_STARTS = 3
@@ -67,7 +67,7 @@ class _Replica:
         self.phase = Phase.WAITING
         self.child = 0
         """Pid of the shim while it is our child; 0 for one of a former supervisor."""
-        self.told_to_stop = False
+        self.asked_to_stop = False
         self.false_starts = 0
         self.exit: dict[str, Any] = {}
 
@@ -95,7 +95,7 @@ class _Supervisor:
         self.is_leased = False
         self.is_behind = False
         """Something could not be written in the latest step; the next one does it."""
-        self.told_errors: set[int | None] = set()
+        self.reported_errors: set[int | None] = set()
 
     def run(self) -> None:
         self._listen()
@@ -114,12 +114,12 @@ class _Supervisor:
             layout.remove_app(".", f"apps/{self.app_id}")
 
     def _woken(self) -> bool:
-        """Wait a moment; tell whether a child ended meanwhile."""
+        """Wait a moment; return whether a child ended meanwhile."""
         ready, _, _ = select.select([self.wake], [], [], PAUSE_S)
         return bool(ready and os.read(self.wake, 4096))
 
     def _is_idle(self) -> bool:
-        """Tell whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
+        """Return whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
         if self.is_behind or self.stop_began is not None:
             return False
         return all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
@@ -132,11 +132,11 @@ class _Supervisor:
         return limit is not None and time.time() >= self.app["created"] + limit
 
     def _step(self) -> bool:
-        """Look, decide, act, publish; tell whether the app has ended."""
+        """Check, decide, act, publish; return whether the app has ended."""
         self.is_behind = False
         self._reap()
         for replica in self.replicas:
-            self._look_at(replica)
+            self._check_replica(replica)
         if not self.is_leased or self.leases.is_partial:
             self._lease()
         decision = self._decide()
@@ -166,7 +166,7 @@ class _Supervisor:
         return not self.is_behind or os.path.exists(layout.DELETE)
 
     def _is_in_place(self) -> bool:
-        """Tell whether the directory is found by its name: commands are told names in it to write to."""
+        """Return whether the directory is found by its name: commands are given names in it to write to."""
         try:
             return os.path.samefile(HERE, self.name)
         except OSError:
@@ -174,15 +174,15 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _later(self) -> Iterator[None]:
-        """Leave to the next step what a disk does not take or give: marks and time limit are looked at meanwhile."""
+        """Leave to the next step what a disk does not take or give: marks and time limit are checked meanwhile."""
         try:
             yield
         except OSError as error:
             if layout.is_gone(layout.APP):
                 raise  # removed by hand: there is no next step
             self.is_behind = True
-            if error.errno not in self.told_errors:
-                self.told_errors.add(error.errno)
+            if error.errno not in self.reported_errors:
+                self.reported_errors.add(error.errno)
                 # The log may be on the same disk.
                 with contextlib.suppress(OSError):
                     os.write(2, f"will try again: {error}\n".encode("utf-8", "replace"))
@@ -199,14 +199,14 @@ class _Supervisor:
             self.is_leased = True
 
     def _adopted_live(self) -> bool:
-        """Tell whether a shim of a former supervisor lives: it holds what that one held."""
+        """Return whether a shim of a former supervisor lives: it holds what that one held."""
         return any(not r.child and processes.is_locked(f"{self._path(r)}/shim.lock") for r in self.replicas)
 
     def _decide(self) -> Decision:
         return decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
 
     def _fail_foreign_stops(self) -> bool:
-        """Count as failed what ended by a TERM that was not ours; tell whether there was such a replica.
+        """Count as failed what ended by a TERM that was not ours; return whether there was such a replica.
 
         To be called where the app goes on: each of our own reasons to stop would be found again, so there is none.
         """
@@ -239,10 +239,10 @@ class _Supervisor:
         attempt = max(self.app_attempt, replica.attempt)
         return failure_message(cause.role, cause.replica, ending_of(replica.exit), attempt)
 
-    # ---- looking ---------------------------------------------------------------------------------------------
+    # ---- checking ---------------------------------------------------------------------------------------------
 
     def _load_attempt(self, app_attempt: int) -> None:
-        """Make `app_attempt` the current one, with what its directory tells."""
+        """Make `app_attempt` the current one, with what its directory shows."""
         replicas = []
         for index, role in enumerate(self.request["roles"]):
             role_dir = layout.role_dir(index, role["name"])
@@ -251,7 +251,7 @@ class _Supervisor:
                 known = layout.numbers_in(f"run/{app_attempt}/{role_dir}/{k}")
                 replica.attempt = max(known, default=0)
                 replicas.append(replica)
-        # All at once: where one could not be looked at, the app would end without it, and nobody would miss it.
+        # All at once: where one could not be checked, the app would end without it, and nobody would miss it.
         self.app_attempt, self.stop_began, self.replicas = app_attempt, None, replicas
         with self._later():
             safe_files.make_dirs(f"run/{app_attempt}")
@@ -259,7 +259,7 @@ class _Supervisor:
     def _path(self, replica: _Replica, app_dir: str = HERE) -> str:
         return layout.attempt_dir(app_dir, self.app_attempt, replica.role_dir, replica.k, replica.attempt)
 
-    def _look_at(self, replica: _Replica) -> None:
+    def _check_replica(self, replica: _Replica) -> None:
         if replica.phase in ENDED or replica.child:
             return
         path = self._path(replica)
@@ -267,7 +267,7 @@ class _Supervisor:
         alive = processes.is_locked(f"{path}/shim.lock")
         found = layout.read_json(f"{path}/exit")
         if found is None and not alive and os.path.exists(f"{path}/started"):
-            # Once more: the shim may have ended between the two looks.
+            # Once more: the shim may have ended between the two checks.
             found = layout.read_json(f"{path}/exit") or self._lost(replica, path)
         if found is None and not alive and replica.false_starts >= FALSE_STARTS:
             found = self._lost(replica, path)
@@ -284,7 +284,7 @@ class _Supervisor:
         processes.kill_marked(f"{MARKER}={self._path(replica, self.name)}".encode())
         end = time.time()
         found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
-                 "stopped": replica.told_to_stop}  # fmt: skip
+                 "stopped": replica.asked_to_stop}  # fmt: skip
         # The next supervisor would find out the same.
         with self._later():
             layout.write_json(f"{path}/exit", found, durable=True)
@@ -319,7 +319,7 @@ class _Supervisor:
             attempt = wanted.get((replica.role["name"], replica.k))
             if attempt is not None:
                 if attempt != replica.attempt:
-                    replica.attempt, replica.exit, replica.told_to_stop, replica.false_starts = attempt, {}, False, 0
+                    replica.attempt, replica.exit, replica.asked_to_stop, replica.false_starts = attempt, {}, False, 0
                     replica.phase = Phase.WAITING
                 path = self._path(replica)
                 with self._later():
@@ -365,7 +365,7 @@ class _Supervisor:
         }
 
     def _stop_all(self) -> bool:
-        """Stop what runs, give up what was not started; tell whether all has ended."""
+        """Stop what runs, give up what was not started; return whether all has ended."""
         now = time.monotonic()
         self.stop_began = self.stop_began or now
         late = now - self.stop_began > self.request["grace_s"] + LAST_RESORT_S
@@ -373,7 +373,7 @@ class _Supervisor:
             if replica.phase is Phase.WAITING:
                 with self._later():
                     self._give_up(replica)
-            if replica.phase is Phase.RUNNING and (late or not replica.told_to_stop):
+            if replica.phase is Phase.RUNNING and (late or not replica.asked_to_stop):
                 self._signal_shim(replica, signal.SIGKILL if late else shim.STOP)
         return self._all_ended()
 
@@ -384,7 +384,7 @@ class _Supervisor:
         try:
             os.close(os.open(f"{path}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
-            replica.phase = Phase.RUNNING  # it did start; the next look tells how it stands
+            replica.phase = Phase.RUNNING  # it did start; the next check shows how it stands
             return
         replica.exit = {"start": None, "end": time.time(), "code": None, "stopped": True}
         replica.phase = Phase.STOPPED
@@ -393,16 +393,16 @@ class _Supervisor:
     def _signal_shim(self, replica: _Replica, signum: int) -> None:
         if replica.child:
             processes.send(replica.child, signum)
-            replica.told_to_stop = True
+            replica.asked_to_stop = True
             return
         known = layout.read_json(f"{self._path(replica)}/pid")
         if known and processes.send_if_same(known["shim"], known["start"], signum):
-            replica.told_to_stop = True
+            replica.asked_to_stop = True
 
     def _all_ended(self) -> bool:
         return all(r.phase in ENDED for r in self.replicas)
 
-    # ---- telling ---------------------------------------------------------------------------------------------
+    # ---- reporting ---------------------------------------------------------------------------------------------
 
     def _publish(self, final: tuple[str, str] | None, message: str) -> None:
         state, message = final or ("RUNNING", message)

@@ -44,13 +44,13 @@ class SaysThatStoppedPeersFailed(ChangesReplicas):
 
 @caught_by("test_the_first_failed_replica_is_named")
 class NamesNobody(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         found.msg = "failed"
 
 
 @caught_by("test_an_app_succeeds_only_when_all_replicas_have")
 class SucceedsWithItsFirstReplica(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         if any(replica.state is AppState.SUCCEEDED for role in found.roles_statuses for replica in role.replicas):
             found.state = AppState.SUCCEEDED
 
@@ -88,7 +88,7 @@ class CancelsInWordsOnly(ChangesWhatIsTold):
     def _cancel_existing(self, app_id: str) -> None:
         (self._dir(app_id) / "said").touch()
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         if (self.root / found.app_id / "said").exists():
             found.state = AppState.CANCELLED
             for role in found.roles_statuses:
@@ -98,7 +98,7 @@ class CancelsInWordsOnly(ChangesWhatIsTold):
 
 @caught_by("test_cancel_ends_a_running_app", "test_cancel_right_after_schedule_ends_the_app")
 class TellsACancelAsAFailure(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         if found.state is AppState.CANCELLED:
             found.state = AppState.FAILED
 
@@ -268,7 +268,7 @@ class ListsAppsWithoutTheirTasks(Threads):
 
 @caught_by(
     "test_describe_of_an_unknown_app_is_none[contract-never-launched]",
-    "test_describe_many_tells_known_from_unknown_apps",
+    "test_describe_many_separates_known_and_unknown_apps",
     "test_describe_many_gives_each_app_its_own_answer",
 )
 class TellsUnknownAppsAsUnknown(Threads):
@@ -296,7 +296,7 @@ class TakesIdsForPaths(Threads):
         return {app_id: found[name] for app_id, name in names.items()}
 
 
-@caught_by("test_describe_many_tells_known_from_unknown_apps", "test_describe_many_gives_each_app_its_own_answer")
+@caught_by("test_describe_many_separates_known_and_unknown_apps", "test_describe_many_gives_each_app_its_own_answer")
 class OneUnknownAppHidesAll(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
@@ -309,7 +309,7 @@ class GoesBackFromTheEnd(ChangesWhatIsTold):
 
     looks: ClassVar[int] = 0
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         if is_terminal(found.state):
             GoesBackFromTheEnd.looks += 1
             if self.looks % 10 == 9:
@@ -325,7 +325,7 @@ class TellsEveryObserverAnotherEnd(ChangesWhatIsTold):
         TellsEveryObserverAnotherEnd.observers += 1
         self.end = [AppState.FAILED, AppState.CANCELLED][self.observers % 2]
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         if is_terminal(found.state):
             found.state = self.end
 
@@ -355,7 +355,7 @@ class ClosesOnceOnly(Threads):
         self.closed = True
 
 
-@caught_by("test_an_end_that_is_told_need_not_be_asked_for")
+@caught_by("test_an_end_that_is_reported_need_not_be_asked_for")
 class TellsOfNoEnd(Threads):
     timeout_s = 4
 

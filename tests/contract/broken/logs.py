@@ -67,7 +67,7 @@ class IgnoresTimesSilently(Threads):
         return super().log_iter(*args, **kwargs)
 
 
-@caught_by("test_lines_tell_when_they_were_written")
+@caught_by("test_lines_show_when_they_were_written")
 class TakesTheReadForTheWriting(Threads):
     capabilities = promised = frozenset({*Threads.capabilities, Capability.TIME_FILTER})
 
@@ -76,7 +76,7 @@ class TakesTheReadForTheWriting(Threads):
         return LogChunk([line._replace(time=time.time()) for line in chunk.lines], chunk.cursor)
 
 
-@caught_by("test_lines_tell_when_they_were_written")
+@caught_by("test_lines_show_when_they_were_written")
 class MakesUpTimes(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         chunk = super().read_logs(*args, **kwargs)
@@ -98,7 +98,7 @@ class TailEndsAtAPause(Threads):
             chunk = self.read_logs(app_id, role_name, k, chunk.cursor, streams=streams)
 
 
-@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+@caught_by("test_unknown_app_role_and_replica_are_reported_at_the_call")
 class UnknownReplicaWritesNothing(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         try:
@@ -107,7 +107,7 @@ class UnknownReplicaWritesNothing(Threads):
             return LogChunk([], None)
 
 
-@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+@caught_by("test_unknown_app_role_and_replica_are_reported_at_the_call")
 class UnknownAppWritesNothing(Threads):
     def read_logs(self, *args: Any, **kwargs: Any) -> LogChunk:
         try:
@@ -116,7 +116,7 @@ class UnknownAppWritesNothing(Threads):
             return LogChunk([], None)
 
 
-@caught_by("test_unknown_app_role_and_replica_are_told_at_the_call")
+@caught_by("test_unknown_app_role_and_replica_are_reported_at_the_call")
 class UnknownAppIsToldAtTheFirstLine(Threads):
     def log_iter(self, *args: Any, **kwargs: Any) -> Any:
         yield from super().log_iter(*args, **kwargs)
@@ -298,7 +298,7 @@ class ReadsEverythingAtOnce(Threads):
 @caught_by(
     "test_nothing_is_lost_or_repeated_at_many_cuts",
     "test_a_cursor_is_good_in_another_process",
-    "test_a_follower_tells_each_line_once_and_the_end",
+    "test_a_follower_shows_each_line_once_and_the_end",
     "test_a_follower_goes_on_where_another_was_cut",
 )
 class LosesALineOnResume(Threads):
@@ -451,7 +451,7 @@ class ShowsNothingBeforeTheLineEnds(Local):
         return None
 
 
-@caught_by("test_a_follower_tells_each_line_once_and_the_end")
+@caught_by("test_a_follower_shows_each_line_once_and_the_end")
 class SaysNothingAfterTheEnd(Threads):
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
         found = self.describe(app_id)

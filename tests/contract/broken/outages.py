@@ -124,14 +124,14 @@ class _Forgetful(AppThread):
         return news
 
 
-@caught_by("test_what_happened_meanwhile_is_told_afterwards")
+@caught_by("test_what_happened_meanwhile_is_reported_afterwards")
 class TakesWhatEndedMeanwhileForKilled(Threads):
     """It is gone when somebody looks again, and why nobody has noted."""
 
     app_thread = _Forgetful
 
 
-@caught_by("test_what_happened_meanwhile_is_told_afterwards", "test_a_follower_bridges_an_outage")
+@caught_by("test_what_happened_meanwhile_is_reported_afterwards", "test_a_follower_bridges_an_outage")
 class EndsItsAppsWhenUnreachable(Threads):
     app_thread = _Nervous
 
@@ -160,30 +160,30 @@ class _TellsOfTheLost(Threads):
 
     timeout_s = 5
 
-    def told(self, app_id: str) -> DescribeAppResponse | None:
+    def reported(self, app_id: str) -> DescribeAppResponse | None:
         raise NotImplementedError
 
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         lost = [app_id for app_id, response in found.items() if response and response.state is AppState.UNKNOWN]
-        return found | {app_id: self.told(app_id) for app_id in lost}
+        return found | {app_id: self.logged(app_id) for app_id in lost}
 
 
 @caught_by(LOST)
 class SaysFailedWhenLost(_TellsOfTheLost):
-    def told(self, app_id: str) -> DescribeAppResponse:
+    def reported(self, app_id: str) -> DescribeAppResponse:
         return DescribeAppResponse(app_id, AppState.FAILED)
 
 
 @caught_by(LOST)
 class SaysRunningWhenLost(_TellsOfTheLost):
-    def told(self, app_id: str) -> DescribeAppResponse:
+    def reported(self, app_id: str) -> DescribeAppResponse:
         return DescribeAppResponse(app_id, AppState.RUNNING)
 
 
 @caught_by(LOST)
 class SaysNoSuchAppWhenLost(_TellsOfTheLost):
-    def told(self, app_id: str) -> None:
+    def reported(self, app_id: str) -> None:
         return None
 
 
@@ -193,7 +193,7 @@ class SaysFailedFirstWhenLost(_TellsOfTheLost):
 
     looks = 0
 
-    def told(self, app_id: str) -> DescribeAppResponse:
+    def reported(self, app_id: str) -> DescribeAppResponse:
         self.looks += 1
         return DescribeAppResponse(app_id, AppState.FAILED if self.looks == 1 else AppState.UNKNOWN)
 

@@ -48,21 +48,21 @@ class StartsTenReplicasAtMost(Threads):
 class ChangesWhatIsTold(Threads):
     """Base of defects in the answer about one app."""
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         raise NotImplementedError
 
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         for response in found.values():
             if response:
-                self.told(response)
+                self.logged(response)
         return found
 
 
 class ChangesReplicas(ChangesWhatIsTold):
     """Base of defects in what is told of a replica."""
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles_statuses:
             for replica in role.replicas:
                 self.told_of(replica)
@@ -75,13 +75,13 @@ class ChangesReplicas(ChangesWhatIsTold):
 class TakesAllForWaiting(ChangesWhatIsTold):
     timeout_s = 3
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         found.is_stuck = False
 
 
 @caught_by("test_an_app_that_has_begun_may_run_on")
 class TakesWhatRunsForStuck(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         found.is_stuck = True
 
 
@@ -99,7 +99,7 @@ class CancelsOnlyWhatRuns(Threads):
 class TellsOfTheFirstRoleOnly(ChangesWhatIsTold):
     timeout_s = 4
 
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         del found.roles_statuses[1:]
 
 
@@ -119,7 +119,7 @@ class RunsRolesOneAfterTheOther(Threads):
     app_thread = _Serial
 
 
-@caught_by("test_start_and_end_of_a_replica_are_told")
+@caught_by("test_start_and_end_of_a_replica_are_reported")
 class TellsNoTimes(ChangesReplicas):
     def told_of(self, replica: ReplicaStatus) -> None:
         replica.start_time = replica.end_time = None
@@ -137,7 +137,7 @@ class TellsEveryFailureAs1(ChangesReplicas):
         replica.exit_code = replica.exit_code and 1
 
 
-@caught_by("test_what_a_program_writes_about_its_failure_is_told")
+@caught_by("test_what_a_program_writes_about_its_failure_is_reported")
 class TellsNothingThatAProgramWrote(Local):
     def _add_error_files(self, app_id: str, response: DescribeAppResponse) -> bool:
         return True
@@ -145,7 +145,7 @@ class TellsNothingThatAProgramWrote(Local):
 
 @caught_by("test_notes_about_the_app_are_kept")
 class ForgetsNotes(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         found.metadata = {}
 
 
@@ -158,7 +158,7 @@ class TellsSignalsAsPythonDoes(ChangesReplicas):
 
 @caught_by("test_each_replica_has_its_own_exit_code")
 class GivesAllReplicasTheWorstExitCode(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         replicas = [replica for role in found.roles_statuses for replica in role.replicas]
         for replica in replicas:
             replica.exit_code = max((other.exit_code or 0 for other in replicas), default=0)
@@ -217,7 +217,7 @@ class NumbersAllReplicas0(Threads):
 
 @caught_by("test_macros_in_metadata_do_not_disturb")
 class DropsMetadata(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles:
             role.metadata = {}
 
@@ -291,7 +291,7 @@ class InheritsEverything(ChangesTheReplica):
 
 @caught_by("test_odd_and_long_names_of_roles_are_kept")
 class CutsLongNames(ChangesWhatIsTold):
-    def told(self, found: DescribeAppResponse) -> None:
+    def reported(self, found: DescribeAppResponse) -> None:
         for role in found.roles_statuses:
             role.role = role.role[:63]
 

@@ -119,7 +119,7 @@ def test_a_rule_ends_the_retries(ours, name) -> None:
     assert len(ours.run(name, "exit 4", retryStrategy=strategy)["attempts"]) == 3
 
 
-def test_a_lost_host_is_told_apart(ours, name) -> None:
+def test_a_lost_host_is_distinguished(ours, name) -> None:
     rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
     strategy = {"attempts": 2, "evaluateOnExit": rules}
     job_id = ours.submit(
@@ -150,7 +150,7 @@ def test_plain_moto_has_no_stream_while_a_job_runs(plain, name) -> None:
     plain.until(job_id, "SUCCEEDED")
 
 
-def test_a_terminated_job_says_so(ours, name) -> None:
+def test_a_terminated_job_reports_it(ours, name) -> None:
     job_id = ours.submit(name, ours.register(name, "trap 'exit 0' TERM; sleep 60 & wait"))
     ours.until(job_id, "RUNNING")
     ours.batch.terminate_job(jobId=job_id, reason="enough")

@@ -23,7 +23,7 @@ def run(checkout, *command: str, **env: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=checkout, env=inherited | env, capture_output=True, text=True, check=False)
 
 
-def test_without_an_engine_the_reason_and_the_cure_are_told(checkout):
+def test_without_an_engine_the_reason_and_the_cure_are_reported(checkout):
     done = run(checkout, *EMPTY, *ENGINE, "status", DOCKER_HOST="unix:///run/other.sock")
 
     assert done.returncode == 1

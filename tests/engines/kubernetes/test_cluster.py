@@ -98,7 +98,7 @@ def test_the_python_image_runs(kubernetes_engine, kubernetes_namespace):
     assert said == {"0": "['launch_wordcount.md', 'launch_wordcount.py']\n"}
 
 
-def test_a_limited_user_may_do_what_its_rules_say(kubernetes_engine, kubernetes_make_namespace):
+def test_a_limited_user_may_do_what_its_rules_show(kubernetes_engine, kubernetes_make_namespace):
     own, other = kubernetes_make_namespace(), kubernetes_make_namespace()
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     with config.new_client_from_config(str(kubernetes_engine.limited(own, rules))) as client:
@@ -134,7 +134,7 @@ def test_a_namespace_keeps_the_labels_of_the_test(kubernetes_engine, kubernetes_
         k8s.CoreV1Api(kubernetes_engine.client).create_namespaced_pod(namespace, pod)
 
 
-def test_the_proxy_breaks_what_it_is_told(kubernetes_engine, kubernetes_namespace, kubernetes_proxy):
+def test_the_proxy_breaks_what_it_is_asked_to_break(kubernetes_engine, kubernetes_namespace, kubernetes_proxy):
     """The answer is lost and the object is there: what a scheduler has to adopt."""
     kubernetes_proxy.add(Fault(drop_answer(), "POST", "/configmaps$"))
     with config.new_client_from_config(str(kubernetes_proxy.kubeconfig)) as client:

@@ -70,7 +70,7 @@ def test_an_old_compiler_is_refused_with_the_cure(build, version, toolchain):
     assert "LAUNCH_TEST_KUBECONFIG" in said
 
 
-def test_a_failed_build_leaves_nothing_and_tells_why(build, tmp_path):
+def test_a_failed_build_leaves_nothing_and_shows_why(build, tmp_path):
     """Half of the programs would look like all of them."""
     first = build(build='case "$2" in *kubelet) echo no space left; exit 1;; *) echo built > "$2";; esac')
     out, said = first.communicate()
