@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.util.backoff import backoff
 
 __all__ = ["retry_while_unavailable"]
 
@@ -33,7 +34,7 @@ def retry_while_unavailable(
         warn: takes one line when an outage begins.
     """
     deadline = time.monotonic() + unavailable_for_s
-    pause = _FIRST_PAUSE_S
+    pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
     has_warned = False
     while True:
         check()
@@ -46,8 +47,7 @@ def retry_while_unavailable(
             if not has_warned:
                 has_warned = True
                 warn(f"the scheduler does not answer, asking again for up to {unavailable_for_s:.0f} s: {error}")
-            _sleep(min(pause, left), check)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+            _sleep(min(next(pauses), left), check)
 
 
 def _sleep(seconds: float, check: Callable[[], None]) -> None:

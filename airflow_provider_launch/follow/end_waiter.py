@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Poller
@@ -50,7 +51,7 @@ class EndWaiter:
         self._answered.set()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE_S
+        pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         while not self._stopped:
             began = time.monotonic()
             try:
@@ -65,6 +66,7 @@ class EndWaiter:
                 self._poller.hurry(self._app_id)
                 self._answered.wait(_WAIT_S)
             # Many ends in a row, a list that lags behind the end, or a refusal: not asked for without a pause.
-            pause = min(2 * pause, _MAX_PAUSE_S) if waited < _MAX_PAUSE_S else _FIRST_PAUSE_S
+            if waited >= _MAX_PAUSE_S:
+                pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
             if not self._stopped:
-                time.sleep(pause)
+                time.sleep(next(pauses))

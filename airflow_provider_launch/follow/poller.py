@@ -14,9 +14,10 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +242,7 @@ class Poller:
                     self._young[app_id] = time.monotonic()
 
     def _run(self) -> None:
-        pause = self._interval()
+        pauses: Iterator[float] | None = None
         next_round = time.monotonic()
         while True:
             with self._changed:
@@ -262,7 +263,12 @@ class Poller:
                 isinstance(answer, SchedulerRejectedError | AppUnavailableError) for answer in answers.values()
             )
             if full_round:
-                pause = min(max(pause * 2, 0.5), max(self._interval(), _BACKOFF_MAX_S)) if down else self._interval()
+                interval_s = self._interval()
+                if not down:
+                    pauses = None
+                elif pauses is None:
+                    pauses = backoff(max(2 * interval_s, 0.5), max(interval_s, _BACKOFF_MAX_S))
+                pause = next(pauses) if pauses else interval_s
                 # From start to start, but with a pause also for a scheduler which needs as long as the interval.
                 next_round = max(began + pause, time.monotonic() + pause / 5)
             with self._changed:

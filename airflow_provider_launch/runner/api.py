@@ -37,6 +37,7 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.session import get_session_id_or_create_new
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
@@ -439,6 +440,8 @@ class Runner:
         limit = StartLimit(app_handle, None if start_limit_s is None else time.time() + start_limit_s)
         with log_event("wait", parsed.scheduler_backend, parsed.app_id):
             errors = 0
+            longest_s = max(wait_interval, _ERROR_PAUSE_MAX_S)
+            pauses = backoff(2 * wait_interval, longest_s)
             state = "not known"
             while True:
                 try:
@@ -448,16 +451,12 @@ class Runner:
                     state = str(status.state)
                     if status.state == AppState.UNKNOWN:
                         status.raise_for_status()
-                    errors = 0
+                    errors, pauses = 0, backoff(2 * wait_interval, longest_s)
                 except Exception as error:
                     errors += 1
                     if errors > max_errors or isinstance(error, AppNotStartedError):
                         raise
-                pause = (
-                    wait_interval
-                    if not errors
-                    else min(wait_interval * 2**errors, max(wait_interval, _ERROR_PAUSE_MAX_S))
-                )
+                pause = next(pauses) if errors else wait_interval
                 if deadline is not None:
                     left = deadline - time.monotonic()
                     if left <= 0:

@@ -11,10 +11,11 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
 
 __all__ = [
@@ -74,26 +75,27 @@ def read_chunk(
         open_log: opens one file.
         is_complete: whether nothing is added any more to the attempt of this index; asked before its files are read.
     """
-    state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
     wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
-    lines: list[LogLine] = []
-    for number, at in enumerate(attempts):
-        if state.get("at") and list(at) < list(state["at"]):
-            continue
-        if state.get("at") != list(at):
-            state = {"at": list(at)}
+
+    def read_one(attempt: Attempt[tuple[int, int]], state: Mapping[str, Any]) -> AttemptRead:
         # Before the read: what was complete then is complete now.
-        complete = number < len(attempts) - 1 or is_complete(number)
-        exhausted = True
+        complete = attempt.is_over or is_complete(attempt.number)
+        after = dict(state)
+        lines: list[LogLine] = []
+        is_exhausted = True
         for stream in wanted:
-            with open_log(at, stream) as file:
+            with open_log(attempt.source, stream) as file:
                 if file is not None:
-                    texts, state[stream.value], at_end = _read_file(file, state.get(stream.value), complete)
-                    lines += [LogLine(text, stream, None, number) for text in texts]
-                    exhausted = exhausted and at_end
-        if lines or not (complete and exhausted):
-            break
-    return LogChunk(lines, state or None)
+                    texts, after[stream.value], at_end = _read_file(file, state.get(stream.value), complete)
+                    lines += [LogLine(text, stream, None, attempt.number) for text in texts]
+                    is_exhausted = is_exhausted and at_end
+        return AttemptRead(lines, after, goes_on=complete and is_exhausted)
+
+    each = [
+        Attempt(at, {"at": list(at)}, number, has_log=True, is_over=number < len(attempts) - 1)
+        for number, at in enumerate(attempts)
+    ]
+    return read_attempts(each, cursor if isinstance(cursor, dict) else {}, read_one)
 
 
 def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:

@@ -13,6 +13,7 @@ from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeCli
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.util.backoff import backoff
 
 __all__ = ["Aws", "BadTokenError", "DeniedError", "LostAnswerError", "NotFoundError", "RefusedError"]
 
@@ -247,7 +248,7 @@ class Aws:
     def _repeated(self, call: Callable[[], dict[str, Any]], statuses: set[int]) -> dict[str, Any]:
         """Repeat a call that was refused for certain, and may be accepted some seconds later."""
         began = time.monotonic()
-        pause_s = 0.2
+        pauses = backoff(0.2, 5.0)
         while True:
             try:
                 return call()
@@ -256,8 +257,7 @@ class Aws:
                 limit_s = _THROTTLED_S if status == 429 else 10.0  # noqa: PLR2004 - Too Many Requests
                 if status not in statuses or time.monotonic() - began > limit_s:
                     raise
-            time.sleep(pause_s)
-            pause_s = min(5.0, 2 * pause_s)
+            time.sleep(next(pauses))
 
     def _call(self, client: Any, tokens: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
 from airflow_provider_launch.schedulers.api import LogChunk, Stream
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan
 from airflow_provider_launch.schedulers.docker.engine import Engine
@@ -32,48 +33,31 @@ class AttemptsLog:
         self, app: App, role_name: str, k: int, state: dict[str, Any], streams: Stream | None
     ) -> tuple[LogChunk, bool]:
         """Return the next lines of a replica, and whether a newer list of containers could not bring more."""
-        attempts = app.attempts.get((role_name, k), [])
-        lines: list[Any] = []
-        certain = False
-        for number, container in enumerate(attempts):
-            at = [container.app_attempt, container.attempt]
-            if state.get("at") and at < list(state["at"]):
-                continue
-            if state.get("at") != at:
-                state = {"at": at}
-            if container.unstarted:
-                break
-            if state.get("done"):
-                certain = _is_only(app, role_name)
-                continue
-            chunk = self._read_some(container, state, streams)
-            state = {"at": at, **chunk.cursor} if chunk.cursor else _start_of(*at)
-            lines = chunk.lines
-            if number:
-                lines = [line._replace(attempt=number) for line in lines]
-            certain = not chunk.partial and _is_only(app, role_name)
-            if lines or container.live:
-                break
-        return LogChunk(lines, state or None), certain
+        attempts = _attempts(app, role_name, k)
+        is_certain = bool(attempts and state.get("done"))
+
+        def read_one(attempt: Attempt[Container], state: Mapping[str, Any]) -> AttemptRead:
+            nonlocal is_certain
+            chunk = self._read_some(attempt.source, state, streams)
+            is_certain = not chunk.partial
+            return AttemptRead(chunk.lines, chunk.cursor)
+
+        chunk = read_attempts(attempts, state, read_one)
+        return chunk, is_certain and _is_only(app, role_name)
 
     def stream(
         self, app: App, role_name: str, k: int, state: Mapping[str, Any], only: Stream | None
     ) -> LogStream | None:
         """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
-        for number, container in enumerate(app.attempts.get((role_name, k), [])):
-            at = [container.app_attempt, container.attempt]
-            if state.get("at") and at < list(state["at"]):
-                continue
-            if state.get("at") == at and state.get("done"):
-                continue
-            # What is left of an earlier attempt is read first.
-            return self._stream_of(container, at, number, state, only) if container.live else None
-        return None
+        # What is left of an earlier attempt is read first.
+        attempt = next(unread_attempts(_attempts(app, role_name, k), state), None)
+        return None if attempt is None or not attempt.source.live else self._stream_of(attempt, state, only)
 
     def _stream_of(
-        self, container: Container, at: list[int], number: int, state: Mapping[str, Any], only: Stream | None
+        self, attempt: Attempt[Container], state: Mapping[str, Any], only: Stream | None
     ) -> LogStream | None:
-        cursor = {name: state[name] for name in CURSOR_KEYS if name in state} if state.get("at") == at else {}
+        container = attempt.source
+        cursor = {name: state[name] for name in CURSOR_KEYS if name in state} if attempt.has(state) else {}
         opened = self._streams.open(container.id, cursor)
         if opened is None:
             return None
@@ -83,8 +67,8 @@ class AttemptsLog:
             answer,
             parser,
             host=wire.url,
-            cursor_of=lambda after: {"at": at, **after} if after else _start_of(*at),
-            attempt=number,
+            cursor_of=lambda after: {**attempt.key, **after} if after else attempt.key,
+            attempt=attempt.number,
             only=None if only is Stream.COMBINED else only,
             is_remote=not wire.url.startswith("unix:"),
             on_lost=lambda: self._streams.widen(container.id, parser),
@@ -100,6 +84,19 @@ class AttemptsLog:
             if chunk.lines or chunk.at_end:
                 return chunk
             state = chunk.cursor
+
+
+def _attempts(app: App, role_name: str, k: int) -> list[Attempt[Container]]:
+    return [
+        Attempt(
+            container,
+            _start_of(container.app_attempt, container.attempt),
+            number,
+            has_log=not container.unstarted,
+            is_over=not container.live and not container.unstarted,
+        )
+        for number, container in enumerate(app.attempts.get((role_name, k), []))
+    ]
 
 
 @lru_cache(maxsize=64)

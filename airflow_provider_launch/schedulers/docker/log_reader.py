@@ -7,14 +7,12 @@ with `"fast": true` much was written between the last two reads.
 
 from __future__ import annotations
 
-import json
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
 from airflow_provider_launch.schedulers.docker.log_frames import (
     LONGEST_LINE,
     MARGIN_NS,
@@ -48,7 +46,6 @@ MAX_KEPT_CHARS = 1024 * 1024
 _SKEW_NS = 1_000_000_000
 """More than a stream is ever late in the file, compared with the other."""
 CURSOR_KEYS = ("stdout", "stderr", "newest", "pending", "fast")
-_OPEN_ANSWERS = 16
 _GAP = "[launch] the engine has dropped lines before they were read; they were here\n"
 _NS = 1_000_000_000
 
@@ -89,16 +86,11 @@ class LogReader:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._open: OpenAnswers[_Answer] = OpenAnswers()
 
     def close(self) -> None:
         """Drop the open answers."""
-        with self._mutex:
-            answers = list(self._open.values())
-            self._open.clear()
-        for answer in answers:
-            answer.response.close()
+        self._open.close()
 
     def read(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> Chunk:
         """Return the next lines.
@@ -112,8 +104,7 @@ class LogReader:
             NotFoundError: there is no such container.
         """
         cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
-        with self._mutex:
-            answer = self._open.pop((container, json.dumps(cursor)), None)
+        answer = self._open.take(container, cursor)
         if answer is None:
             answer = self._ask(container, cursor, complete=complete)
         lines, answer.lines = answer.lines, []
@@ -145,7 +136,7 @@ class LogReader:
             if complete and at_end:
                 after["done"] = True
         elif not cut_off:
-            self._keep(container, after, answer)
+            self._open.keep(container, after, answer)
         return Chunk(lines, after, at_end, partial)
 
     def _ask(self, container: str, cursor: Mapping[str, Any], *, complete: bool) -> _Answer:
@@ -215,17 +206,6 @@ class LogReader:
             if chars > MAX_KEPT_CHARS:
                 return False
         return False
-
-    def _keep(self, container: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
-        key = (container, json.dumps(cursor))
-        with self._mutex:
-            # Of two readers at one place the later answer serves both.
-            dropped = [self._open.pop(key)] if key in self._open else []
-            self._open[key] = answer
-            if len(self._open) > _OPEN_ANSWERS:
-                dropped.append(self._open.popitem(last=False)[1])
-        for old in dropped:
-            old.response.close()
 
 
 def cursor_after(before: Mapping[str, Any], reader: LineReader) -> dict[str, Any]:

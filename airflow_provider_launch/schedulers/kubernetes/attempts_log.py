@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
 from airflow_provider_launch.schedulers.api import LogChunk
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.log_reader import CURSOR_KEYS, RESUMED_LINES, LogReader
@@ -43,46 +44,26 @@ class AttemptsLog:
             state: where an earlier read left off.
             now: epoch seconds by the server's clock.
         """
-        lines: list[Any] = []
-        for pod in pods:
-            at = [pod.app_attempt, pod.attempt, pod.disruptions]
-            if state.get("at") and at < list(state["at"]):
-                continue
-            if state.get("at") != at or state.get("uid") != pod.uid:
-                if not pod.began:
-                    if pod.over:
-                        continue  # refused by its node, or an init container failed: it has no log, and the next may
-                    break
-                state = {"at": at, "uid": pod.uid}
-            if state.get("done"):
-                continue
-            ended = pod.over or pod.exit_code is not None
+
+        def read_one(attempt: Attempt[Pod], state: Mapping[str, Any]) -> AttemptRead:
+            pod = attempt.source
             settles_in_s = max(0.0, min(_SETTLE_S, pod.finished + _SETTLE_S - now)) if pod.finished else 0.0
-            chunk = self._reader.read(pod.name, pod.uid, state, complete=ended, settles_in_s=settles_in_s)
-            state = {"at": at, "uid": pod.uid, **chunk.cursor}
-            attempt = pod.app_attempt + pod.attempt
-            lines = [line._replace(attempt=attempt) for line in chunk.lines] if attempt else chunk.lines
-            if lines or not ended:
-                break
-        return LogChunk(lines, state or None)
+            chunk = self._reader.read(pod.name, pod.uid, state, complete=attempt.is_over, settles_in_s=settles_in_s)
+            return AttemptRead(chunk.lines, chunk.cursor)
+
+        return read_attempts(map(_attempt, pods), state, read_one)
 
     def stream(self, pods: list[Pod], state: Mapping[str, Any]) -> LogStream | None:
         """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
-        for pod in pods:
-            at = [pod.app_attempt, pod.attempt, pod.disruptions]
-            if state.get("at") and at < list(state["at"]):
-                continue
-            is_here = state.get("at") == at and state.get("uid") == pod.uid
-            if is_here and state.get("done"):
-                continue
-            if not pod.began and pod.over:
-                continue
-            # What is left of an earlier attempt is read first.
-            is_running = pod.began and not pod.over and pod.exit_code is None
-            return self._stream_of(pod, at, state if is_here else {}) if is_running else None
+        for attempt in unread_attempts(map(_attempt, pods), state):
+            if attempt.has_log or not attempt.is_over:
+                # What is left of an earlier attempt is read first.
+                is_running = attempt.has_log and not attempt.is_over
+                return self._stream_of(attempt, state if attempt.has(state) else {}) if is_running else None
         return None
 
-    def _stream_of(self, pod: Pod, at: list[int], state: Mapping[str, Any]) -> LogStream | None:
+    def _stream_of(self, attempt: Attempt[Pod], state: Mapping[str, Any]) -> LogStream | None:
+        pod = attempt.source
         if time.monotonic() < self._refused_until.get(pod.node, 0.0):
             return None
         parser = StampedLines({name: state[name] for name in CURSOR_KEYS if name in state})
@@ -94,7 +75,13 @@ class AttemptsLog:
             answer,
             parser,
             host=self._cluster.url,
-            cursor_of=lambda after: {"at": at, "uid": pod.uid, **after},
-            attempt=pod.app_attempt + pod.attempt,
+            cursor_of=lambda after: {**attempt.key, **after},
+            attempt=attempt.number,
             on_refused=lambda: self._refused_until.update({pod.node: time.monotonic() + _REFUSED_S}),
         )
+
+
+def _attempt(pod: Pod) -> Attempt[Pod]:
+    key = {"at": [pod.app_attempt, pod.attempt, pod.disruptions], "uid": pod.uid}
+    is_over = pod.over or pod.exit_code is not None
+    return Attempt(pod, key, pod.app_attempt + pod.attempt, has_log=pod.began, is_over=is_over)

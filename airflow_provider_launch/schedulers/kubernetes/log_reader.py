@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotStartedError, chunks
 from airflow_provider_launch.schedulers.kubernetes.log_lines import LineReader, split
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["CURSOR_KEYS", "RESUMED_LINES", "Chunk", "LogReader"]
 
 CHUNK_BYTES = 1024 * 1024
-_OPEN_ANSWERS = 16
 RESUMED_LINES = 20_000
 """The place to go on is first searched in so many last lines of a log: a flood has many more in few seconds."""
 CURSOR_KEYS = ("last", "done")
@@ -62,16 +59,11 @@ class LogReader:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._open: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._open: OpenAnswers[_Answer] = OpenAnswers()
 
     def close(self) -> None:
         """Drop the open answers."""
-        with self._mutex:
-            answers = list(self._open.values())
-            self._open.clear()
-        for answer in answers:
-            answer.response.close()
+        self._open.close()
 
     def read(
         self, pod: str, uid: str, cursor: Mapping[str, Any], *, complete: bool, settles_in_s: float = 0.0
@@ -89,8 +81,7 @@ class LogReader:
             NotFoundError: there is no such pod.
         """
         cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
-        with self._mutex:
-            answer = self._open.pop((uid, json.dumps(cursor)), None)
+        answer = self._open.take(uid, cursor)
         settles_in_s = settles_in_s if complete else 0.0
         lines: list[LogLine] = []
         try:
@@ -120,7 +111,7 @@ class LogReader:
         if how is _How.ENDED:
             answer.response.release_conn()
         elif how is _How.MORE:
-            self._keep(uid, after, answer)
+            self._open.keep(uid, after, answer)
         return Chunk(lines, after)
 
     def _is_all(self, pod: str, cursor: dict[str, Any], settles_in_s: float) -> bool:
@@ -173,14 +164,3 @@ class LogReader:
             if not lines:
                 raise SchedulerUnavailableError(f"the log of pod {pod} was cut off: {error}") from error
             return _How.CUT
-
-    def _keep(self, uid: str, cursor: Mapping[str, Any], answer: _Answer) -> None:
-        key = (uid, json.dumps(cursor))
-        with self._mutex:
-            # Of two readers at one place the later answer serves both.
-            dropped = [self._open.pop(key)] if key in self._open else []
-            self._open[key] = answer
-            if len(self._open) > _OPEN_ANSWERS:
-                dropped.append(self._open.popitem(last=False)[1])
-        for old in dropped:
-            old.response.close()
