@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from airflow_provider_launch.schedulers._kit.overlays import refuse_unplaced
 from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported
@@ -17,6 +17,9 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.runopts import runopts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["BuiltinScheduler", "connection_from"]
 
@@ -73,6 +76,16 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
         super().__init__(self.name, session_name)
         self.connection: ConnectionT = connection or cast("ConnectionT", self.connection_type())
         self.max_time_limit_s = self.connection.max_time_limit_s
+
+    @classmethod
+    def create(cls, session_name: str, **kwargs: Any) -> Self:
+        """Return the scheduler of a connection; its engine is first asked when it is needed.
+
+        Args:
+            session_name: part of every handle; the connection id in Airflow.
+            **kwargs: fields of the connection's options; others are ignored, since all factories get the same.
+        """
+        return cls(session_name, cast("ConnectionT", connection_from(cls.connection_type, kwargs)))
 
     def _run_opts(self) -> runopts:
         return self.opts_type.as_runopts()

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from cachetools import LRUCache
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers._kit.endings import ending_text
 from airflow_provider_launch.schedulers._kit.naming import file_slug
@@ -426,14 +426,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return self._logs.stream(app, role_name, k, cursor if isinstance(cursor, dict) else {}, streams)
 
 
-def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
-    """Return the Docker scheduler; the engine is first asked when it is needed.
-
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `DockerConnection`; others are ignored, since all factories get the same.
-    """
-    return DockerScheduler(session_name, connection_from(DockerConnection, kwargs))
+create_scheduler = DockerScheduler.create
 
 
 def _has_succeeded(app: App) -> bool:

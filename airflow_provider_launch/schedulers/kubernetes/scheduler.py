@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -412,11 +412,4 @@ class KubernetesScheduler(
         return ""
 
 
-def create_scheduler(session_name: str, **kwargs: Any) -> KubernetesScheduler:
-    """Return the Kubernetes scheduler; the cluster is first asked when it is needed.
-
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `KubernetesConnection`; others are ignored, since all factories get the same.
-    """
-    return KubernetesScheduler(session_name, connection_from(KubernetesConnection, kwargs))
+create_scheduler = KubernetesScheduler.create

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
@@ -320,14 +320,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
 
 
-def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
-    """Return the local scheduler.
-
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `LocalConnection`; others are ignored, since all factories get the same.
-    """
-    return LocalScheduler(session_name, connection_from(LocalConnection, kwargs))
+create_scheduler = LocalScheduler.create
 
 
 def _root(connection: LocalConnection) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
+from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -246,14 +246,7 @@ class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest])
             return self._known.request(app_id)
 
 
-def create_scheduler(session_name: str, **kwargs: Any) -> SlurmScheduler:
-    """Return the Slurm scheduler.
-
-    Args:
-        session_name: part of every handle; the connection id in Airflow.
-        **kwargs: fields of `SlurmConnection`; others are ignored, since all factories get the same.
-    """
-    return SlurmScheduler(session_name, connection_from(SlurmConnection, kwargs))
+create_scheduler = SlurmScheduler.create
 
 
 def _transport(connection: SlurmConnection) -> Transport:
