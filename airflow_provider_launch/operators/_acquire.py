@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
-    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.operators._fields import OperatorFields
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef
@@ -46,7 +46,7 @@ class AppAcquirer:
         held: gets the current app.
     """
 
-    def __init__(self, operator: LaunchAppOperator, app: AppDef, hook: LaunchHook, held: AttemptTracker) -> None:
+    def __init__(self, operator: OperatorFields, app: AppDef, hook: LaunchHook, held: AttemptTracker) -> None:
         self._op = operator
         self._app = app
         self._hook = hook

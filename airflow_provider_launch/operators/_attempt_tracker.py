@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.states import AppState
 
 if TYPE_CHECKING:
     from airflow_provider_launch.hooks.launch import LaunchHook
-    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.operators._fields import OperatorFields
 
 __all__ = ["AttemptTracker"]
 
@@ -32,7 +32,7 @@ class AttemptTracker:
         hook: reaches the scheduler.
     """
 
-    def __init__(self, operator: LaunchAppOperator, hook: LaunchHook) -> None:
+    def __init__(self, operator: OperatorFields, hook: LaunchHook) -> None:
         self._op = operator
         self._log = operator.log
         self._hook = hook

@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.finder import get_component
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.operators._fields import OperatorFields
     from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = ["check_component", "component_app", "is_open"]
@@ -24,7 +24,7 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 
 
-def component_app(task: LaunchAppOperator) -> AppDef:
+def component_app(task: OperatorFields) -> AppDef:
     """Return the app that the component makes of the rendered arguments.
 
     Raises:
@@ -35,7 +35,7 @@ def component_app(task: LaunchAppOperator) -> AppDef:
     return app
 
 
-def check_component(task: LaunchAppOperator) -> None:
+def check_component(task: OperatorFields) -> None:
     """Refuse what the task would refuse when it runs; the component is called only if no argument is a template.
 
     Raises:
@@ -72,7 +72,7 @@ def _has_open(value: object) -> bool:
     return is_open(value)
 
 
-def _arguments(task: LaunchAppOperator) -> Mapping[str, Any] | list[Any]:
+def _arguments(task: OperatorFields) -> Mapping[str, Any] | list[Any]:
     given: object = {} if task.component_args is None else task.component_args
     if isinstance(given, Mapping):
         return given
@@ -85,7 +85,7 @@ def _arguments(task: LaunchAppOperator) -> Mapping[str, Any] | list[Any]:
     )
 
 
-def _function(task: LaunchAppOperator) -> Callable[..., AppDef]:
+def _function(task: OperatorFields) -> Callable[..., AppDef]:
     name: object = task.component
     if not isinstance(name, str):
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_launch._task.follow_app import AppFollow
-    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.operators._fields import OperatorFields
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -69,7 +69,7 @@ class OperatorRun:
         app: the checked app. None: only `resume` is called, for an app that was launched.
     """
 
-    def __init__(self, operator: LaunchAppOperator, app: AppDef | None) -> None:
+    def __init__(self, operator: OperatorFields, app: AppDef | None) -> None:
         self._op = operator
         self._app = app or AppDef("")
         self._ti: Any = None

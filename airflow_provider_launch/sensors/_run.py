@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow.sdk import PokeReturnValue, conf
 from airflow.sdk.exceptions import (
@@ -40,10 +40,12 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import end_checkpoint
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.sdk import Context
 
+    from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
-    from airflow_provider_launch.sensors.launch import AppStatusSensor
 
 __all__ = ["SensorRun"]
 
@@ -57,6 +59,34 @@ _QUIET_S = 0.5
 _LONGEST_RUN_S = 60.0
 
 
+class SensorFields(Protocol):
+    """What a run needs of an `AppStatusSensor`."""
+
+    handle: Any
+    launch_conn_id: Any
+    streams: str | None
+    logs_from: str
+    max_log_bytes: int | None
+    kill_policy: str
+    unavailable_for_s: float
+    follow_interval_s: float | None
+    mode: str
+    timeout: Any
+    execution_timeout: timedelta | None
+    do_xcom_push: bool
+    ui_url: str | None
+    _killed: bool
+    _killer: CancelThread | None
+
+    @property
+    def log(self) -> Any:
+        """Return the logger of the task."""
+
+    @property
+    def follow_options(self) -> FollowOptions:
+        """Return how the app is followed."""
+
+
 class SensorRun:
     """Follows the app, to its end or for a while.
 
@@ -65,7 +95,7 @@ class SensorRun:
         handle: as a trigger has found it. Empty: the sensor's.
     """
 
-    def __init__(self, sensor: AppStatusSensor, *, handle: str = "") -> None:
+    def __init__(self, sensor: SensorFields, *, handle: str = "") -> None:
         self._sensor = sensor
         self._ti: Any = None
         self._handle = handle or handle_of(sensor.handle)

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
@@ -29,10 +29,10 @@ from airflow_provider_launch.triggers.pipe import log_bytes_unread
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
-    from airflow_provider_launch.triggers.hub import Shared
-    from airflow_provider_launch.triggers.launch import AppStatusTrigger
+    from airflow_provider_launch.triggers.connections import Shared
 
 __all__ = ["TriggerRun", "is_of_user"]
 
@@ -42,6 +42,31 @@ _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
 # Answers come on the pollers' threads, silence is noticed on the event loop. One for all: nothing waits under it.
 _JUDGING = threading.Lock()
+
+
+class TriggerFields(Protocol):
+    """What a run needs of an `AppStatusTrigger`."""
+
+    options: FollowOptions
+    deadline: float | None
+    timeout_s: float | None
+    cancels_at_deadline: bool
+    scheduled: bool
+    known: bool
+    secret_places: Sequence[Sequence[Any]] | None
+    progress: Mapping[str, Any] | None
+
+    @classmethod
+    def logger(cls) -> Any:
+        """Return the logger of the class."""
+
+    @property
+    def task_instance(self) -> Any:
+        """Return the task instance, as the triggerer sets it."""
+
+    async def is_awaited(self) -> bool:
+        """Return whether the task waits for the trigger."""
+        ...
 
 
 class TriggerRun:
@@ -75,7 +100,7 @@ class TriggerRun:
         "_watch",
     )
 
-    def __init__(self, trigger: AppStatusTrigger, shared: Shared, handle: str, app_id: str) -> None:
+    def __init__(self, trigger: TriggerFields, shared: Shared, handle: str, app_id: str) -> None:
         self._trigger = trigger
         self._shared = shared
         self._app_id = app_id

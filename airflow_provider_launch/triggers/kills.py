@@ -18,8 +18,8 @@ from airflow_provider_launch.triggers.task_states import GONE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_launch.triggers.connections import Connections, Shared
     from airflow_provider_launch.triggers.helpers import Helpers
-    from airflow_provider_launch.triggers.hub import Hub, Shared
     from airflow_provider_launch.triggers.task_states import TaskStates
 
 __all__ = ["KILL_S", "Kills"]
@@ -51,13 +51,13 @@ class Kills:
     nothing of this may depend on the trigger that asked for it.
 
     Args:
-        hub: has the connections.
+        connections: those in use.
         states: knows which tasks are over: a trigger that moves to another triggerer is ended in the same way.
         helpers: where the cancels run.
     """
 
-    def __init__(self, hub: Hub, states: TaskStates, helpers: Helpers) -> None:
-        self._hub = hub
+    def __init__(self, connections: Connections, states: TaskStates, helpers: Helpers) -> None:
+        self._connections = connections
         self._states = states
         self._helpers = helpers
 
@@ -74,7 +74,7 @@ class Kills:
             shared: what the trigger shares of the connection, which then need not be read again.
         """
         conn_id = conn_id or parse_app_handle(handle).session_name
-        kept = shared if shared is not None and self._hub.keep(shared) else None
+        kept = shared if shared is not None and self._connections.keep(shared) else None
         kill = _Kill(handle, conn_id, ti, log, contextvars.copy_context(), time.monotonic() + KILL_S, kept)
         kill.done.set_running_or_notify_cancel()
         self._ask(kill)
@@ -121,14 +121,14 @@ class Kills:
             kill.done.set_result(None)
             if kill.shared is not None:
                 with contextlib.suppress(Exception):
-                    self._hub.leave(kill.shared)
+                    self._connections.leave(kill.shared)
 
     def _cancel(self, kill: _Kill) -> None:
         app_id = parse_app_handle(kill.handle).app_id
         while True:
             try:
                 if kill.shared is None:
-                    kill.shared = self._hub.join(kill.conn_id)
+                    kill.shared = self._connections.join(kill.conn_id)
                 kill.shared.for_kills().cancel(app_id)
             except SchedulerUnavailableError:
                 if time.monotonic() + _PAUSE_S >= kill.deadline:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_launch.triggers._run import TriggerRun
-    from airflow_provider_launch.triggers.hub import Shared
+    from airflow_provider_launch.triggers.connections import Shared
 
 __all__ = ["AppStatusTrigger"]
 
