@@ -19,6 +19,7 @@ DEAF = "trap '' TERM; echo up; while :; do sleep 0.2; done"
 """Ignores TERM."""
 POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 """Cleans up at TERM."""
+_AT_ONCE_S = 1.0
 
 
 class EndingTests(ContractBase):
@@ -189,7 +190,8 @@ class EndingTests(ContractBase):
         apps.end(app_id)
         apps.end(other)
         apps.scheduler.delete(app_id)
-        until(lambda: apps.another().describe(app_id) is None, apps.timeout_s, "the app is gone")
+        until(lambda: apps.scheduler.describe(app_id) is None, _AT_ONCE_S, "the app is gone")
+        until(lambda: apps.another().describe(app_id) is None, _AT_ONCE_S, "the app is gone for others")
 
         listed = {row.app_id for row in apps.another().list()}
         assert app_id not in listed

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 
 import pytest
 
+from airflow_provider_launch.schedulers.kubernetes.client import TakenError
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
+from airflow_provider_launch.schedulers.kubernetes.request import unpacked
 from airflow_provider_launch.specs import AppState, Resource, RetryPolicy, is_terminal
 from tests.faults import Fault, error
 from tests.support.local import until
@@ -195,23 +200,27 @@ def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
         time.sleep(0.5)
 
 
-def test_why_an_app_failed_is_reported_until_it_is_gone(kubernetes_apps):
+def test_an_app_that_is_deleted_is_gone_whoever_holds_its_objects(kubernetes_apps):
     """Whatever removes it may take its time, such as somebody's finalizer."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exit 3"))
-    ended = apps.end(app_id)
+    assert "exit code 3" in apps.end(app_id).msg
     record = f"/api/v1/{{ns}}/services/{app_id}"
-    for finalizers in (["launch.io/tests"], []):
-        body = apps.call("GET", record)
-        body["metadata"]["finalizers"] = finalizers
-        apps.call("PUT", record, body)
-        if finalizers:
-            apps.call("DELETE", record)
-            found = [scheduler.describe(app_id) for scheduler in (apps.scheduler, apps.another())]
-            assert "deletionTimestamp" in apps.call("GET", record)["metadata"]
 
-    assert "exit code 3" in ended.msg
-    assert [(one.state, one.msg) for one in found] == [(AppState.FAILED, ended.msg)] * 2
+    def hold(*finalizers: str) -> None:
+        body = apps.call("GET", record)
+        body["metadata"]["finalizers"] = [*finalizers]
+        apps.call("PUT", record, body)
+
+    hold("launch.io/tests")
+    apps.scheduler.delete(app_id)
+    found = [scheduler.describe(app_id) for scheduler in (apps.scheduler, apps.another())]
+    listed = [row.app_id for row in apps.another().list()]
+    assert "deletionTimestamp" in apps.call("GET", record)["metadata"]
+    hold()
+
+    assert found == [None, None]
+    assert app_id not in listed
 
 
 def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_apps):
@@ -308,3 +317,24 @@ def test_500_replicas_are_described_with_few_requests(kubernetes_apps, kubernete
     # The Job, and a page; it is just full, so where there are other pods the server names another one, which is empty.
     assert kubernetes_proxy.count("GET") - before <= 3
     kubernetes_apps.scheduler.delete(app_id)
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_passed_by_reference(kubernetes_apps):
+    """The program has the values, and nothing of the app does: not its record, its Jobs, its pods or its request."""
+    apps = kubernetes_apps
+    for name, data in (("by-key", {"token": "hush-1"}), ("by-name", {"FIRST": "hush-2", "SECOND": "hush-3"})):
+        body = {"metadata": {"name": name}, "stringData": data}
+        with contextlib.suppress(TakenError):
+            apps.call("POST", "/api/v1/{ns}/secrets", body)
+    options = {"env_secrets": {"HF_TOKEN": "by-key/token"}, "env_from_secrets": ["by-name"]}
+    app_id = apps.start(apps.sh('echo "$HF_TOKEN $FIRST $SECOND"', env={"SECOND": "ours"}), **options)
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert apps.lines(app_id) == ["hush-1 hush-2 ours\n"]
+    kept = [apps.cluster.list(kind, f"{Label.APP_ID}={app_id}")[0] for kind in ("services", "jobs", "pods")]
+    records = [unpacked(job["metadata"]["annotations"][Annotation.REQUEST]).to_json() for job in kept[1]]
+    assert "hush" not in json.dumps([kept, records])
+    assert "hush" not in str(apps.scheduler.describe_native(app_id))

@@ -119,7 +119,7 @@ class _Assessor:
         """Assess what goes on undisturbed, or has ended well: that is most apps, most of the time."""
         jobs = list(self.members.values())
         if len(jobs) == len(self.plan.roles):
-            if all(job.complete and job.ended is None for job in jobs):
+            if all(job.complete and job.ended is None and not job.deleting for job in jobs):
                 return Assessment(AppState.SUCCEEDED, phases=dict.fromkeys(self.members, Phase.SUCCEEDED))
             quiet = not any(
                 self._has_decided(job) or job.suspended or job.ended or job.failing or job.deleting for job in jobs

@@ -74,6 +74,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 }
 """What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
 _NO_PLAN = Plan((), None, 0, queue=False)
+_LIVE = frozenset({AppState.SUBMITTED, AppState.PENDING, AppState.RUNNING})
 _FEW_RECORDS = 2
 _MARKS_S = 60.0
 """How often the records of apps are read whose Jobs report enough."""
@@ -181,7 +182,7 @@ class KubernetesScheduler(
         known = self._catalog.of(app.app_id)
         if known.final is None or not app.jobs:
             return None
-        same = known.final_of == {job.uid for job in app.jobs.values()}
+        same = known.final_of == {job.uid for job in app.jobs.values() if not job.deleting}
         return known.final if same else None
 
     def _described(self, app: App | None, assessed: tuple[App, Plan, Assessment] | None) -> DescribeAppResponse | None:
@@ -245,10 +246,11 @@ class KubernetesScheduler(
             assessment = assess(app, plan, now)
         assert plan is not None
         if app.record is not None and app.record.deleting:
-            end = known.final or assessment
-            # Why it failed stays true, and is asked for longer than what becomes of its objects.
-            msg = end.msg if is_terminal(end.state) else "being deleted"
-            return app, plan, Assessment(end.state, msg, assessment.phases)
+            if known.final is not None or assessment.state not in _LIVE:
+                # What is left of it goes within seconds, or when somebody's finalizer lets it.
+                self._catalog.forget(app.app_id)
+                return None
+            return app, plan, Assessment(assessment.state, "being deleted", assessment.phases)
         # The record may name Jobs that were created since they were listed: only a second reading shows a loss.
         if assessment.settled and assessment.state is not AppState.UNKNOWN:
             return app, plan, assessment
@@ -293,6 +295,7 @@ class KubernetesScheduler(
                     change = {"op": "remove", "path": "/metadata/ownerReferences"}
                     self.cluster.patch("services", app_id, [test, change])
             self.cluster.delete("services", app_id, record.uid)
+            self._catalog.forget(app_id)
 
     def missing_rights(self) -> builtins.list[str]:
         """Return what the cluster would not let us do, as `create pods`; nothing is created."""
@@ -319,9 +322,11 @@ class KubernetesScheduler(
         assessed: builtins.list[tuple[App, Plan, Assessment, Mapping[str, str]]] = []
         with self._catalog.mutex:
             for document in records:
-                if (record := AppRecord.of(document)) is not None:
-                    listed = self._listed(apps.get(record.name) or App(record.name), record, now)
-                    assessed.append((*listed, record.annotations))
+                if (record := AppRecord.of(document)) is None:
+                    continue
+                app, plan, assessment = self._listed(apps.get(record.name) or App(record.name), record, now)
+                if not record.deleting or assessment.state in _LIVE:
+                    assessed.append((app, plan, assessment, record.annotations))
             waiting = [(app, assessment) for app, _, assessment, _ in assessed if assessment.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
