@@ -285,6 +285,27 @@ def test_an_option_of_the_container(option, value, field, sent):
     assert container(role(), **{option: value}).get(field) == sent
 
 
+def test_variables_come_from_secrets_by_reference():
+    made = container(role(env={"A": "1"}), env_secrets={"TOKEN": "training/token"}, env_from_secrets=["all"])
+
+    reference = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "training", "key": "token"}}}
+    assert reference in made["env"]
+    assert made["envFrom"] == [{"secretRef": {"name": "all"}}]
+
+
+@pytest.mark.parametrize(
+    ("place", "word"), [("training", "names no key"), ("/token", "must name a Secret"), ("training/", "names no key")]
+)
+def test_a_variable_of_no_secret_is_refused(place, word):
+    with pytest.raises(InvalidAppError, match=word):
+        request(role(), env_secrets={"TOKEN": place})
+
+
+def test_a_variable_has_one_source():
+    with pytest.raises(InvalidAppError, match="'main': TOKEN is in its env and in option env_secrets"):
+        request(role(env={"TOKEN": "x"}), env_secrets={"TOKEN": "training/token"})
+
+
 @pytest.mark.parametrize(
     ("option", "value", "field", "sent"),
     [

@@ -38,6 +38,15 @@ def test_cancel_kills_the_whole_tree(apps: Apps) -> None:
     assert apps.end(app_id).state is AppState.CANCELLED
 
 
+def test_an_app_that_fills_the_disk_is_ended(apps: Apps) -> None:
+    """Each replica has the limit for itself, and so has each stream."""
+    calm = sh("head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2; sleep 86310", "calm")
+    found = apps.end(apps.start(calm, sh("yes | head -c 1500000; sleep 86311", "loud"), grace_s=0.5, log_max_mb=1))
+
+    assert found.state is AppState.FAILED
+    assert found.msg == "stdout of role 'loud' replica 0 has more than 1 MB; write less, or raise log_max_mb"
+
+
 def _sleeps(seconds: int) -> bool:
     wanted = f"sleep\0{seconds}\0".encode()
     for entry in Path("/proc").iterdir():

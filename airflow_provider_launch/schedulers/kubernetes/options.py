@@ -59,6 +59,13 @@ class _RunOpts(StructuredOpts):
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` and
     `_AIRFLOW*` are never copied."""
 
+    env_secrets: Optional[dict[str, str]] = None
+    """Variables from Secrets of the namespace, `{"HF_TOKEN": "training/token"}`: name of the Secret and its key. The
+    launcher never has the values."""
+
+    env_from_secrets: Optional[list[str]] = None
+    """Names of Secrets of which each key becomes a variable; other variables of the same name win."""
+
     service_account: Optional[str] = None
     """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""
 

@@ -246,7 +246,27 @@ def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - in the container
     if mounts:
         body["volumeMounts"] = mounts
-    return body
+    return {**body, **_variables(role, opts)}
+
+
+def _variables(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
+    """Return the variables that come from Secrets."""
+    given = {
+        "env": [_secret_variable(role, name, place) for name, place in (opts.env_secrets or {}).items()],
+        "envFrom": [{"secretRef": {"name": name}} for name in opts.env_from_secrets or []],
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _secret_variable(role: Role, name: str, place: str) -> dict[str, Any]:
+    secret, _, key = place.partition("/")
+    if not (secret and key):
+        raise InvalidAppError(
+            f"option env_secrets: {name} must name a Secret and its key, such as 'training/token'; it names no key"
+        )
+    if name in role.env:
+        raise InvalidAppError(f"role {role.name!r}: {name} is in its env and in option env_secrets; give it once")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:

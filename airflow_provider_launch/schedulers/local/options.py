@@ -60,6 +60,10 @@ class _RunOpts(StructuredOpts):
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission. None means no limit."""
 
+    log_max_mb: Optional[Annotated[int, Ge(1)]] = None
+    """MB of stdout, or of stderr, of one attempt of a replica at which the app is ended as FAILED, so that it does not
+    fill the disk. None means no limit."""
+
 
 # The option of workspaces comes last in forms and pages.
 @dataclass(frozen=True)

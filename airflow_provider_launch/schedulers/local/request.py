@@ -81,6 +81,7 @@ class LocalRequest:
     spec_hash: str
     grace_s: float
     time_limit_s: float | None
+    log_max_mb: int | None
     roles: list[LocalRole]
     metadata: dict[str, Any] = field(default_factory=dict)
     log_dir: str | None = None
@@ -166,6 +167,7 @@ def build_request(
         spec_hash=spec_hash(app, {**opts, **_digests(workspaces)}),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
+        log_max_mb=opts.log_max_mb,
         roles=roles,
         metadata=dict(app.metadata),
         workspaces=dict(workspaces.values()),

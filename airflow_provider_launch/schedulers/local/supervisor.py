@@ -107,7 +107,7 @@ class _Supervisor:
             if has_ended:
                 break
             idle = self._is_idle()
-            while not self._woken() and idle and not self._is_asked_to_end() and not self._is_over_time():
+            while not self._woken() and idle and not self._is_asked_to_end() and not self._limit():
                 pass
         if os.path.exists(layout.DELETE):
             os.chdir(ROOT)
@@ -130,6 +130,23 @@ class _Supervisor:
     def _is_over_time(self) -> bool:
         limit = self.request["time_limit_s"]
         return limit is not None and time.time() >= self.app["created"] + limit
+
+    def _limit(self) -> str:
+        """Return which limit of the app is reached; empty: none."""
+        if self._is_over_time():
+            return f"time limit of {self.request['time_limit_s']:g} s reached"
+        # A request of an older version has none.
+        limit_mb: int | None = self.request.get("log_max_mb")
+        if limit_mb is None:
+            return ""
+        # Also of those that have ended: the reason must stay while the others are stopped.
+        for replica in self.replicas:
+            for stream in ("stdout", "stderr"):
+                with contextlib.suppress(OSError):
+                    if os.path.getsize(f"{self._path(replica)}/{stream}") > limit_mb * 1_000_000:
+                        name = f"{stream} of role {replica.role['name']!r} replica {replica.k}"
+                        return f"{name} has more than {limit_mb} MB; write less, or raise log_max_mb"
+        return ""
 
     def _step(self) -> bool:
         """Check, decide, act, publish; return whether the app has ended."""
@@ -227,8 +244,8 @@ class _Supervisor:
             return "CANCELLED", "cancelled by request"
         if self.gpus is None:
             return "FAILED", "another app took the GPUs of this host while nothing of this app ran on them"
-        if self._is_over_time():
-            return "FAILED", f"time limit of {self.request['time_limit_s']:g} s reached"
+        if limit := self._limit():
+            return "FAILED", limit
         return None
 
     def _failure(self, decision: Decision) -> str:
