@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["MAX_PACKED", "pack", "unpack"]
 
 MAX_PACKED = 60_000
+_MAX_TEXT = 16 * 1024 * 1024
 
 
 def pack(cursors: Mapping[str, Any]) -> str:
@@ -24,7 +25,11 @@ def unpack(packed: object) -> dict[str, Any]:
     if not isinstance(packed, str):
         return {}
     try:
-        cursors = json.loads(zlib.decompress(base64.b64decode(packed)))
+        inflater = zlib.decompressobj()
+        text = inflater.decompress(base64.b64decode(packed), _MAX_TEXT)
+        if inflater.unconsumed_tail:
+            return {}  # not ours: 60 KB can be a thousand times as much text
+        cursors = json.loads(text)
     except (ValueError, zlib.error):
         return {}
     return cursors if isinstance(cursors, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from airflow_provider_launch.triggers.connections import Connections
@@ -38,6 +39,15 @@ class Hub(Connections):
 
 _hub: Hub | None = None
 _making = threading.Lock()
+
+
+def _forget() -> None:
+    """Begin anew in a forked child: the threads of the hub, and who held its lock, stayed behind."""
+    global _hub, _making
+    _hub, _making = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def hub() -> Hub:

@@ -34,7 +34,8 @@ _HELD_BYTES, _HELD_MAX_BYTES = 32 * 1024 * 1024, 128 * 1024 * 1024
 _IDLE_READS_PER_S = 40.0
 _CHECKPOINT_S = 10.0
 _APPS_PER_CHECKPOINT_S = 10
-_SETTLE_S = 1.0
+_SETTLE_S, _SETTLE_MAX_S, _AGAIN_S = 0.25, 1.0, 1.0
+"""How long lines wait until the supervisor has read all, at first and at most; and the time until it is tried again."""
 # The kernel counts far more bytes for a record than it has, so "unread" is reached after some eighty of them.
 _NAP_S, _NAP_MAX_S = 0.002, 0.05
 _CHECK_S = 0.5
@@ -131,14 +132,19 @@ class LogPump:
 
     def _write(self) -> None:
         credit, refilled = float(TURN_BYTES), time.monotonic()
-        checkpointed, turn = time.monotonic(), 0
+        checkpointed, turn, settle_s = time.monotonic(), 0, _SETTLE_S
         while self._wait_to_write():
             now = time.monotonic()
-            if now - checkpointed >= max(_CHECKPOINT_S, len(self._feeds) / _APPS_PER_CHECKPOINT_S):
-                self._checkpoint()
+            if now - checkpointed >= (pause_s := max(_CHECKPOINT_S, len(self._feeds) / _APPS_PER_CHECKPOINT_S)):
+                is_noted = self._checkpoint(settle_s)
                 metrics.gauge("deferred_apps", len(self._feeds))
                 metrics.gauge("log_bytes_held", sum(feed.held_bytes() for feed in list(self._feeds)))
                 checkpointed = now = time.monotonic()
+                if is_noted:
+                    settle_s = _SETTLE_S
+                else:
+                    checkpointed += _AGAIN_S - pause_s
+                    settle_s = min(settle_s * 2, _SETTLE_MAX_S)
             credit = min(credit + (now - refilled) * self._rate, self._rate / 4)
             refilled = now
             if credit <= 0:
@@ -179,15 +185,15 @@ class LogPump:
                     return feed
             return None
 
-    def _checkpoint(self) -> None:
-        """Note the places of all feeds at a moment at which the supervisor has read everything.
+    def _checkpoint(self, settle_s: float) -> bool:
+        """Note the places of all feeds at a moment at which the supervisor has read everything; False: none came.
 
         What is stored elsewhere overtakes the log records; a place ahead of them would lose lines when all is killed.
         """
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + settle_s
         while (log_bytes_unread() or 0) > 0:
             if time.monotonic() >= deadline:
-                return
+                return False
             time.sleep(_NAP_S)
         with self._lock:
             feeds = list(self._feeds)
@@ -196,6 +202,7 @@ class LogPump:
             if places != feed.checkpoint:
                 feed.checkpoint = places
                 feed.on_checkpoint()
+        return True
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

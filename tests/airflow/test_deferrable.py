@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import re
 import threading
 import time
@@ -259,6 +260,51 @@ def test_left_alone_on_kill_where_the_user_reports_it(monkeypatch: pytest.Monkey
 
     assert cancelled == []
     _end(trigger)
+
+
+def test_a_trigger_that_has_fired_ends_nothing(engine, api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow may end it as if it were killed right after its event, which leaves the app to the worker."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {"r": {"t": "failed"}}))
+    engine.on_schedule = lambda _app_id: engine.cut()
+    task = launch(sh("true"), launch_conn_id="cluster", deferrable=True, unavailable_for_s=0.2, poll_interval_s=0.05)
+    asked = run_task(task, api).msg
+    assert isinstance(asked, DeferTask)
+    trigger = AppStatusTrigger(**deserialize(asked.trigger_kwargs))
+    (event,) = run_trigger(trigger)
+    engine.heal()
+    asyncio.run(trigger.on_kill())
+
+    assert event.payload["why"] == "unreachable"
+    assert engine.cancelled == []
+
+
+def test_the_scheduler_of_a_connection_stays_open_for_who_is_left(engine, api) -> None:
+    shared, again = hub().join("cluster"), hub().join("cluster")
+    scheduler = shared.scheduler
+    hub().leave(again)
+    assert shared is again
+    assert scheduler.closed == 0
+
+    hub().leave(shared)
+    assert scheduler.closed == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_begins_anew() -> None:
+    """The threads of a hub stay in the process that has started them."""
+    before = hub()
+    read_fd, write_fd = os.pipe()
+    if not (pid := os.fork()):
+        os.write(write_fd, b"same" if hub() is before else b"anew")
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert os.read(read_fd, 4) == b"anew"
+    assert hub() is before
+    os.close(read_fd)
+    os.close(write_fd)
 
 
 def test_a_wrong_connection_is_reported_by_the_worker() -> None:

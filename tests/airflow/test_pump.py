@@ -331,3 +331,49 @@ class TaskRecorder:
 
     def log(self, _level: int, text: str, *args: object) -> None:
         """Changes of state are of no interest here."""
+
+
+def test_while_much_is_held_only_who_brings_little_is_read(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
+    """Memory does not grow with the logs, and no quiet app is silenced by it."""
+    monkeypatch.setattr(module, "_HELD_BYTES", 1000)
+    pump = LogPump(1.0)
+    (held, _, _), (heavy, _, _), (quiet, _, _) = (feeds(name) for name in ("held", "heavy", "quiet"))
+    monkeypatch.setattr(type(held), "held_bytes", lambda self: 2000 if self is held else 0)
+    heavy.is_heavy = True
+    pump._writable = [(0, 1, held)]
+    now = time.monotonic()
+    for number, feed in enumerate((heavy, quiet)):
+        pump._feeds[feed] = served = module._Served()
+        served.ticket = number + 1
+        pump._readable.append((now + number, number + 1, feed))
+
+    assert pump._due_at(now) == now + 1
+    assert [feed for _, _, feed in pump._readable] == [quiet]
+    pump._writable = []
+    assert pump._due_at(now) == now
+    assert {feed for _, _, feed in pump._readable} == {heavy, quiet}
+
+
+def test_a_checkpoint_mutes_nobody_for_long(engine: FakeEngine, feeds: Any, monkeypatch: Any) -> None:
+    """It waits until the supervisor has read all; one that is busy must not silence a quiet app meanwhile."""
+    monkeypatch.setattr(module, "_CHECKPOINT_S", 0.2)
+    monkeypatch.setattr(module, "log_bytes_unread", lambda: 1)
+    pump = LogPump(1e6)
+    feed, log, app_id = feeds("quiet")
+    pump.add(feed)
+    delays = []
+    for n in range(9):
+        began = time.monotonic()
+        engine.write(app_id, "worker", 0, f"{n}\n")
+        feed.reader.hurry()
+        pump.wake(feed)
+        until(lambda n=n: len(log.lines) > n)
+        delays.append(time.monotonic() - began)
+        time.sleep(0.2)
+    muted = feed.checkpoint
+    monkeypatch.setattr(module, "log_bytes_unread", lambda: 0)
+    until(lambda: feed.checkpoint == feed.places)
+    pump.remove(feed)
+
+    assert sorted(delays)[4] < 0.5, delays
+    assert muted == {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import signal
 import threading
 import time
+import zlib
 from datetime import timedelta
 
 import pytest
@@ -160,6 +162,14 @@ def test_packed_cursors_of_a_large_app_fit_the_store() -> None:
 
 @pytest.mark.parametrize("packed", [None, 3, "", "x", "eJw="])
 def test_broken_cursors_mean_the_start(packed) -> None:
+    assert unpack(packed) == {}
+
+
+def test_text_that_unpacks_to_far_more_is_not_ours() -> None:
+    """Who may edit XComs must not fill the memory of a triggerer."""
+    packed = base64.b64encode(zlib.compress(b'{"a": "' + b" " * 40_000_000 + b'"}', 9)).decode()
+
+    assert len(packed) < 60_000
     assert unpack(packed) == {}
 
 

@@ -1,0 +1,68 @@
+"""What this package uses of Airflow beyond its public API: an Airflow without one of these parts shows here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import attrs
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "airflow_provider_launch"
+PARTS = {
+    "airflow.jobs.triggerer_job_runner": ["_USER_ACTION_CANCEL_MSG"],
+    "airflow.sdk._shared.secrets_masker": ["redact"],
+    "airflow.sdk.execution_time": ["task_runner"],
+    "airflow.sdk.execution_time.comms": ["DeleteXCom", "SetRenderedFields"],
+    "airflow.sdk.execution_time.context": ["NEVER_EXPIRE"],
+    "airflow.sdk.execution_time.task_runner": ["RuntimeTaskInstance", "SUPERVISOR_COMMS"],
+    "airflow.sdk.log": ["redact"],
+}
+"""Module to what is imported from it; what is used beyond an import is below."""
+_PUBLIC = ("airflow.sdk", "airflow.triggers", "airflow.providers")
+"""https://airflow.apache.org/docs/apache-airflow/stable/public-airflow-interface.html"""
+
+
+def is_private(module: str, name: str) -> bool:
+    parts = module.split(".")
+    is_inside = "execution_time" in parts or not module.startswith(_PUBLIC)
+    return (
+        is_inside
+        or any(part.startswith("_") for part in (*parts, name))
+        or (module, name)
+        == (
+            "airflow.sdk.log",
+            "redact",
+        )
+    )
+
+
+def test_what_is_private_is_listed():
+    """Cure: add it to `PARTS`, so that it is known what a new Airflow may take away."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "airflow":
+                for alias in node.names:
+                    if is_private(node.module, alias.name):
+                        found.setdefault(node.module, set()).add(alias.name)
+
+    assert {module: sorted(names) for module, names in found.items()} == PARTS
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PARTS.items() for name in names])
+def test_airflow_has_what_is_imported(module, name):
+    loaded = importlib.import_module(module)
+
+    # A variable that is set where a task runs is only declared.
+    assert hasattr(loaded, name) or name in loaded.__annotations__
+
+
+def test_airflow_has_what_is_used_of_it():
+    from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
+    from airflow.sdk.execution_time import task_runner
+
+    assert callable(task_runner._serialize_rendered_fields)
+    assert callable(task_runner.RuntimeTaskInstance.get_task_states)
+    assert "_async_writer" in attrs.fields_dict(TriggerCommsDecoder)
