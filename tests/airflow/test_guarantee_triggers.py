@@ -120,7 +120,10 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
         heard.until("going on with app")
         until(lambda: place.alive() == 1)
         events.append(run_triggers(old, during=kill))
+        # Longer than a cancel needs to show.
+        time.sleep(1)
         assert place.alive() == 1
+        assert [state_of(app_id) for app_id in place.apps()] == [AppState.RUNNING]
         place.go()
 
     def kill(cancel: Callable[[int, str | None], None]) -> None:

@@ -312,3 +312,11 @@ def test_a_time_limit_is_the_cause_and_the_end_of_the_replica_its_effect(api) ->
 
     assert ran.state == "failed"
     assert re.search(r"^[^;]*time limit[^;]*; role 'worker' replica 0", text), text
+
+
+def test_a_template_keeps_its_final_line_feed() -> None:
+    """Jinja takes it away, and a file or a here-document without it is another one."""
+    task = launch(sh("true"))
+
+    assert task.render_template("{{ n }}\n", {"n": 1}) == "1\n"
+    assert task.render_template("{{ n }}", {"n": 1}) == "1"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +15,11 @@ from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.specs import AppDef
-from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, sh
+from airflow_provider_launch.specs import AppDef, AppState
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import USER_ACTION, FakeExecutionApi, Ran, run_task, run_to_end, run_trigger, sh
 from tests.airflow.support import launch as launch_task
+from tests.support.fake_scheduler import FakeEngine
 
 TWO_STREAMS = "echo out; echo err >&2; sleep 0.6"
 
@@ -50,11 +55,9 @@ CASES = [
     Case("launch_conn_id", {"launch_conn_id": "launch_local_default"}, looks=result),
     Case("cfg", {"cfg": {"copy_env": ["PARITY_*"]}}, script="echo $PARITY_X; sleep 0.5", expected=["[worker/0] seen"]),
     Case("wait", {"wait": False}, script="sleep 2", looks=lambda _ran, api: api.xcoms["t", "return_value"]["state"]),
-    Case("poll_interval_s", {"poll_interval_s": 0.1}, looks=state, expected="success"),
     Case("streams", {"streams": "stderr"}, expected=["[worker/0] err"]),
     Case("log_roles", {"log_roles": ["worker-1"]}, roles=2, expected=["[worker-1/0] err", "[worker-1/0] out"]),
     Case("log_roles", {"log_roles": []}, expected=[]),
-    Case("logs_from", {"logs_from": "now"}, expected=["[worker/0] err", "[worker/0] out"]),
     Case(
         "max_log_bytes",
         {"max_log_bytes": 200},
@@ -67,12 +70,9 @@ CASES = [
             *(f"[worker/0] {number}" for number in range(977, 1001)),
         ],
     ),
-    Case("on_kill", {"on_kill": "leave"}, looks=state, expected="success"),
-    Case("unavailable_for_s", {"unavailable_for_s": 0}, looks=state, expected="success"),
     Case(
         "time_limit_s", {"time_limit_s": 1}, script="sleep 30", looks=lambda ran, _api: "time limit" in str(ran.error)
     ),
-    Case("start_limit_s", {"start_limit_s": 60}, looks=state, expected="success"),
     Case("skip_on_exit_code", {"skip_on_exit_code": [9]}, script="sleep 0.5; exit 9", looks=state, expected="skipped"),
     Case("skip_on_exit_code", {"skip_on_exit_code": 8}, script="sleep 0.5; exit 9", looks=state, expected="failed"),
     Case("result", {}, script="echo '{\"n\": 1}' > $LAUNCH_RESULT_PATH; sleep 0.5", looks=result),
@@ -137,10 +137,121 @@ def test_what_shows_only_in_trouble_reaches_the_trigger() -> None:
     assert {name.replace("on_kill", "kill_policy"): value for name, value in wanted.items()}.items() <= kwargs.items()
 
 
+# ---- what shows only on an engine that the test drives ---------------------------------------------------------------
+
+ON_AN_ENGINE = {"poll_interval_s", "unavailable_for_s", "on_kill", "logs_from", "start_limit_s"}
+"""Tested below, the last one in `test_start_limit.py`."""
+in_modes = pytest.mark.parametrize("how", [{}, {"deferrable": True}], ids=["worker", "triggerer"])
+
+
+def on_cluster(**kwargs: Any) -> Any:
+    return launch_task(sh("true"), launch_conn_id="cluster", **kwargs)
+
+
+def runs(engine: FakeEngine) -> None:
+    """Let each app run as soon as it is launched."""
+    engine.on_schedule = lambda app_id: threading.Timer(0.02, engine.state, (app_id, AppState.RUNNING)).start()
+
+
+@in_modes
+@pytest.mark.parametrize(("interval_s", "least", "most"), [(0.05, 8, 60), (8, 1, 7)])
+def test_states_are_polled_as_often_as_wanted(engine, api, how, interval_s, least, most) -> None:
+    runs(engine)
+    polls: list[float] = []
+
+    def end_later(app_ids: list[str]) -> None:
+        if not polls:
+            threading.Timer(1.0, lambda: engine.state(app_ids[0], AppState.SUCCEEDED)).start()
+        if engine.apps[app_ids[0]].state is AppState.RUNNING:
+            polls.append(time.monotonic())
+
+    engine.on_describe = end_later
+    ran, _ = run_to_end(on_cluster(poll_interval_s=interval_s, **how), api)
+
+    assert ran.state == "success"
+    assert least <= len(polls) <= most
+
+
+@in_modes
+@pytest.mark.parametrize(("limit_s", "state"), [(0.3, "failed"), (60, "success")])
+def test_an_outage_lasts_as_long_as_it_may(engine, api, how, limit_s, state) -> None:
+    runs(engine)
+    polled: list[str] = []
+
+    def go_away(app_ids: list[str]) -> None:
+        if polled == app_ids and engine.apps[app_ids[0]].state is AppState.RUNNING:
+            engine.cut()
+            threading.Timer(1.5, engine.heal).start()
+            threading.Timer(1.5, engine.state, (app_ids[0], AppState.SUCCEEDED)).start()
+        polled[:] = app_ids
+
+    engine.on_describe = go_away
+    ran, _ = run_to_end(on_cluster(unavailable_for_s=limit_s, poll_interval_s=0.05, **how), api)
+
+    assert ran.state == state
+    assert ("and was not cancelled" in str(ran.error)) is (state == "failed")
+    assert engine.cancelled == []
+
+
+@pytest.mark.parametrize("policy", ["cancel", "leave"])
+def test_a_task_that_is_killed_leaves_its_app_where_it_should(engine, api, monkeypatch, policy) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    runs(engine)
+    killed: list[str] = []
+
+    def kill(app_ids: list[str]) -> None:
+        if not killed and engine.apps[app_ids[0]].state is AppState.RUNNING:
+            killed.append(app_ids[0])
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+    engine.on_describe = kill
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ran, _ = run_to_end(on_cluster(on_kill=policy, poll_interval_s=0.05), api)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    by_worker = [*engine.cancelled]
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {"r": {"t": "failed"}}))
+    asked = run_task(on_cluster(on_kill=policy, deferrable=True), FakeExecutionApi()).msg
+    assert isinstance(asked, DeferTask)
+    assert run_trigger(AppStatusTrigger(**deserialize(asked.trigger_kwargs)), 0.5, USER_ACTION) == []
+    by_triggerer = engine.cancelled[len(by_worker) :]
+
+    assert ran.state == "failed"
+    assert [bool(by_worker), bool(by_triggerer)] == [policy == "cancel"] * 2
+
+
+@in_modes
+@pytest.mark.parametrize(
+    ("logs_from", "expected"),
+    [("now", ["[worker/0] new"]), ("start", ["[worker/0] old", "[worker/0] new"])],
+)
+def test_an_app_that_is_taken_up_is_shown_from_there_on(engine, make_api, how, logs_from, expected) -> None:
+    api = make_api(retries=1)
+    runs(engine)
+    assert isinstance(run_task(on_cluster(deferrable=True), api).msg, DeferTask)
+    (app_id,) = engine.apps
+    engine.write(app_id, "worker", 0, "old\n", time=time.time() - 60)
+    reads: list[str] = []
+
+    def go_on(*_: object) -> None:
+        if not reads:
+            threading.Timer(0.5, lambda: engine.write(app_id, "worker", 0, "new\n", time=time.time())).start()
+            threading.Timer(0.6, engine.state, (app_id, AppState.SUCCEEDED)).start()
+        reads.append("")
+
+    engine.on_read = go_on
+    ran, _ = run_to_end(on_cluster(logs_from=logs_from, **how), api, try_number=2)
+
+    assert ran.state == "success"
+    assert [line for line in ran.lines if line.startswith("[worker/0]")] == expected
+
+
 def test_every_argument_has_a_case() -> None:
     arguments = set(inspect.signature(LaunchAppOperator.__init__).parameters) - {
         "self", "kwargs", "deferrable", "defer_after_s",  # the last two are about the other mode alone
         "component", "component_args", "workspace",  # what is launched is the same before both modes part
     }  # fmt: skip
 
-    assert arguments == {case.argument for case in CASES} & arguments
+    assert arguments == ({case.argument for case in CASES} | ON_AN_ENGINE) & arguments

@@ -3,13 +3,70 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_launch.follow import log_reader
 from airflow_provider_launch.follow.events import LogGap
+from airflow_provider_launch.follow.log_places import place_after
 from airflow_provider_launch.follow.log_reader import LogReader
-from airflow_provider_launch.schedulers.api import LogChunk
+from airflow_provider_launch.schedulers.api import LogChunk, LogLine
+
+
+def reader_of(lines: list[LogLine], chunk_lines: int, **how) -> LogReader:
+    """A reader, without a thread, of one replica whose cursor is the number of lines."""
+
+    def read_logs(_app_id, _role, _k, cursor, **_how) -> LogChunk:
+        begin = cursor or 0
+        return LogChunk(lines[begin : begin + chunk_lines], min(begin + chunk_lines, len(lines)))
+
+    scheduler = SimpleNamespace(backend="some", poll_interval_s=1.0, read_logs=read_logs)
+    known = {"cursors": {}, "streams": None, "from_now": False, "own_thread": False, **how}
+    reader = LogReader(scheduler, "app-1", threading.Condition(), **known)
+    reader.want([("main", 0)], existing=True)
+    return reader
+
+
+def texts_of(reader: LogReader) -> list[str]:
+    items = iter(reader.pop, None)
+    return [line.text for item in items if item.event is not None for line in item.event.lines]
+
+
+def numbered(count: int, size: int = 1, **how) -> list[LogLine]:
+    return [LogLine(f"{number}".rjust(size) + "\n", None, how.get("time")) for number in range(count)]
+
+
+def test_lines_that_were_shown_are_left_out_over_several_chunks():
+    """Another process may read in smaller chunks than the one that has shown them."""
+    reader = reader_of(numbered(8), 2, cursors={"main/0": place_after(None, 5)})
+    for _ in range(4):
+        reader.step()
+
+    assert texts_of(reader) == ["5\n", "6\n", "7\n"]
+
+
+@pytest.mark.parametrize("size", [1, 1000], ids=["short lines", "long lines"])
+def test_reading_stops_while_much_waits(size):
+    """Lines of a log wait in memory until they are written, whatever their length."""
+    reader = reader_of(numbered(5000, size), 20)
+    for _ in range(250):
+        if reader.due_in() is None:
+            break
+        reader.step()
+
+    assert reader.due_in() is None
+    assert len(texts_of(reader)) <= log_reader._QUEUE_LINES + 20
+    assert reader.held_chars() <= log_reader._QUEUE_CHARS + 20 * 1001
+
+
+def test_the_first_line_since_the_follower_came_is_shown():
+    old, new = numbered(3, time=1.0), numbered(2, time=time.time() + 60)
+    reader = reader_of([*old, *new], 10, from_now=True)
+    reader.step()
+
+    assert texts_of(reader) == ["0\n", "1\n"]
 
 
 def test_an_end_that_comes_in_the_middle_of_a_read_is_read_at_once():

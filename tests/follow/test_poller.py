@@ -193,3 +193,16 @@ def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
         assert asked_at[-1] < 1.5
     finally:
         poller.unsubscribe("a", hear)
+
+
+def test_who_does_not_answer_is_asked_less_and_less(scheduler):
+    """A server that comes up again must not meet all that has waited for it."""
+    scheduler.engine.cut()
+    poller = Poller(scheduler, 0.02)
+    inbox = [].append
+    poller.subscribe("a", inbox)
+    time.sleep(2)
+    poller.unsubscribe("a", inbox)
+    poller.join(5)
+
+    assert 2 <= len(scheduler.engine.describe_calls) <= 6

@@ -23,7 +23,7 @@ from airflow_provider_launch.runner import api
 from airflow_provider_launch.schedulers import get_scheduler_factories
 from airflow_provider_launch.specs import AppDef, Role, app_from_dict, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
-from tests.fuzz.values import MARKER, OPTIONS, apps, as_object, cfgs, extras
+from tests.fuzz.values import MARKER, OPTIONS, QUIET, apps, as_object, cfgs, extras
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.repeats import often
 
@@ -106,13 +106,17 @@ class Tried:
                 app = make_app()
                 self.shown += app_texts(app)
                 info = hook.runner.dryrun(app, backend, hook.merged_cfg(cfg), app_id="app-1")
-                self.shown.append(str(info))
+                request = str(info)
                 self.is_request = True
         except LaunchError as error:
             self.shown += texts_of(error)
+            request = ""
         finally:
             if hook is not None:
                 hook.close()
+        # A request is there to be read; all else is shown where nobody asked for the values.
+        assert all(QUIET not in text for text in self.shown)
+        self.shown += [request] * self.is_request
         for text in self.shown:
             assert MARKER not in text
             assert text.strip()
@@ -195,6 +199,7 @@ def test_all_together_through_the_operator(conn_type, place, capsys) -> None:
                 operator.dry_run()
         except LaunchError as error:
             shown = texts_of(error)
+            assert all(QUIET not in text for text in shown)
         else:
             # What stands in metadata and tags may be for one scheduler only, and no JSON.
             with contextlib.suppress(InvalidAppError):

@@ -17,6 +17,8 @@ from airflow_provider_launch.specs import AppDef, BindMount, DeviceMount, Resour
 from airflow_provider_launch.specs.workspaces import Workspace
 
 MARKER = "hunter2-is-no-word"
+QUIET = "quiet-is-no-name"
+"""Stands under names that no list knows: a request shows it, an error and the text of an app do not."""
 
 OPTIONS = {
     "launch_local": (LocalConnection, LocalOpts),
@@ -27,6 +29,7 @@ SECRET_VARIABLES = [
     "DB_PASSWORD", "Passwd", "SECRET", "API_TOKEN", "X_API_KEY", "AWS_SECRET_ACCESS_KEY", "PRIVATE_KEY",
     "GCP_CREDENTIALS", "DB_DSN", "MYSQL_PWD", "HTTP_AUTH", "AIRFLOW_CONN_DB",
 ]  # fmt: skip
+OTHER_VARIABLES = ["QZX", "lorem_ipsum", "Zufall", "x9", "\u00e9t\u00e9"]
 SECRET_OPTIONS = [
     "registry_password", "registryPassword", "registry_pasword", "REGISTRY_PASSWORD", "registry.password", "password",
     "passphrase", "auth_token", "api_key", "client_secret",
@@ -74,6 +77,9 @@ secrets = st.sampled_from([
     MARKER, f"a {MARKER}\n", f"${{app_id}}{MARKER}", f"{MARKER}\0", f"{MARKER}\ud800", MARKER.encode(), Secret(),
     [MARKER], (MARKER,), {"a": MARKER}, {MARKER: 1}, {MARKER.encode(): [MARKER.encode()]},
 ])  # fmt: skip
+quiet = st.sampled_from(
+    [QUIET, f"a {QUIET}\n", f"{QUIET}\0", QUIET.encode(), [QUIET], (QUIET,), {"a": QUIET}, {QUIET: 1}]
+)
 json_secrets = st.sampled_from([MARKER, f"a {MARKER}", [MARKER], {"a": MARKER}, {MARKER: 1}])
 
 
@@ -142,13 +148,17 @@ def cfgs(conn_type: str) -> st.SearchStrategy[Any]:
 
 names = mostly(st.sampled_from(["worker", "main", "ps", "Ä b", "a.b", "w-1"]), texts)
 _variables = st.lists(
-    st.sampled_from(["A", "PATH", "LAUNCH_APP_ID", "x y", *SECRET_VARIABLES]), max_size=3, unique=True
+    st.sampled_from(["A", "PATH", "LAUNCH_APP_ID", "x y", *SECRET_VARIABLES, *OTHER_VARIABLES]), max_size=3, unique=True
 )
 envs = mostly(
     _variables.flatmap(
         lambda keys: st.fixed_dictionaries(
             {
-                key: st.one_of(st.just(MARKER), secrets) if key in SECRET_VARIABLES else mostly(texts, things)
+                key: st.one_of(st.just(MARKER), secrets)
+                if key in SECRET_VARIABLES
+                else mostly(st.just(QUIET), quiet)
+                if key in OTHER_VARIABLES
+                else mostly(texts, things)
                 for key in keys
             }
         )

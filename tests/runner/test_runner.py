@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_launch.runner import Runner, get_runner
 from airflow_provider_launch.schedulers import get_scheduler_factories
-from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.schedulers.api import Capability, Stream
 from airflow_provider_launch.specs.api import AppDef, AppState, Role, Workspace
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -123,6 +123,14 @@ def test_the_same_key_is_the_same_app(make_runner, engine):
     handles = {make_runner().run(an_app(), "fake", idempotency_key="2024-01-01") for _ in range(3)}
 
     assert len(handles) == engine.started == 1
+
+
+def test_a_key_that_the_scheduler_cannot_keep_is_warned_of(make_runner, monkeypatch):
+    """The second run starts a second app there."""
+    monkeypatch.setattr(FakeScheduler, "capabilities", FakeScheduler.capabilities - {Capability.ADOPT})
+
+    with pytest.warns(UserWarning, match="'fake' cannot adopt a running app"):
+        make_runner().dryrun(an_app(), "fake", idempotency_key="2024-01-01")
 
 
 @pytest.mark.parametrize("name", ["My App", "日本", "x" * 300, "../up", "-"])

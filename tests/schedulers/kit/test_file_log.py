@@ -1,0 +1,28 @@
+"""Files of attempts, read as one log."""
+
+from __future__ import annotations
+
+from airflow_provider_launch.schedulers._kit import file_log
+from airflow_provider_launch.schedulers.api import LogChunk
+
+
+def read(tmp_path, cursor=None) -> LogChunk:
+    return file_log.read_chunk(
+        [(0, 0), (0, 1)],
+        cursor,
+        None,
+        open_log=lambda at, stream: file_log.open_file(str(tmp_path / f"{at[1]}.{stream.value}")),
+        is_complete=lambda _number: False,
+    )
+
+
+def test_an_earlier_attempt_has_ended_also_within_a_line(tmp_path):
+    """Nobody adds to it any more, although nobody has noted its end."""
+    (tmp_path / "0.stdout").write_text("whole\nhalf")
+    (tmp_path / "1.stdout").write_text("again\nunfinished")
+    first = read(tmp_path)
+    second = read(tmp_path, first.cursor)
+
+    assert [line.text for line in first.lines] == ["whole\n"]
+    assert [(line.text, line.attempt) for line in second.lines] == [("half", 0)]
+    assert [line.text for line in read(tmp_path, second.cursor).lines] == ["again\n"]
