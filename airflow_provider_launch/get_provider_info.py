@@ -129,6 +129,15 @@ def get_provider_info() -> dict[str, Any]:
                         "submission. Empty means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
+                    "log_max_mb": {
+                        "label": "Log max (MB)",
+                        "description": "MB of stdout, or of stderr, of one "
+                        "attempt of a replica at which the app "
+                        "is ended as FAILED, so that it does "
+                        "not\n"
+                        "fill the disk. Empty means no limit.",
+                        "schema": {"minimum": 1, "type": ["integer", "null"]},
+                    },
                     "workspace_max_mb": {
                         "label": "Workspace max (MB)",
                         "description": "Megabytes that a workspace may "
@@ -470,6 +479,24 @@ def get_provider_info() -> dict[str, Any]:
                         "AIRFLOW* and\n"
                         "_AIRFLOW* are never copied. Empty means "
                         "unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
+                    },
+                    "env_secrets": {
+                        "label": "Environment secrets",
+                        "description": "Variables from Secrets of the "
+                        'namespace, {"HF_TOKEN": '
+                        '"training/token"}: name of the Secret '
+                        "and its key. The\n"
+                        "launcher never has the values. Empty "
+                        "means unset.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
+                    "env_from_secrets": {
+                        "label": "Environment from secrets",
+                        "description": "Names of Secrets of which each "
+                        "key becomes a variable; other "
+                        "variables of the same name win. "
+                        "Empty means unset.",
                         "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "service_account": {
