@@ -32,8 +32,9 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_proxy,
 )
 from tests.engines.registry import install_registry, missing_registry, registry
+from tests.engines.slurm import accounting as slurm_accounting
 from tests.engines.slurm import engine as slurm
-from tests.engines.slurm.fixtures import slurm_cluster, slurm_commands, slurm_root
+from tests.engines.slurm.fixtures import slurm_cluster, slurm_commands, slurm_pipe, slurm_root
 from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
 
@@ -52,6 +53,7 @@ __all__ = [  # fixtures for all
     "registry",
     "slurm_cluster",
     "slurm_commands",
+    "slurm_pipe",
     "slurm_root",
 ]
 
@@ -150,6 +152,14 @@ def _begin_slurmctld(_: pytest.Config) -> None:
         raise EngineError(reason)
 
 
+def _begin_slurmdbd(config: pytest.Config) -> None:
+    if required("slurmdbd"):
+        slurm_accounting.install_programs()
+    _begin_slurmctld(config)
+    if reason := slurm_accounting.why_missing():
+        raise EngineError(reason)
+
+
 _docker = Use()
 _kubernetes = kubernetes.Use()
 _slurm = slurm.Use()
@@ -162,6 +172,7 @@ _BEGIN = {
     "aws_batch": _begin_aws_batch,  # after docker, in which its jobs run
     "slurm": _begin_slurm,
     "slurmctld": _begin_slurmctld,
+    "slurmdbd": _begin_slurmdbd,
 }
 _MISSING = "LAUNCH_TESTS_MISSING_"  # tells the workers of `pytest -n` what their controller found
 
@@ -182,6 +193,7 @@ ENGINES = {
     "aws_batch": partial(os.environ.get, f"{_MISSING}aws_batch"),
     "slurm": partial(os.environ.get, f"{_MISSING}slurm"),
     "slurmctld": partial(os.environ.get, f"{_MISSING}slurmctld"),  # the same, of a cluster of a test's own
+    "slurmdbd": partial(os.environ.get, f"{_MISSING}slurmdbd"),  # accounts of such a cluster
 }
 
 

@@ -8,17 +8,18 @@ import shutil
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
 
-__all__ = ["WorkspaceFiles"]
+__all__ = ["WorkspaceFiles", "digests", "workspaces_of"]
 
 _ALWAYS = (".git", "*/.git", "__pycache__", "*/__pycache__")
 """Left out unless the ignore file takes them back: they differ from worker to worker and would change every image."""
@@ -193,12 +194,36 @@ class WorkspaceFiles:
                 root = _info(prefix, 0o755)
                 root.type = tarfile.DIRTYPE
                 archive.addfile(root)
-            for path, entry in self.entries.items():
-                _pack_entry(archive, prefix + path, entry)
+            self.add_to(archive, prefix)
             for path, content in (extra or {}).items():
                 info = _info(path, 0o644)
                 info.size = len(content)
                 archive.addfile(info, BytesIO(content))
+
+    def add_to(self, archive: tarfile.TarFile, prefix: str) -> None:
+        """Add everything below a directory of an archive, with a slash at its end; see `pack`."""
+        for path, entry in self.entries.items():
+            _pack_entry(archive, prefix + path, entry)
+
+
+def workspaces_of(roles: Iterable[Role], max_mb: float | None) -> dict[Workspace, tuple[str, WorkspaceFiles]]:
+    """Return workspace to the directory of the app that gets a copy, and its files; roles with equal ones share it.
+
+    Raises:
+        InvalidAppError: a workspace is missing or too large.
+    """
+    known: dict[Workspace, tuple[str, WorkspaceFiles]] = {}
+    for role in roles:
+        if role.workspace and role.workspace not in known:
+            files = WorkspaceFiles.of(role.workspace)
+            files.check_size(max_mb)
+            known[role.workspace] = (f"workspace-{len(known)}", files)
+    return known
+
+
+def digests(workspaces: Mapping[Workspace, tuple[str, WorkspaceFiles]]) -> dict[str, str]:
+    """Return what of workspaces makes an app another one."""
+    return {f"digest of {name}": files.digest() for name, files in workspaces.values()}
 
 
 def _pack_entry(archive: tarfile.TarFile, path: str, entry: _Entry) -> None:

@@ -240,6 +240,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         made = KubernetesPlace(
             *(request.getfixturevalue(f"kubernetes_{it}") for it in ("engine", "namespace", "proxy"))
         )
+    elif request.param == "slurm":
+        from tests.airflow.slurm_place import SlurmPlace
+
+        made = SlurmPlace(*(request.getfixturevalue(f"slurm_{it}") for it in ("cluster", "commands", "root", "pipe")))
     else:
         made = DockerPlace(request.getfixturevalue("docker_engine"), request.getfixturevalue("docker_proxy"))
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(made.connection))
@@ -249,7 +253,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 on_places = pytest.mark.parametrize(
     "place",
-    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "kubernetes")],
+    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "kubernetes", "slurm")],
     indirect=True,
 )
 in_modes = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
@@ -436,10 +440,12 @@ def _serve() -> None:
     import airflow_provider_launch.hooks.docker
     import airflow_provider_launch.hooks.kubernetes
     import airflow_provider_launch.hooks.local
+    import airflow_provider_launch.hooks.slurm
     import airflow_provider_launch.operators._run
     import airflow_provider_launch.schedulers.docker.scheduler
     import airflow_provider_launch.schedulers.kubernetes.scheduler
     import airflow_provider_launch.schedulers.local.scheduler
+    import airflow_provider_launch.schedulers.slurm.scheduler
     import airflow_provider_launch.triggers.launch  # noqa: F401
 
     with contextlib.suppress(ImportError):

@@ -82,6 +82,8 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
 def test_stalled_logs_do_not_delay_the_log_of_another_app(place: Place, stalled: int) -> None:
     """Guarantee 8: an error of one app stays there."""
     skip_where_nothing_stalls(place)
+    if place.connection["conn_type"] == "launch_slurm":
+        pytest.skip("one directory holds the logs of all apps, and stalls for all of them")
     places = [place.another() for _ in range(stalled)]
     triggers = [
         deferred(launch(one, one.role(TICKS), deferrable=True, poll_interval_s=0.05), FakeExecutionApi())[0]

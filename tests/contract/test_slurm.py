@@ -27,6 +27,7 @@ CAPABILITIES = frozenset(
         Capability.PORTS,
         Capability.GPU,
         Capability.RESULT,
+        Capability.WORKSPACE,
     }
 )
 
@@ -136,20 +137,15 @@ class TestSlurmOverSsh(_SlurmContract):
     """The commands of Slurm, and the directory, are on a login node."""
 
     @pytest.fixture
-    def pipe(self, slurm_cluster: Cluster) -> Iterator[TcpPipe]:
-        with TcpPipe(slurm_cluster.sshd.port) as pipe:
-            yield pipe
-
-    @pytest.fixture
     def params(
-        self, slurm_cluster: Cluster, slurm_root: Path, slurm_commands: SlurmCommands, pipe: TcpPipe
+        self, slurm_cluster: Cluster, slurm_root: Path, slurm_commands: SlurmCommands, slurm_pipe: TcpPipe
     ) -> dict[str, Any]:
         return {
             "root": str(slurm_root),
             "slurm_bin": str(slurm_commands.dir),
             "settle_s": 3.0,
             "ssh_host": "127.0.0.1",
-            "ssh_port": pipe.port,
+            "ssh_port": slurm_pipe.port,
             "ssh_user": "root",
             "ssh_key_file": str(slurm_cluster.sshd.key),
             "ssh_host_key": slurm_cluster.sshd.host_key,
@@ -160,5 +156,5 @@ class TestSlurmOverSsh(_SlurmContract):
         return {"ssh_host": "127.0.0.1", "ssh_port": 1}
 
     @pytest.fixture
-    def engine(self, slurm_commands: SlurmCommands, slurm_root: Path, pipe: TcpPipe) -> SshEngine:
-        return SshEngine(slurm_commands, slurm_root, pipe)
+    def engine(self, slurm_commands: SlurmCommands, slurm_root: Path, slurm_pipe: TcpPipe) -> SshEngine:
+        return SshEngine(slurm_commands, slurm_root, slurm_pipe)

@@ -27,6 +27,7 @@ TRAINER = Role(
     port_map={"master": 0, "web": 8080},
 )
 DRIVER = Role("Über driver", image="", entrypoint="./drive", resource=Resource(cpu=1, gpu=0, memMB=512))
+DRIVER_IN_IMAGE = Role("driver", image="ubuntu", entrypoint="true", resource=TRAINER.resource)
 OPTIONS: dict[str, Any] = {
     "partition": "gpu",
     "account": "research",
@@ -50,6 +51,7 @@ def request(*roles: Role, **options: Any):
         ("two_roles", request(TRAINER, DRIVER, **OPTIONS)),
         ("equal_roles", request(DRIVER, Role("b", "", entrypoint="true", resource=DRIVER.resource))),
         ("container", request(TRAINER, container="apptainer", container_mounts=["/data:/data:ro"], copy_env=["HF_*"])),
+        ("pyxis", request(TRAINER, DRIVER_IN_IMAGE, container="pyxis", container_mounts=["/data:/data:ro"])),
     ],
 )
 def test_golden(name, built) -> None:

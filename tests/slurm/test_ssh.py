@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from airflow_provider_launch.schedulers.slurm.scheduler import SlurmScheduler, create_scheduler
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError, SchedulerUnavailableError
+from tests.engines.slurm.cluster import NODES
 from tests.engines.slurm.processes import PATH
 from tests.engines.slurm.sshd import Sshd
 from tests.slurm.conftest import Place
@@ -160,15 +162,16 @@ def test_the_test_of_a_connection_names_a_mount_that_is_another_directory(slurm_
     )
 
 
-def test_the_test_of_a_connection_names_a_cluster_that_gives_no_node(slurm_cluster, slurm_root) -> None:
-    """Who has no node in time is told so, and leaves no job."""
-    slurm_cluster.run("scontrol", "create", "reservation", "reservationname=all", "users=nobody", "nodes=ALL",
-                      "starttime=now", "duration=1", "flags=ignore_jobs")  # fmt: skip
-    try:
-        scheduler = create_scheduler(
-            "tests", root=str(slurm_root), slurm_conf=str(slurm_cluster.conf), test_node=True, timeout_s=8.0
-        )
-        assert "no node has copied" in refusal(scheduler)
-    finally:
-        slurm_cluster.run("scontrol", "delete", "reservationname=all")
-    assert "launch-probe" not in slurm_cluster.run("squeue", "-h", "-o", "%j")
+@pytest.mark.engine("slurmctld")
+def test_the_test_of_a_connection_names_a_cluster_that_gives_no_node(make_own_cluster) -> None:
+    """Who has no node in time reads so, and leaves no job."""
+    place = make_own_cluster()
+    for node in NODES:
+        place.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    scheduler = create_scheduler("tests", **{**place.params, "test_node": True, "timeout_s": 8.0})
+
+    assert "no node has copied" in refusal(scheduler)
+    deadline = time.monotonic() + 20
+    while "launch-probe" in place.cluster.run("squeue", "-h", "-o", "%j"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

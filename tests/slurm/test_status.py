@@ -16,8 +16,8 @@ NOW = 1000
 SETTLE_S = 10
 
 
-def job(state: str, nonce: str = "n1", reason: str = "None", end: int | None = None, start: int | None = None) -> Job:
-    return Job("7", state, reason, start, end, "hash:instance", nonce)
+def job(state: str, nonce: str = "n1", reason: str = "None", end: int | None = None, **fields: Any) -> Job:
+    return Job("7", state, reason, fields.pop("start", None), end, "hash:instance", nonce, **fields)
 
 
 def state_of(*jobs: Job, **record: Any) -> tuple[AppState, str, str]:
@@ -60,6 +60,7 @@ def test_an_end_that_only_slurm_knows_counts_when_the_record_had_its_time(state)
         ([], {**DEAD, "cancelled": True}, (AppState.CANCELLED, "lost", "")),
         ([job("RUNNING")], {**CLAIMED, "end": "FAILED,exit,1.5"}, (AppState.FAILED, "exit", "")),
         ([job("CANCELLED", end=1)], CLAIMED, (AppState.FAILED, "dropped", "")),
+        ([job("CANCELLED", end=1, has_nodes=True)], {}, (AppState.FAILED, "dropped", "ended")),
         ([job("NEW_WORD")], CLAIMED, (AppState.UNKNOWN, "", "")),
     ],
 )
@@ -94,8 +95,8 @@ def test_what_only_a_person_can_change_is_not_waited_for(record, reason, is_stuc
 def test_what_the_scripts_write_is_read() -> None:
     text = (
         "now 1700000100\n"
-        "5|5+0|RUNNING|None|1700000000|N/A|launch:abc:inst:nonce a comment|with: all\n"
-        "9|9|PENDING|Priority|N/A|N/A|launch:torn\n"
+        "5|5+0|RUNNING|None|1700000000|N/A|n[1-2]|launch:abc:inst:nonce a comment|with: all\n"
+        "9|9|PENDING|Priority|N/A|N/A||launch:torn\n"
         "files\n"
         "x\t1\t5.5\t\nx/id\t12\t6.5\t\nx/claim\t13\t7.5\tnonce\nx/status\t14\t8.5\t\nx/end\t15\t9.5\tFAILED,exit,9\n"
         "torn/claim\t16\t1.0\tn\n"
@@ -103,7 +104,7 @@ def test_what_the_scripts_write_is_read() -> None:
     found = parse_observation(text)
 
     assert found.now == 1_700_000_100
-    assert found.jobs == [Job("5", "RUNNING", "None", 1_700_000_000, None, "abc:inst", "nonce")]
+    assert found.jobs == [Job("5", "RUNNING", "None", 1_700_000_000, None, "abc:inst", "nonce", has_nodes=True)]
     record = Record("x", 12, claim="nonce", end="FAILED,exit,9", submitted=6.5, changed="14 8.5")
     assert found.records == {"x": record}
 

@@ -27,8 +27,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.sentinels import NONE
-from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.workspace.files import WorkspaceFiles
+from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
 
 __all__ = ["LocalReplica", "LocalRequest", "LocalRole", "build_request", "format_request", "request_from"]
 
@@ -137,10 +136,11 @@ def build_request(
         cure="lower it or choose another scheduler",
     )
     roles = []
-    workspaces: dict[Workspace, tuple[str, WorkspaceFiles]] = {}
+    workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
     for role in app.roles:
         _refuse_devices(role)
-        image = _workspace_dir(role, opts, app_dir, workspaces) or _image_dir(role)
+        # In place of the image.
+        image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role)
         inherited = inherited_env(environ, [*INHERITED, *(opts.copy_env or [])])
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
@@ -164,7 +164,7 @@ def build_request(
     return LocalRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**opts, **_digests(workspaces)}),
+        spec_hash=spec_hash(app, {**opts, **digests(workspaces)}),
         grace_s=opts.grace_s,
         time_limit_s=opts.time_limit_s,
         log_max_mb=opts.log_max_mb,
@@ -235,23 +235,6 @@ def _refuse_devices(role: Role) -> None:
             f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'local'; "
             f"leave them out"
         )
-
-
-def _workspace_dir(
-    role: Role, opts: LocalOpts, app_dir: str, known: dict[Workspace, tuple[str, WorkspaceFiles]]
-) -> str | None:
-    """Return the directory that the role's workspace will have; roles with equal ones share it. None: it has none."""
-    if not role.workspace:
-        return None
-    if role.workspace not in known:
-        files = WorkspaceFiles.of(role.workspace)
-        files.check_size(opts.workspace_max_mb)
-        known[role.workspace] = (f"workspace-{len(known)}", files)
-    return os.path.join(app_dir, known[role.workspace][0])
-
-
-def _digests(workspaces: Mapping[Workspace, tuple[str, WorkspaceFiles]]) -> dict[str, str]:
-    return {f"digest of {name}": files.digest() for name, files in workspaces.values()}
 
 
 def _image_dir(role: Role) -> str:

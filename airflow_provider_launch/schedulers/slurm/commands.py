@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ACCOUNTS",
     "CANCEL",
     "CONFLICT",
     "DISCARD",
@@ -58,7 +59,7 @@ OBSERVE = (
 none() { echo none; exit 0; }
 # Every job of the user: one request, whatever the number of apps. The comment is last, it may hold anything.
 export SLURM_TIME_FORMAT=%s
-jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%k') || exit 41
+jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%N|%k') || exit 41
 """
     + _ENTER
     + r"""
@@ -123,6 +124,13 @@ exit 0
 """
 )
 """`$1` root, id, role, replica; then path, offset and limit of each file. The attempts, and bytes of these files."""
+
+ACCOUNTS = """
+command -v sacct >/dev/null || exit 0
+sacct -X -n -P -u "$(id -un)" -S now-30days --duplicates --name="$2" -o JobName,State,Comment 2>/dev/null
+exit 0
+"""
+"""`$1` root, `$2` ids with commas between. How their jobs ended, where the cluster keeps accounts; else nothing."""
 
 SUBMIT = (
     _ROOT

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Optional
 from annotated_types import Ge
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
+from airflow_provider_launch.schedulers.workspace_opts import WorkspaceOpts
 
 __all__ = ["SlurmConnection", "SlurmOpts"]
 
@@ -91,9 +92,7 @@ class SlurmConnection(StructuredOpts):
 
 
 @dataclass(frozen=True)
-class SlurmOpts(StructuredOpts):
-    """How one launch runs as a job of Slurm."""
-
+class _RunOpts(StructuredOpts):
     partition: Optional[str] = None
     """Partition, or several with commas between. None means the cluster's default."""
 
@@ -130,9 +129,9 @@ class SlurmOpts(StructuredOpts):
     mail_type: Optional[str] = None
     """Events about which mail is sent, such as `END,FAIL`."""
 
-    container: Optional[Literal["apptainer"]] = None
-    """What runs `image` as a container, where the site has it. None means that `image` is a directory of the cluster,
-    in which replicas start, or empty."""
+    container: Optional[Literal["apptainer", "pyxis"]] = None
+    """What runs `image` as a container, where the site has it; pyxis needs bash in the image. None means that `image`
+    is a directory of the cluster, in which replicas start, or empty."""
 
     container_mounts: Optional[list[str]] = None
     """Directories of the nodes in the container, `/data:/data:ro`."""
@@ -144,7 +143,7 @@ class SlurmOpts(StructuredOpts):
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
 
     working_dir: Optional[str] = None
-    """Directory in which replicas start. None means the image directory, or the home directory."""
+    """Directory in which replicas start. None means the image directory, or the home directory; with pyxis `/`."""
 
     on_disruption: Literal["fail", "retry"] = "fail"
     """What the loss of a node or a preemption means: a failure, or that Slurm puts the job back into its queue. That
@@ -167,3 +166,9 @@ class SlurmOpts(StructuredOpts):
     overlay: Optional[dict[str, Any]] = None
     """Options of `sbatch` that have no option here, by long name: `{"nice": 100, "spread-job": true}`. Null removes
     one that is set."""
+
+
+# The option of workspaces comes last in forms and pages.
+@dataclass(frozen=True)
+class SlurmOpts(WorkspaceOpts, _RunOpts):
+    """How one launch runs as a job of Slurm."""

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Attempt", "Job", "Observation", "Record", "parse_attempts", "parse_observation"]
+__all__ = [
+    "Account",
+    "Attempt",
+    "Job",
+    "Observation",
+    "Record",
+    "parse_accounts",
+    "parse_attempts",
+    "parse_observation",
+]
 
 _COMMENT = re.compile(r"launch:(?P<app>\w+:\w+):(?P<nonce>\w+)(?: |$)")
 
@@ -24,6 +33,8 @@ class Job:
     app: str
     """`<spec hash>:<instance>` of the app, which its record has too."""
     nonce: str
+    has_nodes: bool = False
+    """Whether it has, or had, nodes: Slurm has begun to start it."""
 
 
 @dataclass
@@ -73,6 +84,27 @@ class Attempt:
     ended: float | None = None
 
 
+@dataclass(frozen=True)
+class Account:
+    """How one job ended, by the accounts of the cluster."""
+
+    app_id: str
+    state: str
+    comment: str
+    """Empty where the cluster keeps none: then nothing says whose job it was."""
+
+    def is_of(self, identity: str, nonce: str) -> bool:
+        """Return whether it is a job of this app; of this submission, if there is a nonce."""
+        known = _COMMENT.match(self.comment)
+        return known is not None and known["app"] == identity and nonce in {"", known["nonce"]}
+
+
+def parse_accounts(text: str) -> list[Account]:
+    """Return what `commands.ACCOUNTS` wrote; a state may have more words, as `CANCELLED by 0`."""
+    rows = (line.split("|", 2) for line in text.split("\n") if line.count("|") > 1)
+    return [Account(name, state.partition(" ")[0], comment) for name, state, comment in rows]
+
+
 def parse_observation(text: str) -> Observation:
     """Return what `commands.OBSERVE` wrote."""
     found = Observation()
@@ -81,9 +113,10 @@ def parse_observation(text: str) -> Observation:
         if line.startswith("now "):
             found.now = int(line[4:])
         elif "|launch:" in line:
-            raw, _, state, reason, start, end, comment = line.split("|", 6)
+            raw, _, state, reason, start, end, nodes, comment = line.split("|", 7)
             if known := _COMMENT.match(comment):
-                found.jobs.append(Job(raw, state, reason, _epoch(start), _epoch(end), known["app"], known["nonce"]))
+                times = _epoch(start), _epoch(end)
+                found.jobs.append(Job(raw, state, reason, *times, known["app"], known["nonce"], bool(nodes)))
     for line in files.split("\n"):
         if line:
             path, inode, changed, target = line.split("\t")

@@ -6,7 +6,8 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
@@ -26,9 +27,12 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
+from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
 
-__all__ = ["SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
+__all__ = ["APP_DIR", "SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
 
+APP_DIR = "\0d"
+"""Stands for the directory of the app, which only its job knows; no text of a user has this character."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -84,6 +88,13 @@ class SlurmRequest(AppRequest[SlurmRole]):
     signal_s: float | None
     requeue: bool
     login_shell: bool
+    workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
+    """Name of a directory of the app to what is copied there when the app is submitted."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON, without what is copied."""
+        document = replace(self, workspaces={}).__dict__ | {"roles": [asdict(role) for role in self.roles]}
+        return {name: value for name, value in document.items() if name != "workspaces"}
 
 
 def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[str, str]) -> SlurmRequest:
@@ -103,21 +114,26 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     _refuse_mixed_retries(app)
     for role in app.roles:
         _refuse_unusable(role, opts)
-    groups = _components(app.roles)
+    workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
+    groups = _components(app.roles, by_image=opts.container == "pyxis")
     components, steps = [], []
     for number, members in enumerate(groups):
         needs = _needs(app.roles[members[0]], sum(app.roles[at].num_replicas for at in members), opts)
         # Not one name for all: they would wait for each other, as jobs of one name shall.
         name = app_id if number == 0 else f"{app_id}+{number}"
         components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *_limits(opts)], opts.overlay))
-        steps.append([f"--het-group={number}", *needs] if len(groups) > 1 else needs)
+        step = [*needs, *_container(app.roles[members[0]], opts)]
+        steps.append([f"--het-group={number}", *step] if len(groups) > 1 else step)
     return SlurmRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, opts),
+        spec_hash=spec_hash(app, {**opts, **digests(workspaces)}),
         ports={port_variable(role.name, name): port for role in app.roles for name, port in role.port_map.items()},
         time_limit_s=opts.time_limit_s,
-        roles=[_role(number, role, opts, environ) for number, role in enumerate(app.roles)],
+        roles=[
+            _role(number, role, opts, environ, workspaces[role.workspace][0] if role.workspace else "")
+            for number, role in enumerate(app.roles)
+        ],
         app=app_to_dict(app),
         components=components,
         steps=steps,
@@ -128,6 +144,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         signal_s=opts.signal_s,
         requeue=opts.on_disruption == "retry",
         login_shell=bool(opts.setup),
+        workspaces=dict(workspaces.values()),
     )
 
 
@@ -142,16 +159,17 @@ def format_request(request: SlurmRequest) -> str:
     lines = [
         format_app(request.app_id, request.name, f", grace {request.grace_s:g} s", request.time_limit_s),
         f"sbatch {command} launch.sh",
+        *(f"copied to {name}: {files}" for name, files in request.workspaces.items()),
         *(f"port {name}: {port or 'chosen at start'}" for name, port in request.ports.items()),
     ]
     for role in request.roles:
-        values = macros.Values(role.img_root, request.app_id, "<replica>", RANK0_ENV)
+        values = macros.Values(role.img_root.replace(APP_DIR, "<app>"), request.app_id, "<replica>", RANK0_ENV)
         args = [values.substitute(arg) for arg in role.args]
         env = {name: values.substitute(text) for name, text in role.env.items()}
         lines += format_role(
             role.name,
             role.num_replicas,
-            shlex.join(role.prefix) or "on nodes",
+            shlex.join(role.prefix).replace(APP_DIR, "<app>") or "on nodes",
             policy=role.policy,
             max_retries=role.max_retries,
             details=[
@@ -163,14 +181,15 @@ def format_request(request: SlurmRequest) -> str:
     return "\n".join(lines)
 
 
-def _components(roles: Sequence[Role]) -> list[list[int]]:
-    """Return the roles by number, those with equal needs together.
+def _components(roles: Sequence[Role], *, by_image: bool) -> list[list[int]]:
+    """Return the roles by number, those with equal needs together; by image too if srun itself starts it.
 
     A component of a heterogeneous job shares no node with another, and waits longer: as few as possible.
     """
-    groups: dict[tuple[int, int, int], list[int]] = {}
+    groups: dict[tuple[int, int, int, str], list[int]] = {}
     for at, role in enumerate(roles):
-        groups.setdefault((role.resource.cpu, role.resource.gpu, role.resource.memMB), []).append(at)
+        image = role.image if by_image else ""
+        groups.setdefault((role.resource.cpu, role.resource.gpu, role.resource.memMB, image), []).append(at)
     return list(groups.values())
 
 
@@ -184,6 +203,14 @@ def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
         kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
         needs.append(f"--gpus-per-task={kind}{role.resource.gpu}")
     return needs
+
+
+def _container(role: Role, opts: SlurmOpts) -> list[str]:
+    """Return the options of srun that pyxis adds. Our script runs inside, so it needs the directory of the app."""
+    if opts.container != "pyxis":
+        return []
+    mounts = ",".join([f"{APP_DIR}:{APP_DIR}", *(opts.container_mounts or [])])
+    return [f"--container-image={role.image}", f"--container-mounts={mounts}", f"--container-workdir={APP_DIR}"]
 
 
 def _placement(opts: SlurmOpts) -> list[str]:
@@ -202,27 +229,33 @@ def _limits(opts: SlurmOpts) -> list[str]:
     return limits
 
 
-def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str]) -> SlurmRole:
+def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], workspace: str) -> SlurmRole:
     image = "" if role.image == NONE else role.image
     prologue, prefix = [], []
-    if opts.container:
+    if opts.container == "pyxis":
+        start = f'"$launch_dir/{workspace}"' if workspace else "/"
+        prologue.append(f"cd -- {start} || exit 126")
+    elif opts.container:
         # The directory of the attempt, for result and error: the same path inside.
         prologue.append('export APPTAINER_BINDPATH="${launch_at%/run/*}"')
         prefix += ["apptainer", "exec", *(["--nv"] if role.resource.gpu > 0 else [])]
         prefix += [f"--bind={mount}" for mount in opts.container_mounts or []]
-        prefix += [*([f"--pwd={opts.working_dir}"] if opts.working_dir else []), image]
+        working_dir = opts.working_dir or (f"{APP_DIR}/{workspace}" if workspace else None)
+        prefix += [*([f"--pwd={working_dir}"] if working_dir else []), image]
+    elif workspace:
+        # In place of the image directory.
+        prologue += [f'cd -- "$launch_dir/{workspace}" || exit 126', 'PATH="$PATH:$PWD"']
     elif image:
         # Below the home directory if it is relative.
         prologue += ["cd", f"cd -- {shlex.quote(image)} || exit 126", 'PATH="$PATH:$PWD"']
     else:
         prologue.append("cd")
-    if opts.working_dir and not opts.container:
+    if opts.working_dir and opts.container != "apptainer":
         prologue.append(f"cd -- {shlex.quote(opts.working_dir)} || exit 126")
     slug = f"{number}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", role.name)[:40]
     fields = common_fields(role, slug, environ, opts.copy_env)
-    return SlurmRole(
-        **fields, prologue=[*prologue, *(opts.setup or [])], prefix=prefix, img_root="" if prefix else image
-    )
+    img_root = f"{APP_DIR}/{workspace}" if workspace else "" if opts.container else image
+    return SlurmRole(**fields, prologue=[*prologue, *(opts.setup or [])], prefix=prefix, img_root=img_root)
 
 
 def _refuse_mixed_retries(app: AppDef) -> None:

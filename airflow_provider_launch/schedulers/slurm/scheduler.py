@@ -28,7 +28,14 @@ from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Job, Observation
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
-from airflow_provider_launch.schedulers.slurm.status import Standing, ending_of, response_from, standing
+from airflow_provider_launch.schedulers.slurm.status import (
+    FORGOTTEN,
+    Standing,
+    accounted,
+    ending_of,
+    response_from,
+    standing,
+)
 from airflow_provider_launch.schedulers.slurm.store import Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -36,6 +43,7 @@ from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMixin
 
 __all__ = ["SlurmScheduler", "create_scheduler"]
 
@@ -44,7 +52,7 @@ _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 
 
-class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
+class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
     """Runs each app as one job, whose script runs its attempts and keeps its record in a shared directory.
 
     The truth is in that directory; what Slurm knows of the job is added to it. Any process that reaches both sees the
@@ -71,6 +79,7 @@ class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest])
             Capability.PORTS,
             Capability.GPU,
             Capability.RESULT,
+            Capability.WORKSPACE,
         }
     )
     poll_interval_s: ClassVar[float] = 5.0
@@ -140,6 +149,11 @@ class SlurmScheduler(BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest])
             app_id: standing(app.record, jobs.get(app.identity, []), seen.now, self.connection.settle_s)
             for app_id, app in apps.items()
         }
+        forgotten = [app_id for app_id, one in found.items() if one.is_new and one.word in FORGOTTEN]
+        accounts = self._store.accounts(forgotten)
+        for app_id in forgotten:
+            rows = [one for one in accounts if one.app_id == app_id]
+            found[app_id] = accounted(found[app_id], apps[app_id].record, apps[app_id].identity, rows)
         self._store.discard(
             [
                 job.id

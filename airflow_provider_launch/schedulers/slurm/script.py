@@ -5,21 +5,28 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shlex
 import tarfile
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, SlurmRole
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import Role
 
+if TYPE_CHECKING:
+    from airflow_provider_launch.workspace.files import WorkspaceFiles
+
 __all__ = ["app_files", "packed"]
 
-_REPLICA = "\0"
-"""Stands for the number of the replica until a text is quoted; no text of a user holds it."""
+_REPLICA = "\0k"
+"""Stands for the number of the replica, as `APP_DIR` for its directory, until a text is quoted."""
+_VARIABLES = {"k": "launch_k", "d": "launch_dir"}
 _STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
 
 
@@ -39,10 +46,25 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
     }
 
 
-def packed(contents: dict[str, str]) -> bytes:
-    """Return the files as a tar, readable by nobody else: they hold what was given as secret."""
+def packed(contents: Mapping[str, str], workspaces: Mapping[str, WorkspaceFiles]) -> bytes:
+    """Return the files as a tar, readable by nobody else: they hold what was given as secret.
+
+    Raises:
+        InvalidAppError: a file of a workspace cannot be read.
+    """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, files_ in workspaces.items():
+            root = tarfile.TarInfo(name)
+            root.type, root.mode = tarfile.DIRTYPE, 0o700
+            tar.addfile(root)
+            try:
+                files_.add_to(tar, f"{name}/")
+            except OSError as error:
+                raise InvalidAppError(
+                    f"{files_} cannot be copied: {error.strerror} ({error.filename}); correct its permissions, or "
+                    f"leave the file out by .launchignore"
+                ) from error
         for name, text in contents.items():
             data = text.encode()
             entry = tarfile.TarInfo(name)
@@ -77,7 +99,7 @@ def _plan(request: SlurmRequest) -> str:
         values[f"policy_{at}"] = role.policy
         values[f"retries_{at}"] = str(role.max_retries)
     lines = [f"launch_{name}={shlex.quote(value)}" for name, value in values.items()]
-    steps = " : ".join(f'{_STEP} {shlex.join(step)} bash ./replica.sh "$1"' for step in request.steps)
+    steps = " : ".join(f'{_STEP} {" ".join(map(_quoted, step))} bash ./replica.sh "$1"' for step in request.steps)
     return "\n".join([*lines, f"launch_step() {{ exec srun {steps}; }}", ""])
 
 
@@ -94,5 +116,6 @@ def _role_file(role: SlurmRole, app_id: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return the text as one word of bash, with the number of the replica where it belongs."""
-    return '"$launch_k"'.join(shlex.quote(part) for part in text.split(_REPLICA))
+    """Return the text as one word of bash, with the variables where they belong."""
+    parts = re.split("\0([kd])", text)
+    return "".join(f'"${_VARIABLES[part]}"' if at % 2 else shlex.quote(part) for at, part in enumerate(parts))

@@ -44,12 +44,25 @@ class SshTransport:
         self._connection = connection
         self.place = f"login node {connection.ssh_host}"
         self._free = threading.Semaphore(_SHELLS)
+        # A log that hangs must not delay the states of apps.
+        self._free_to_wait = threading.Semaphore(_SHELLS // 2)
         self._mutex = threading.Lock()
         self._clients: list[Any] = []
         self._idle: list[_Shell] = []
 
-    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float) -> Answer:
+    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float, can_wait: bool = False) -> Answer:
         """Run a script to its end; see `Transport`."""
+        if not can_wait:
+            return self._run(script, args, stdin, timeout_s)
+        began = time.monotonic()
+        if not self._free_to_wait.acquire(timeout=timeout_s):
+            raise SchedulerUnavailableError(f"{self.place}: logs were not read within {timeout_s:g} s")
+        try:
+            return self._run(script, args, stdin, max(1.0, timeout_s - (time.monotonic() - began)))
+        finally:
+            self._free_to_wait.release()
+
+    def _run(self, script: str, args: tuple[str, ...], stdin: bytes, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
         if not self._free.acquire(timeout=timeout_s):
             raise SchedulerUnavailableError(f"{self.place}: {_SHELLS} commands have not ended within {timeout_s:g} s")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.signals import signal_in
-from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record
+from airflow_provider_launch.schedulers.slurm.records import Account, Attempt, Job, Record
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["ENDS", "LIVE", "Standing", "ending_of", "response_from", "standing"]
+__all__ = ["ENDS", "FORGOTTEN", "LIVE", "Standing", "accounted", "ending_of", "response_from", "standing"]
 
 LIVE = {
     "PENDING": AppState.PENDING,
@@ -73,6 +73,8 @@ _STUCK = frozenset(
 )
 _STUCK_AT_A_LIMIT = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)\w*")
 """The job alone is larger than it may be; limits of a user or group pass when other jobs end."""
+FORGOTTEN = frozenset({"lost", "unstarted"})
+"""Words of ends of which only the accounts of the cluster may know more."""
 _UNSEEN_S = 60.0
 """Seconds without a sign of life after which a job that Slurm does not know has ended; it shows one every 15."""
 
@@ -121,6 +123,17 @@ def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
     return _unclaimed(record, jobs, now, settle_s)
 
 
+def accounted(found: Standing, record: Record, identity: str, accounts: Sequence[Account]) -> Standing:
+    """Return the end of an app whose job Slurm has forgotten, as the accounts of the cluster have it, if they do."""
+    # An unclaimed one may have had several jobs; those of other submitters were cancelled.
+    mine = [one for one in accounts if one.is_of(identity, record.claim) and one.state in ENDS]
+    best = next((one for one in mine if one.state != "CANCELLED"), mine[0] if mine else None)
+    if best is None or record.cancelled:
+        return found
+    state = AppState.CANCELLED if best.state == "CANCELLED" else AppState.FAILED
+    return replace(found, state=state, word=best.state)
+
+
 def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
     job = next((job for job in jobs if job.nonce == record.claim), None)
     if job is None:
@@ -158,6 +171,9 @@ def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -
         if any(job.end is None or now - job.end < settle_s for job in ended):
             return Standing(AppState.PENDING, msg=f"its job has ended ({ended[-1].state}); waits for its records")
         found = _of_slurm(ended[-1])
+        if ended[-1].state == "CANCELLED" and ended[-1].has_nodes:
+            # After a crash a node refuses a number that is used again, and the controller cancels the job.
+            found = Standing(AppState.FAILED, "dropped")
         return Standing(found.state, found.word, claim="ended", is_new=True)
     if now - record.submitted < _UNSEEN_S + settle_s:
         return Standing(AppState.SUBMITTED, msg="waits for its submission to be complete")

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers.slurm import commands
-from airflow_provider_launch.schedulers.slurm.records import Attempt, Observation, parse_attempts, parse_observation
+from airflow_provider_launch.schedulers.slurm.records import (
+    Account,
+    Attempt,
+    Observation,
+    parse_accounts,
+    parse_attempts,
+    parse_observation,
+)
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, request_from
 from airflow_provider_launch.schedulers.slurm.script import app_files, packed
 from airflow_provider_launch.specs.errors import (
@@ -41,6 +48,10 @@ _UNREACHED = (
 )
 
 
+_BYTES_PER_S = 1_000_000
+"""What a connection must carry at least."""
+
+
 class Store:
     """Runs the scripts of `commands`, and turns their codes into errors."""
 
@@ -55,7 +66,7 @@ class Store:
             AppConflictError: the id belongs to another app.
         """
         nonce = uuid.uuid4().hex
-        tar = packed(app_files(request, instance=uuid.uuid4().hex))
+        tar = packed(app_files(request, instance=uuid.uuid4().hex), request.workspaces)
         options = [*request.components[0]]
         for component in request.components[1:]:
             options += [":", "--hold", *component]
@@ -107,6 +118,12 @@ class Store:
             apps[path.partition("/")[0]] = (f"{request.spec_hash}:{document['instance']}", request)
         return apps
 
+    def accounts(self, app_ids: Sequence[str]) -> list[Account]:
+        """Return how jobs of these apps ended, where the cluster keeps accounts."""
+        if not app_ids:
+            return []
+        return parse_accounts(self._run(commands.ACCOUNTS, ",".join(app_ids)).out.decode("utf-8", "replace"))
+
     def mark_ends(self, ends: Iterable[tuple[str, str, str]]) -> dict[str, str]:
         """Record ends that an observer found; return those that are on record now.
 
@@ -150,7 +167,7 @@ class Store:
             UnknownAppException: there is no such app.
         """
         flat = [str(item) for part in parts for item in part]
-        answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE})
+        answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
         if answer.code == commands.GONE:
             raise UnknownAppException(app_id)
         head, _, data = answer.out.partition(b"files\n")
@@ -184,12 +201,18 @@ class Store:
         """Free the transport."""
         self._transport.close()
 
-    def _run(self, script: str, *args: str, stdin: bytes = b"", codes: Iterable[int] = ()) -> Answer:
+    def _run(
+        self, script: str, *args: str, stdin: bytes = b"", codes: Iterable[int] = (), can_wait: bool = False
+    ) -> Answer:
         where = self._connection
         lines = [f"export SLURM_CONF={shlex.quote(where.slurm_conf)}\n"] if where.slurm_conf else []
         if where.slurm_bin:
             lines.append(f"PATH={shlex.quote(where.slurm_bin)}:$PATH\n")
-        answer = self._transport.run("".join(lines) + script, where.root, *args, stdin=stdin, timeout_s=where.timeout_s)
+        # A workspace may be large, and the way to the login node slow.
+        timeout_s = where.timeout_s + len(stdin) // _BYTES_PER_S
+        answer = self._transport.run(
+            "".join(lines) + script, where.root, *args, stdin=stdin, timeout_s=timeout_s, can_wait=can_wait
+        )
         if answer.code == 0 or answer.code in codes:
             return answer
         text = answer.error.strip() or f"exit code {answer.code}"

@@ -37,8 +37,8 @@ class Transport(Protocol):
     place: str
     """Where that is, for messages."""
 
-    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float) -> Answer:
-        """Run a script of sh to its end.
+    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float, can_wait: bool = False) -> Answer:
+        """Run a script of sh to its end; one that can wait leaves room for others, even if it hangs.
 
         Raises:
             SchedulerUnavailableError: not reached, or no whole answer in time; what was run may have had its effect.
@@ -56,7 +56,14 @@ class LocalTransport:
 
     place = "this host"
 
-    def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float) -> Answer:
+    def run(
+        self,
+        script: str,
+        *args: str,
+        stdin: bytes = b"",
+        timeout_s: float,
+        can_wait: bool = False,  # noqa: ARG002 - each has a process of its own
+    ) -> Answer:
         """Run a script to its end; see `Transport`."""
         # The rest of the launcher's environment holds secrets, and sbatch takes it over into the job.
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}

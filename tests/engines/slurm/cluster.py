@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import install
+from tests.engines.slurm.accounting import Accounting
 from tests.engines.slurm.processes import PATH, children_of, is_gone, name_of, pid_in, wait
 from tests.engines.slurm.sshd import Sshd
 
@@ -31,7 +32,7 @@ ProctrackType=proctrack/linuxproc TaskPlugin=task/none JobAcctGatherType=jobacct
 SwitchType=switch/none SelectType=select/cons_tres SelectTypeParameters=CR_Core_Memory SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate
 MinJobAge={min_job_age_s} KillWait=30 ReturnToService=2 SlurmdTimeout=6 SlurmctldTimeout=30 InactiveLimit=0
-AccountingStorageType=accounting_storage/none SlurmdParameters=config_overrides GresTypes=gpu
+{accounting} SlurmdParameters=config_overrides GresTypes=gpu
 HealthCheckProgram={dir}/resume HealthCheckInterval=5 HealthCheckNodeState=ANY
 """
 _RESUME = """#!/bin/sh
@@ -65,10 +66,11 @@ def why_missing() -> str | None:
 class Cluster:
     """A cluster below `dir`, with all its ports from `port` on: controller, three nodes, sshd."""
 
-    def __init__(self, dir_: Path, port: int, *, min_job_age_s: int = 300) -> None:
+    def __init__(self, dir_: Path, port: int, *, min_job_age_s: int = 300, accounting: bool = False) -> None:
         self.dir = dir_
         self.port = port
         self.min_job_age_s = min_job_age_s
+        self.accounting = Accounting(dir_ / "accounting", port + 7) if accounting else None
         self.sshd = Sshd(dir_ / "ssh", port + 9, {"SLURM_CONF": f"{dir_}/slurm.conf", "HOME": f"{dir_}/home"})
 
     @property
@@ -110,6 +112,8 @@ class Cluster:
         (self.dir / "munge").chmod(0o711)
         self._write_conf()
         self._start_munge()
+        if self.accounting:
+            self.accounting.start(self.dir / "munge/munge.sock", self.env)
         self.start_controller("-c")
         for node in NODES:
             self.start_node(node)
@@ -175,6 +179,8 @@ class Cluster:
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self.accounting:
+            self.accounting.stop()
         self.sshd.stop()
         self._end("munge/munged", "munged")
 
@@ -200,6 +206,7 @@ class Cluster:
             "first": self.port + 1,
             "last": self.port + len(NODES),
             "min_job_age_s": self.min_job_age_s,
+            "accounting": self.accounting.conf if self.accounting else "AccountingStorageType=accounting_storage/none",
         }
         self.conf.write_text("\n".join(_CONF.format(**values).split()) + "\n" + _NODES_CONF.format(**values))
         resume = self.dir / "resume"

@@ -6,14 +6,16 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.engine import OURS
+from tests.faults.pipe import TcpPipe
 
-__all__ = ["SlurmCommands", "slurm_cluster", "slurm_commands", "slurm_root"]
+__all__ = ["SlurmCommands", "slurm_cluster", "slurm_commands", "slurm_pipe", "slurm_root"]
 
 
 @pytest.fixture(scope="session")
@@ -29,28 +31,76 @@ class SlurmCommands:
 
     def __init__(self, dir_: Path) -> None:
         self.dir = dir_
-        self._log, self._hang = dir_ / "log", dir_ / "hang"
+        self._log, self._hang, self._hang_logs = dir_ / "log", dir_ / "hang", dir_ / "hang-logs"
+        self._kill = dir_ / "kill"
         dir_.mkdir()
         for name in self.NAMES:
             if real := shutil.which(name):
                 file = dir_ / name
                 wait = f"while [ -e {self._hang} ]; do sleep 0.1; done"
-                file.write_text(f'#!/bin/sh\necho {name} >>{self._log}\n{wait}\nexec {real} "$@"\n')
+                kills = f"[ ! -e {self._kill}-{name} ] || {{ rm {self._kill}-{name}; "
+                before, after = f"{kills}kill -KILL 0; }}", f'{kills}{real} "$@"; kill -KILL 0; }}'
+                after = after.replace(f"{self._kill}-", f"{self._kill}-after-")
+                lines = ["#!/bin/sh", f"echo {name} >>{self._log}", wait, before, after, f'exec {real} "$@"', ""]
+                file.write_text("\n".join(lines))
                 file.chmod(0o755)
+
+        # Files are read with it, and nothing else.
+        tail, wait = dir_ / "tail", f"while [ -e {self._hang_logs} ]; do sleep 0.1; done"
+        tail.write_text(f'#!/bin/sh\n[ "$1" != -c ] || {wait}\nexec {shutil.which("tail")} "$@"\n')
+        tail.chmod(0o755)
+        self._slow = dir_ / "slow"
+        for name in ("find", "stat"):
+            file = dir_ / name
+            wait = f"[ ! -e {self._slow} ] || sleep $(cat {self._slow})"
+            file.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which(name)} "$@"\n')
+            file.chmod(0o755)
 
     def calls(self, name: str | None = None) -> int:
         """Return how often a command was run, or all of them."""
         lines = self._log.read_text().split() if self._log.exists() else []
         return len(lines) if name is None else lines.count(name)
 
-    @contextlib.contextmanager
-    def hanging(self) -> Iterator[None]:
+    def hanging(self) -> AbstractContextManager[None]:
         """Let each command hang as long as the context lasts."""
-        self._hang.touch()
+        return _existing(self._hang)
+
+    @contextlib.contextmanager
+    def killed(self, name: str) -> Iterator[None]:
+        """Let a command, or the end of one (`after-sbatch`), kill what has called it: the whole process group."""
+        file = self._kill.with_name(f"{self._kill.name}-{name}")
+        file.touch()
+        yield
+        assert not file.exists(), f"no {name} was called"
+
+    @contextlib.contextmanager
+    def slow_files(self, seconds: float) -> Iterator[None]:
+        """Let each command that reads what files there are take so long."""
+        self._slow.write_text(str(seconds))
         try:
             yield
         finally:
-            self._hang.unlink()
+            self._slow.unlink()
+
+    def hanging_logs(self) -> AbstractContextManager[None]:
+        """Let each reading of a log hang as long as the context lasts."""
+        return _existing(self._hang_logs)
+
+
+@contextlib.contextmanager
+def _existing(file: Path) -> Iterator[None]:
+    file.touch()
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@pytest.fixture
+def slurm_pipe(slurm_cluster: Cluster) -> Iterator[TcpPipe]:
+    """A pipe in front of the login node."""
+    with TcpPipe(slurm_cluster.sshd.port) as pipe:
+        yield pipe
 
 
 @pytest.fixture

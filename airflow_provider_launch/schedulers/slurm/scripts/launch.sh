@@ -3,6 +3,7 @@
 # Argument: the nonce of this submission. The state is in names of files and targets of links, which exist whole or not.
 
 . ./plan || exit 78
+launch_dir=$PWD
 term='' interrupted='' timers=()
 
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }

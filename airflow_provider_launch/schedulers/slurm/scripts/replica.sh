@@ -1,9 +1,11 @@
 #!/bin/bash
 # One replica as srun starts it: its attempts, signals, files and exit codes. Argument: the attempt of the app.
-# With `program` first it becomes the program of the replica: environment, directory, arguments.
+# With `program` first it runs the program of the replica, and writes down its code: environment, directory, arguments.
 
 if [ "$1" = program ]; then
     launch_k=$2 launch_role_file=$3 launch_env=$4 launch_attempt=$5 launch_at=$6 launch_result=$7
+    launch_dir=$PWD
+    trap ': >"$launch_at/code-$?"' EXIT
     for launch_name in $(compgen -e); do
         case $launch_name in
             PATH | HOME | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_* | TZ | TMPDIR | XDG_RUNTIME_DIR | KRB5CCNAME) ;;
@@ -16,7 +18,10 @@ if [ "$1" = program ]; then
     [ ! "$launch_result" ] || export LAUNCH_RESULT_PATH=$launch_at/result
     . "$launch_env"
     . "$launch_role_file"
-    exec "$@"
+    exec 9>&2 2>>"${launch_at%/*}/replica.log" # what bash writes about a killed program is not the program's
+    trap : TERM USR1 USR2 INT HUP # they are for the program; this shell waits for it
+    (exec 2>&9 9>&-; exec "$@")
+    exit
 fi
 
 . ./plan || exit 78
@@ -73,6 +78,9 @@ while [ ! "$stop" ] && ! is_removed; do
         code=$?
         [ "$interrupted" ] || break
     done
+    # Where a signal comes with the end of the program, `wait` gives a wrong code.
+    for name in "$at"/code-*; do [ ! -e "$name" ] || code=${name##*-}; done
+    [ "$code" -ge 0 ] || code=137
     # Slurm may signal both of us, and the program first: was it stopped, or has it failed?
     [ "$code" = 0 ] || [ "$stop" ] || sleep 0.3
     [ ! "$stop" ] || stopped=1
