@@ -1,7 +1,8 @@
 """One task in a process of its own, as a worker runs it: `one_task.py SIDE ROUNDS SCRIPT`; prints its costs.
 
 Sides: `ours` and `peer` on Docker; `job` (ours) and `pod` (KubernetesPodOperator, in an environment of its own) on
-Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process.
+Kubernetes, also as `job-deferrable` and `pod-deferrable`: then the trigger runs in this process; `slurm` (ours) on
+Slurm.
 
 Before the clock starts the process has what each task process has: Airflow's SDK and task runner. What the operator
 needs beside that is imported in the first round, and is there in the later ones.
@@ -23,6 +24,7 @@ from typing import Any
 
 import docker_engine
 import kubernetes_cluster
+import slurm_cluster
 from airflow.sdk import DAG
 from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.api.datamodels._generated import TaskInstance
@@ -83,6 +85,14 @@ def pod(task_id: str, script: str, **how: Any) -> Any:
     )
 
 
+def slurm(task_id: str, script: str, **how: Any) -> Any:
+    from airflow_provider_launch.operators.launch import LaunchAppOperator
+    from airflow_provider_launch.specs import AppDef, Resource, Role
+
+    role = Role("r", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 64))
+    return LaunchAppOperator(task_id=task_id, app=AppDef("bench", [role]), launch_conn_id="slurm", **how)
+
+
 def clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
@@ -129,7 +139,7 @@ def removed_afterwards(apps: list[str]) -> Iterator[None]:
 def main() -> None:
     side, rounds, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     name, _, deferrable = side.partition("-")
-    make: Any = {"ours": ours, "peer": peer, "job": job, "pod": pod}[name]
+    make: Any = {"ours": ours, "peer": peer, "job": job, "pod": pod, "slurm": slurm}[name]
     if deferrable:
         # The triggerer has it when a trigger comes.
         from airflow.jobs.triggerer_job_runner import TriggerRunner  # noqa: F401
@@ -138,6 +148,8 @@ def main() -> None:
     os.environ["AIRFLOW_CONN_BENCH"] = json.dumps({"conn_type": "launch_docker", "extra": {"host": docker_engine.HOST}})
     extra = {"kubeconfig_path": kubernetes_cluster.KUBECONFIG, "namespace": kubernetes_cluster.NAMESPACE}
     os.environ["AIRFLOW_CONN_CLUSTER"] = json.dumps({"conn_type": "launch_kubernetes", "extra": extra})
+    extra = slurm_cluster.params(over_ssh=True) if name == "slurm" else {}
+    os.environ["AIRFLOW_CONN_SLURM"] = json.dumps({"conn_type": "launch_slurm", "extra": extra})
     with DAG("warm", schedule=None):
         pass  # imports time tables
     path = Path(os.environ["BENCH_HOME"], f"{os.getpid()}.log")

@@ -1,0 +1,45 @@
+"""How long after the end of a job its follower knows, when the job has run for a minute and nobody hurries any more."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import slurm_cluster
+from airflow_provider_launch.follow.events import Ended
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from rows import row
+
+APPS = 12
+AGE_S = 60
+
+
+def known_after(runner: Runner, number: int, *, logs: bool) -> float:
+    """Return the seconds from the record of the end, as the job has written it, to the event."""
+    script = f"sleep {AGE_S + 0.7 * number}"
+    app = AppDef("end", [Role("r", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 16))])
+    app_id = f"bench-end-{os.getpid()}-{number}-{int(logs)}"
+    runner.schedule(runner.dryrun(app, "slurm", {}, app_id=app_id))
+    with Follower(runner.scheduler("slurm"), app_id, logs=logs) as follower:
+        for event in follower:
+            if isinstance(event, Ended):
+                seen = time.time()
+    return seen - float(str(Path(slurm_cluster.ROOT, "apps", app_id, "end").readlink()).split(",")[2])
+
+
+with ExitStack() as stack:
+    stack.enter_context(slurm_cluster.use("the end of a job"))
+    params = {"slurm": slurm_cluster.params(over_ssh=True)}
+    runner = stack.enter_context(Runner("bench", scheduler_params=params))
+    for logs, limit in ((True, None), (False, 5.5)):
+        with ThreadPoolExecutor(APPS) as pool:
+            found = list(pool.map(lambda number, logs=logs: known_after(runner, number, logs=logs), range(APPS)))
+        what = "with its log" if logs else "states only"
+        note = f"{APPS} jobs of a minute, worst {max(found):.2f} s"
+        row(f"end of a job -> known, {what}", statistics.median(found), limit=limit, note=note)

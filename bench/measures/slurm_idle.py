@@ -1,0 +1,85 @@
+"""What following 1, 100 and 1000 jobs costs a Slurm cluster: requests a minute, and CPU of its controller."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import psutil
+import slurm_cluster
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.poller import Poller
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from rows import row
+
+COUNTS = (1, 100, 1000)
+SECONDS = 30
+SETTLE_S = 45
+"""Seconds until a new app is asked for with all others only."""
+NAMES = ("squeue", "sbatch", "scontrol", "scancel", "sacct")
+
+# As most of a thousand do, they wait: no node has so many CPUs free.
+waits = AppDef("idle", [Role("r", "", entrypoint="sleep", args=["3600"], resource=Resource(1, 0, 16))])
+
+
+def controller_cpu() -> float:
+    (pid,) = [int((slurm_cluster.CLUSTER.dir / "slurmctld.pid").read_text())]
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
+
+
+def own_cpu() -> float:
+    used = psutil.Process().cpu_times()
+    return float(used.user + used.system)
+
+
+with ExitStack() as stack:
+    commands = stack.enter_context(slurm_cluster.use("following jobs of Slurm"))
+    runner = stack.enter_context(
+        Runner("bench", scheduler_params={"slurm": slurm_cluster.params(over_ssh=True, commands=commands)})
+    )
+    scheduler = runner.scheduler("slurm")
+    cfg = {"overlay": {"begin": "now+1hour"}}
+
+    def launch(number: int) -> str:
+        app_id = f"bench-idle-{os.getpid()}-{number}"
+        runner.schedule(runner.dryrun(waits, "slurm", cfg, app_id=app_id))
+        return app_id
+
+    ids: list[str] = []
+    before, began = commands.calls(), time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(launch, range(max(COUNTS))))
+    took = time.perf_counter() - began
+    asked = (commands.calls() - before) / len(ids)
+    row("submit one app over ssh", took / len(ids), note=f"mean of {len(ids)}, four at once; {asked:.1f} commands each")
+    try:
+        time.sleep(5)
+        start, idle = time.monotonic(), controller_cpu()
+        time.sleep(SECONDS)
+        unasked = (controller_cpu() - idle) / (time.monotonic() - start)
+        for count in COUNTS:
+            poller = Poller(scheduler)
+            with ExitStack() as followed, ThreadPoolExecutor(count) as pool:
+                followers = [
+                    followed.enter_context(Follower(scheduler, one, logs=False, poller=poller)) for one in ids[:count]
+                ]
+                for follower in followers:
+                    pool.submit(list, follower)
+                time.sleep(SETTLE_S)
+                calls, cpu, own, start = commands.calls(), controller_cpu(), own_cpu(), time.monotonic()
+                time.sleep(SECONDS)
+                seconds = time.monotonic() - start
+                calls, cpu, own = commands.calls() - calls, controller_cpu() - cpu, own_cpu() - own
+                for follower in followers:
+                    follower.close()
+            note = f"one poller, each {scheduler.poll_interval_s:g} s; one ssh connection"
+            row(f"{count} followed jobs: requests to slurmctld", 60 * calls / seconds, "/min", limit=12.5, note=note)
+            note = f"of a core; {100 * unasked:.2f} % when nobody asks"
+            row(f"{count} followed jobs: CPU of slurmctld", 100 * cpu / seconds, "%", note=note)
+            row(f"{count} followed jobs: our CPU", 100 * own / seconds, "%", note="of a core")
+    finally:
+        slurm_cluster.CLUSTER.run("scancel", "--user=root")
