@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.engine("slurmdbd"), pytest.mark.timeout(300)]
 
 
 def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -> None:
-    """Nobody polled when it ended, and its script could not record how."""
+    """Nobody polled when it ended, and its script could not record it: without accounts both are lost."""
     place = make_own_cluster(min_job_age_s=2, accounting=True)
     waits = place.start(place.role("true"), overlay={"begin": "now+1hour"})
     killed = place.start(place.role("echo up; sleep 300"))
@@ -30,8 +30,5 @@ def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -
             file = place.root / "apps" / app_id / name
             if file.exists():
                 os.utime(file, (time.time() - 600,) * 2)
-
-    found = place.scheduler.describe(waits)
-    assert (found.state, found.msg) == (AppState.CANCELLED, "cancelled in Slurm")
-    found = place.scheduler.describe(killed)
-    assert (found.state, found.msg) == (AppState.FAILED, "its job failed")
+        found = place.scheduler.describe(app_id)
+        assert (found.state, found.msg) == (AppState.CANCELLED, "cancelled in Slurm")

@@ -56,6 +56,9 @@ def test_an_end_that_only_slurm_knows_counts_when_the_record_had_its_time(state)
         ([job("RUNNING")], {"cancelled": True, "claim": "cancel"}, (AppState.CANCELLED, "cancel", "")),
         # Slurm has lost it, and used its number again for another submission.
         ([job("RUNNING", nonce="n2")], CLAIMED, (AppState.RUNNING, "", "")),
+        # A controller that has crashed knows it as it was before it was released.
+        ([job("PENDING", reason="JobHeldUser")], CLAIMED, (AppState.RUNNING, "", "")),
+        ([job("PENDING", reason="JobHeldUser")], DEAD, (AppState.FAILED, "lost", "")),
         ([job("COMPLETED", nonce="n2", end=1)], DEAD, (AppState.FAILED, "lost", "")),
         ([], {**DEAD, "cancelled": True}, (AppState.CANCELLED, "lost", "")),
         ([job("RUNNING")], {**CLAIMED, "end": "FAILED,exit,1.5"}, (AppState.FAILED, "exit", "")),

@@ -127,7 +127,9 @@ exit 0
 
 ACCOUNTS = """
 command -v sacct >/dev/null || exit 0
-sacct -X -n -P -u "$(id -un)" -S now-30days --duplicates --name="$2" -o JobName,State,Comment 2>/dev/null
+# Without states it leaves out jobs that never began.
+ended=CA,CD,F,TO,NF,OOM,PR,BF,DL
+sacct -X -n -P -D -u "$(id -un)" -S now-30days -E now -s "$ended" --name="$2" -o JobName,State,Comment 2>/dev/null
 exit 0
 """
 """`$1` root, `$2` ids with commas between. How their jobs ended, where the cluster keeps accounts; else nothing."""

@@ -136,7 +136,8 @@ def accounted(found: Standing, record: Record, identity: str, accounts: Sequence
 
 def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
     job = next((job for job in jobs if job.nonce == record.claim), None)
-    if job is None:
+    if job is None or ((job.state, job.reason) == ("PENDING", "JobHeldUser") and not record.terminated):
+        # Held again: after a crash the controller has it as it was before it was released, and it has begun since.
         return _unseen(record, now, settle_s)
     if job.state not in ENDS:
         state = LIVE.get(job.state, AppState.UNKNOWN)

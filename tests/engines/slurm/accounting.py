@@ -57,6 +57,7 @@ class Accounting:
     def __init__(self, dir_: Path, port: int) -> None:
         self.dir = dir_
         self.port = port
+        self._munge = dir_.with_name("munge") / "munge.sock"
         self._database: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,15 +65,15 @@ class Accounting:
         """What slurm.conf has about it."""
         return (
             f"AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=127.0.0.1 "
-            f"AccountingStoragePort={self.port} AccountingStoreFlags=job_comment"
+            f"AccountingStoragePort={self.port} AccountingStoragePass={self._munge} AccountingStoreFlags=job_comment"
         )
 
-    def start(self, munge: Path, env: Mapping[str, str]) -> None:
+    def start(self, env: Mapping[str, str]) -> None:
         """Make an empty database, and start both; then register the cluster."""
         self.dir.mkdir(parents=True)
         self._start_database(dict(env))
         conf = self.dir / "slurmdbd.conf"
-        values = {"munge": munge, "dir": self.dir, "port": self.port, "database_port": self.port - 1}
+        values = {"munge": self._munge, "dir": self.dir, "port": self.port, "database_port": self.port - 1}
         conf.write_text(_CONF.format(**values))
         conf.chmod(0o600)
         # Its configuration has a place beside slurm.conf, where nothing else is read from.
@@ -89,7 +90,9 @@ class Accounting:
         if done.returncode:
             raise EngineError(f"mariadb-install-db: {done.stderr.strip()}")
         first = self.dir / "init.sql"
-        first.write_text("CREATE USER launch@127.0.0.1 IDENTIFIED BY 'launch'; GRANT ALL ON *.* TO launch@127.0.0.1;\n")
+        user = "'launch'@'127.0.0.1'"
+        # One statement in each line.
+        first.write_text(f"CREATE USER {user} IDENTIFIED BY 'launch';\nGRANT ALL ON *.* TO {user};\n")
         places = [f"--datadir={data}", f"--socket={self.dir}/socket", f"--pid-file={self.dir}/mariadbd.pid"]
         port = ["--bind-address=127.0.0.1", f"--port={self.port - 1}", f"--init-file={first}", "--skip-name-resolve"]
         with (self.dir / "mariadbd.log").open("wb") as log:

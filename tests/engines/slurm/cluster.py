@@ -113,7 +113,7 @@ class Cluster:
         self._write_conf()
         self._start_munge()
         if self.accounting:
-            self.accounting.start(self.dir / "munge/munge.sock", self.env)
+            self.accounting.start(self.env)
         self.start_controller("-c")
         for node in NODES:
             self.start_node(node)

@@ -32,7 +32,7 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
                 left=$((launch_limit_s - launch_warn_s - SECONDS))
-                [ "$left" -gt 0 ] || { warned=1; left=$((launch_limit_s - SECONDS)); signal_replicas "$launch_signal"; }
+                [ "$left" -gt 0 ] || { warned=1; left=$((launch_limit_s - SECONDS)); signal_replicas URG; }
             else
                 left=$((launch_limit_s - SECONDS))
             fi

@@ -56,7 +56,9 @@ stop_program() {
     set +m
 }
 trap on_stop TERM
-for name in USR1 USR2 INT HUP; do trap "forward $name" "$name"; done
+# Slurm signals all processes of a step. What is meant for the program alone, and once, comes as one that others ignore.
+trap 'forward "$launch_signal"' URG
+trap 'interrupted=1' USR1 USR2 INT HUP
 
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
