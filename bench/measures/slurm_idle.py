@@ -82,4 +82,4 @@ with ExitStack() as stack:
             row(f"{count} followed jobs: CPU of slurmctld", 100 * cpu / seconds, "%", note=note)
             row(f"{count} followed jobs: our CPU", 100 * own / seconds, "%", note="of a core")
     finally:
-        slurm_cluster.CLUSTER.run("scancel", "--user=root")
+        slurm_cluster.CLUSTER.run("scancel", f"--name={','.join(ids)}")
