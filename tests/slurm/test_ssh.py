@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,15 @@ def test_a_login_node_with_too_many_logins_is_asked_again(slurm_root, make_sshd)
     with contextlib.closing(scheduler_on(sshd, slurm_root, ssh_key_file=str(sshd.key))) as scheduler:
         assert "slurm" in scheduler.probe()
     assert "past MaxStartups" in sshd.log
+
+
+def test_a_process_uses_at_most_four_sessions_of_one_connection(slurm_root, make_sshd) -> None:
+    """sshd refuses more than `MaxSessions`; threads wait for each other instead."""
+    sshd = make_sshd(MaxSessions="4")
+    scheduler = scheduler_on(sshd, slurm_root, ssh_key_file=str(sshd.key))
+    with contextlib.closing(scheduler), ThreadPoolExecutor(16) as pool:
+        assert [*pool.map(lambda number: scheduler.describe(f"none-{number}"), range(64))] == [None] * 64
+    assert sshd.log.count("Accepted publickey") == 1
 
 
 def test_the_test_of_a_connection_lets_a_node_write_a_file(slurm_cluster, slurm_root) -> None:
