@@ -1196,10 +1196,11 @@ def get_provider_info() -> dict[str, Any]:
                     "container": {
                         "label": "Container",
                         "description": "What runs image as a container, where "
-                        "the site has it. Empty means that image "
-                        "is a directory of the cluster,\n"
-                        "in which replicas start, or empty.",
-                        "schema": {"const": "apptainer", "type": ["string", "null"]},
+                        "the site has it; pyxis needs bash in "
+                        "the image. Empty means that image\n"
+                        "is a directory of the cluster, in which "
+                        "replicas start, or empty.",
+                        "schema": {"enum": ["apptainer", "pyxis", None], "type": ["string", "null"]},
                     },
                     "container_mounts": {
                         "label": "Container mounts",
@@ -1225,7 +1226,7 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Working dir",
                         "description": "Directory in which replicas start. "
                         "Empty means the image directory, or "
-                        "the home directory.",
+                        "the home directory; with pyxis /.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "on_disruption": {
@@ -1278,6 +1279,14 @@ def get_provider_info() -> dict[str, Any]:
                         '"spread-job": true}. Null removes\n'
                         "one that is set. Empty means unset.",
                         "schema": {"additionalProperties": True, "type": ["object", "null"]},
+                    },
+                    "workspace_max_mb": {
+                        "label": "Workspace max (MB)",
+                        "description": "Megabytes that a workspace may "
+                        "have, without what its ignore "
+                        "file leaves out. Empty means "
+                        "200.0.",
+                        "schema": {"exclusiveMinimum": 0, "type": ["number", "null"]},
                     },
                 },
                 "ui-field-behaviour": {
