@@ -60,7 +60,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     folder = code_folder(model, settings)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
-    mounts: list[Mount] = []
+    mounts = [_mount(text) for text in settings.mounts]
     image = settings.image if in_containers else str(folder)
     if inputs.data_dir is not None:
         if in_containers:
@@ -91,6 +91,12 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
             memMB=settings.memory_mb if settings.memory_mb is not None else 512,
         )
     return AppDef(_app_name(step), [role]), cfg
+
+
+def _mount(text: str) -> Mount:
+    source, target, *is_read_only = text.split(":")
+    kind = BindMount if source.startswith("/") else VolumeMount
+    return kind(source, target, read_only=bool(is_read_only))
 
 
 def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:

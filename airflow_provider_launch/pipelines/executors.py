@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,8 @@ class ExecutorSettings:
     code_dir: str = ""
     """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
     absolute path. Without it the folder of the file, or that of the image."""
+    mounts: Sequence[str] = ()
+    """Folders in the containers: `/path/of/host:/path`, or `volume:/path`; `:ro` at the end makes one read-only."""
     data_dir: str = ""
     """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Without it a folder
     below `LAUNCH_HOME`, where worker and executor share a host."""
@@ -211,6 +213,8 @@ def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) ->
         return Placement(kind, None, settings, merged)
     if backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
+    if settings.mounts and not backend.in_containers:
+        problems.append(Problem(f"has 'mounts', and executor {kind!r} has none: its tasks see the host's files", place))
     if step.catalog:
         problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
@@ -342,6 +346,9 @@ def _split(
 def _expected(name: str, value: Any) -> tuple[str, bool]:
     if name in ("env", "patches", "placeholders", "overrides"):
         return "a mapping", isinstance(value, Mapping)
+    if name == "mounts":
+        right = isinstance(value, Sequence) and not isinstance(value, str) and all(map(_is_mount, value))
+        return "a list of texts such as /host:/path or volume:/path:ro", right
     if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
         return "true or false", isinstance(value, bool)
     if name == "gpu":
@@ -349,6 +356,11 @@ def _expected(name: str, value: Any) -> tuple[str, bool]:
     if name in ("cpu", "memory_mb", "replicas", "parallelism"):
         return "a whole number from 1 on", _is_number(value, (int,)) and value >= 1
     return "text", isinstance(value, str)
+
+
+def _is_mount(value: Any) -> bool:
+    parts = value.split(":") if isinstance(value, str) else []
+    return len(parts) in (2, 3) and all(parts) and parts[1].startswith("/") and parts[2:] in ([], ["ro"])
 
 
 def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:

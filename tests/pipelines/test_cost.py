@@ -7,6 +7,8 @@ import time
 import pytest
 import yaml
 
+from tests.support.repeats import SOAK
+
 LIMIT_S = 0.5
 TASK = {"type": "task", "command_type": "shell", "command": "true"}
 
@@ -84,6 +86,33 @@ def test_a_map_of_1000_elements_costs_no_more_than_one(write):
 
     assert [task.task_id for task in dag.tasks] == ["m.fan_out", "m.each.a", "m.each.success", "m.fan_in", "success"]
     assert seconds(lambda: dag_from_file(path)) <= LIMIT_S
+
+
+@pytest.mark.skipif(not SOAK, reason="a thousand tasks take minutes; LAUNCH_SOAK=1 runs them")
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("executor", ["mocked", "local"])
+def test_a_map_of_1000_elements_runs(run_pipeline, executor):
+    """Each element has its own value; the values come back in order."""
+    ran = run_pipeline(f"""
+        executor: {executor}
+        parameters: {{xs: {list(range(1000))}}}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: after
+              branch:
+                start_at: a
+                steps: {{a: {{type: task, command_type: shell, command: export y=$x, returns: [y], next: success}}}}
+            after: {{type: stub, next: success}}
+        """)
+
+    assert ran.state == "success", {name: state for name, state in ran.states.items() if state != "success"}
+    assert sum(name.startswith("m.each.a[") for name in ran.states) == 1000
+    assert ran.returned("m.fan_in") == ({"y": list(range(1000))} if executor == "local" else {})
 
 
 def test_gates_stand_only_where_ways_part_or_meet(write):

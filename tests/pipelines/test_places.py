@@ -99,11 +99,15 @@ FILE = """
 
 @pytest.mark.engine("docker")
 def test_containers(docker_engine, run_pipeline, monkeypatch, tmp_path):
+    (tmp_path / "code").write_text("3")
     extra = {"host": docker_engine.host, "pull": "never"}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
 
     ran = run_pipeline(
-        FILE.replace("TYPE", "local-container").replace("IMAGE", docker_engine.image).replace(", DATA", "")
+        FILE.replace("TYPE", "local-container")
+        .replace("IMAGE", docker_engine.image)
+        .replace("DATA", f"mounts: ['{tmp_path}:/given:ro']")
+        .replace("exit 3", "touch /given/x || exit $(cat /given/code)")
     )
 
     assert ran.state == "success", ran.states

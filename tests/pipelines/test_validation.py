@@ -96,6 +96,14 @@ CASES = {
         "a: {type: task, command: m.f, executor: slurm, catalog: {put: x}, next: success}",
         {4: "does not see the files of the workers; name a folder that both see as 'data_dir'"},
     ),
+    "mount": (
+        "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: [/data]}}, next: success}",
+        {4: "setting 'mounts' must be a list of texts such as /host:/path or volume:/path:ro, not ['/data']"},
+    ),
+    "mount of a process": (
+        "a: {type: task, command: m.f, executor: {type: local, config: {mounts: ['/data:/data']}}, next: success}",
+        {4: "has 'mounts', and executor 'local' has none"},
+    ),
     "volume without a folder": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, data_volume: v}}, catalog: {put: x}, next: success}",
         {4: "name the folder where the workers have it mounted as 'data_dir'"},
