@@ -61,7 +61,7 @@ class StartTests(ContractBase):
 
     def _start_in_vain(self, apps: Apps, never_begins: NeverBegins | None) -> str:
         if never_begins is None:
-            pytest.skip("this engine refuses at the launch what cannot begin")
+            pytest.skip("no launch is known that this engine accepts and never begins")
         role, cfg = never_begins
         return apps.start(apps.sh("true", **role), **cfg)
 
