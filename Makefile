@@ -31,9 +31,7 @@ BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.lo
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
   AIRFLOW__CORE__DAGS_FOLDER=$(abspath $(DAGS)) AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db \
-  AIRFLOW_CONN_LAUNCH_DOCKER_DEFAULT='launch-docker://?pull=never' \
-  AIRFLOW_CONN_LAUNCH_SLURM_DEFAULT='launch-slurm://?root=$(subst /,%2F,$(BUILD))%2Fslurm' \
-  AIRFLOW_CONN_LAUNCH_KUBERNETES_DEFAULT='launch-kubernetes://'
+  env $$($(PY) tools/demo_connections.py $(BUILD))
 # Containers need an engine, and an image: made from files of this machine, so that nothing is pulled.
 ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker images) || \
   { echo "$(DAG) needs a Docker engine and its image; root can start one: $(PY) -m tests.engines.docker start"; exit 1; }; \

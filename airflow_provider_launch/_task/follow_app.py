@@ -168,13 +168,12 @@ class AppFollow:
     def _first_lines(self, event: LogLines) -> LogLines:
         """Return the lines which are shown now; a replica that has others is read no further."""
         key = f"{event.role}/{event.replica}"
-        was_full = self._limit.is_full(key)
-        shown = self._limit.admit(key, event.lines)
+        shown, is_cut = self._limit.first_lines(key, event.lines)
         if shown == len(event.lines):
             return event
         self._follower.leave(shown)
         first = dataclasses.replace(event, lines=event.lines[:shown])
-        if not was_full:
+        if is_cut:
             self.log.write_event(first)
             self.log.report_cut(key, self._limit.max_bytes)
             return dataclasses.replace(event, lines=[])

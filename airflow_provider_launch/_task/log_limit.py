@@ -81,6 +81,15 @@ class LogLimit:
         self._shown[key] = shown
         return len(lines)
 
+    def first_lines(self, key: str, lines: Sequence[LogLine]) -> tuple[int, bool]:
+        """Return how many of the next lines are shown at once, and whether to report that the others are not.
+
+        That is reported once, where the first lines end.
+        """
+        was_full = self.is_full(key)
+        shown = self.admit(key, lines)
+        return shown, shown < len(lines) and not was_full
+
     def hold(self, key: str, lines: Sequence[LogLine]) -> None:
         """Keep the last of the lines after the first ones; memory is bounded by the limit."""
         rest = self._rests.setdefault(key, Rest())

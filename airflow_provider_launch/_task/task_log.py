@@ -190,12 +190,11 @@ class TaskLog:
         if limit is None:
             self._lines(key, lines)
             return
-        was_full = limit.is_full(key)
-        first = limit.admit(key, lines)
+        first, is_cut = limit.first_lines(key, lines)
         self._lines(key, lines[:first])
+        if is_cut:
+            self.report_cut(key, limit.max_bytes)
         if first < len(lines):
-            if not was_full:
-                self.report_cut(key, limit.max_bytes)
             limit.hold(key, lines[first:])
 
     def _unfinished(self, event: Unfinished) -> None:

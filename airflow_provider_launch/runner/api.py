@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.runner.dryruns import prepare_workspaces, submit_dryrun, validate
 from airflow_provider_launch.runner.events import log_event
 from airflow_provider_launch.runner.trackers import get_configured_trackers
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
@@ -25,7 +25,6 @@ from airflow_provider_launch.settings import (
 )
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
-    AppNotStartedError,
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
@@ -34,10 +33,9 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.session import get_session_id_or_create_new
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
@@ -57,8 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["NONE", "Runner", "get_configured_trackers", "get_runner", "pin_workspace_images"]
 
 NONE = "<NONE>"
-
-_ERROR_PAUSE_MAX_S = 60.0
 
 
 class Runner:
@@ -243,9 +239,9 @@ class Runner:
                     Workspace.from_str(workspace) if isinstance(workspace, str) else copy.deepcopy(workspace)
                 )
             backend._pre_build_validate(copied, name, resolved)
-            _prepare_workspaces(copied, name, workspace, backend, resolved)
-            _validate(backend, copied, name, resolved)
-            info = _submit_dryrun(backend, copied, resolved, app_id)
+            prepare_workspaces(copied, name, workspace, backend, resolved)
+            validate(backend, copied, name, resolved)
+            info = submit_dryrun(backend, copied, resolved, app_id)
             info._scheduler = name
             return info
 
@@ -434,35 +430,18 @@ class Runner:
         """
         # To launch and to list needs nothing of the follower.
         from airflow_provider_launch.follow.start_limit import StartLimit
+        from airflow_provider_launch.runner.waits import wait_for_end
 
         scheduler, parsed = self._find(app_handle)
-        deadline = None if timeout is None else time.monotonic() + timeout
         limit = StartLimit(app_handle, None if start_limit_s is None else time.time() + start_limit_s)
         with log_event("wait", parsed.scheduler_backend, parsed.app_id):
-            errors = 0
-            longest_s = max(wait_interval, _ERROR_PAUSE_MAX_S)
-            pauses = backoff(2 * wait_interval, longest_s)
-            state = "not known"
-            while True:
-                try:
-                    status = self._status_in_time(app_handle, scheduler, parsed, limit)
-                    if status is None or is_terminal(status.state):
-                        return status
-                    state = str(status.state)
-                    if status.state == AppState.UNKNOWN:
-                        status.raise_for_status()
-                    errors, pauses = 0, backoff(2 * wait_interval, longest_s)
-                except Exception as error:
-                    errors += 1
-                    if errors > max_errors or isinstance(error, AppNotStartedError):
-                        raise
-                pause = next(pauses) if errors else wait_interval
-                if deadline is not None:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise TimeoutError(f"{app_handle} has not ended within {timeout} s; its state is {state}")
-                    pause = min(pause, left)
-                time.sleep(pause)
+            return wait_for_end(
+                lambda: self._status_in_time(app_handle, scheduler, parsed, limit),
+                app_handle,
+                wait_interval,
+                timeout=timeout,
+                max_errors=max_errors,
+            )
 
     def _status_in_time(
         self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle, limit: StartLimit
@@ -619,35 +598,3 @@ def pin_workspace_images(app: AppDef, images: Mapping[tuple[str, Workspace], str
         if role.workspace and (built := images.get((role.image, role.workspace))):
             role.image, role.workspace = built, None
     return copied
-
-
-def _prepare_workspaces(
-    app: AppDef,
-    backend: str,
-    workspace: str | Workspace | None,
-    scheduler: Scheduler[Any],
-    cfg: Mapping[str, CfgVal],
-) -> None:
-    if isinstance(scheduler, WorkspaceMixin):
-        scheduler.prepare_workspaces(app.roles, cfg)
-    elif workspace or any(role.workspace for role in app.roles):
-        warnings.warn(
-            f"{backend!r} does not mirror workspaces: the workspace is ignored, the image is used as it is",
-            stacklevel=4,
-        )
-
-
-def _validate(scheduler: Scheduler[Any], app: AppDef, backend: str, cfg: Mapping[str, CfgVal]) -> None:
-    takes = inspect.signature(scheduler._validate).parameters
-    if len(takes) == len(("app", "scheduler")):
-        scheduler._validate(app, backend)  # type: ignore[call-arg]  # plug-ins older than the cfg argument
-    else:
-        scheduler._validate(app, backend, cfg)
-
-
-def _submit_dryrun(
-    scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal], app_id: str | None
-) -> AppDryRunInfo[Any]:
-    if "app_id" in inspect.signature(scheduler.submit_dryrun).parameters:
-        return scheduler.submit_dryrun(app, cfg, app_id=app_id)
-    return scheduler.submit_dryrun(app, cfg)

@@ -32,6 +32,9 @@ class BackendInfo:
     """The extra of the package that installs what it needs. None: it needs nothing."""
     sdk: tuple[str, ...] = ()
     """Packages of that extra, which are imported only when the engine is asked."""
+    demo_options: Mapping[str, str] | None = None
+    """Options of the connection that `make demo` uses; `{build}` stands for the folder of what is built. None: its demo
+    brings a connection, or needs none."""
 
     @property
     def connection_type(self) -> str:
@@ -79,7 +82,9 @@ class BackendInfo:
 
 _ROWS = (
     BackendInfo("local", "Local", "local processes", ("root",)),
-    BackendInfo("docker", "Docker", "Docker", ("host",), "docker", ("docker", "requests", "urllib3")),
+    BackendInfo(
+        "docker", "Docker", "Docker", ("host",), "docker", ("docker", "requests", "urllib3"), {"pull": "never"}
+    ),
     BackendInfo(
         "kubernetes",
         "Kubernetes",
@@ -87,6 +92,7 @@ _ROWS = (
         ("kubeconfig_path", "context", "namespace"),
         "kubernetes",
         ("kubernetes", "urllib3"),
+        {},
     ),
     BackendInfo(
         "aws_batch",
@@ -97,7 +103,13 @@ _ROWS = (
         ("boto3", "botocore"),
     ),
     BackendInfo(
-        "slurm", "Slurm", "Slurm", ("ssh_host", "ssh_port", "ssh_user", "root", "slurm_conf"), "slurm", ("paramiko",)
+        "slurm",
+        "Slurm",
+        "Slurm",
+        ("ssh_host", "ssh_port", "ssh_user", "root", "slurm_conf"),
+        "slurm",
+        ("paramiko",),
+        {"root": "{build}/slurm"},
     ),
 )
 

@@ -183,12 +183,11 @@ class Feed:
             size += len(lines[self._written].text) + RECORD_BYTES
             self._written += 1
         part = lines[first : self._written]
-        was_full = self._limit.is_full(key)
-        shown = self._limit.admit(key, part)
+        shown, is_cut = self._limit.first_lines(key, part)
         self._write(LogLines(item.event.role, item.event.replica, part[:shown]))
         if shown < len(part):
             self._written = first + shown
-            self._leave(item, reported=was_full)
+            self._leave(item, is_cut=is_cut)
         elif self._written == len(lines):
             self._finish(item)
         return size
@@ -197,9 +196,9 @@ class Feed:
         """Write one piece of a long line: all of it at once would silence the other apps for as long."""
         line = lines[self._written]
         if not self._parts:
-            was_full = self._limit.is_full(key)
-            if not self._limit.admit(key, [line]):
-                self._leave(item, reported=was_full)
+            shown, is_cut = self._limit.first_lines(key, [line])
+            if not shown:
+                self._leave(item, is_cut=is_cut)
                 return RECORD_BYTES
             self._parts = pieces(last_refresh(line.text.removesuffix("\n")))
             # An earlier trigger has written some, if this is the line at which it was ended.
@@ -216,13 +215,13 @@ class Feed:
                 self._finish(item)
         return len(part) + RECORD_BYTES
 
-    def _leave(self, item: LogItem, *, reported: bool) -> None:
+    def _leave(self, item: LogItem, *, is_cut: bool) -> None:
         """Read a replica no further whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
         self._places[key] = place_after(item.start, item.start_skip + self._written)
         self._left |= {key}
         self.reader.leave(key)
-        if not reported:
+        if is_cut:
             with contextlib.suppress(Exception):
                 self._context.run(self._task_log.report_cut, key, self._limit.max_bytes)
         self._drop(item)

@@ -121,3 +121,14 @@ def test_a_sensor_keeps_the_limit_over_all_its_polls(engine, api, mode: str) -> 
 
     assert ran.state == "success"
     assert [text for text in [*lines, *ran.lines] if text.startswith("[")] == [*FIRST, CUT, MISSING, *LAST]
+
+
+def test_where_the_first_lines_end_is_reported_once():
+    """Each part of a task asks here, and none counts by itself."""
+    limit = LogLimit(20)
+
+    assert limit.first_lines("r/0", [line("123456\n")]) == (1, False)
+    assert limit.first_lines("r/0", [line("123456\n"), line("1\n")]) == (0, True)
+    assert limit.first_lines("r/0", [line("1\n")]) == (0, False)
+    assert limit.first_lines("r/1", [line("1\n")]) == (1, False)
+    assert LogLimit(20, limit.shown_bytes).first_lines("r/0", [line("1\n")]) == (0, False)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 import airflow_provider_launch
 from airflow_provider_launch.schedulers import DEFAULT_SCHEDULER_MODULES
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
+from airflow_provider_launch.schedulers.structured_opts import resolve_options
 
 ROOT = Path(airflow_provider_launch.__file__).parent
 PACKAGE = "airflow_provider_launch.schedulers"
@@ -119,3 +124,46 @@ def test_it_has_a_page_an_example_and_a_contract(info: BackendInfo, checkout: Pa
     assert f"]({info.page})" in (checkout / "docs" / "index.md").read_text(encoding="utf-8")
     assert (checkout / "example_dags" / f"launch_{info.name}_demo.py").is_file()
     assert (checkout / "tests" / "contract" / f"test_{info.name}.py").is_file()
+
+
+# Other rooms choose by capability. These name an engine for a reason of their own.
+NAMES_ENGINES = {
+    "pipelines/executors.py": "the table from Elyra's executor types to backends",
+    "schedulers/__init__.py": "`local_docker`, the second name that TorchX has for Docker",
+    "workspace/docker_workspace.py": "images are built by a Docker engine, whatever runs them",
+    "specs/named_resources_aws.py": "a label of Kubernetes' nodes",
+}
+
+
+def test_a_new_backend_touches_only_its_own_places(checkout: Path) -> None:
+    """Its folder, its hook, its row, its engine and its page; what else names an engine needs a reason here."""
+    names = re.compile(r"\b(" + "|".join(name for name in BACKENDS if name != "local") + r")\b")
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        place = path.relative_to(ROOT).as_posix()
+        own = any(place.startswith(f"schedulers/{name}/") or place == f"hooks/{name}.py" for name in BACKENDS)
+        if own or place in {"schedulers/backends.py", "get_provider_info.py"} or "__pycache__" in place:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        if any(isinstance(text.value, str) and names.search(text.value) for text in texts):
+            found.add(place)
+
+    assert found == set(NAMES_ENGINES)
+
+
+def test_make_demo_has_a_connection_for_each_demo(checkout: Path) -> None:
+    """The variables are those that Airflow reads, and their options are options of the connection."""
+    command = [sys.executable, str(checkout / "tools" / "demo_connections.py"), "/tmp/a b"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    uris = dict(text.split("=", 1) for text in printed)
+
+    for info in BACKENDS.values():
+        uri = uris.pop(f"AIRFLOW_CONN_{info.default_conn_id.upper()}", None)
+        assert (uri is None) == (info.demo_options is None)
+        if uri is not None:
+            given = {name: values[0] for name, values in parse_qs(urlsplit(uri).query).items()}
+            assert resolve_options(info.connection_options(), given, strict=True)
+            assert urlsplit(uri).scheme.replace("-", "_") == info.connection_type
+    assert not uris
