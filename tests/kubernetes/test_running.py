@@ -200,7 +200,7 @@ def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
         time.sleep(0.5)
 
 
-def test_an_app_that_is_deleted_is_gone_whoever_holds_its_objects(kubernetes_apps):
+def test_an_app_that_is_deleted_is_gone_though_others_hold_its_objects(kubernetes_apps):
     """Whatever removes it may take its time, such as somebody's finalizer."""
     apps = kubernetes_apps
     app_id = apps.start(apps.sh("exit 3"))
