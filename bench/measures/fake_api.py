@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
@@ -33,16 +33,22 @@ class Api:
         self.names = [f"bench-{number:04}" for number in range(count)]
         self.counts: Counter[str] = Counter()
         self.ended: dict[str, float] = {}
+        self.ends: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.tasks: set[Any] = set()
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, int, Any]:
         """Return what kind of request it is, and the answer: bytes, or a document."""
         raise NotImplementedError
 
+    def followed(self, path: str, query: dict[str, list[str]]) -> str | None:  # noqa: ARG002 - of those that have it
+        """Return the app whose log is to be followed; None: it is another request."""
+        return None
+
     async def end(self, count: int, pause_s: float) -> None:
         """End one app after the other."""
         for name in [name for name in self.names if name not in self.ended][:count]:
             self.ended[name] = time.time()
+            self.ends[name].set()
             await asyncio.sleep(pause_s)
 
     def control(self, path: str, query: dict[str, list[str]]) -> Any:
@@ -67,6 +73,9 @@ class Api:
                 else:
                     kind, status, body = self.answer(url.path, query)
                     self.counts[kind] += 1
+                if (name := self.followed(url.path, query)) is not None:
+                    await self.follow(name, reader, writer)
+                    return
                 data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 date = formatdate(usegmt=True)
                 kind = "application/json" if data else "application/vnd.docker.raw-stream"
@@ -76,6 +85,18 @@ class Api:
                     + data
                 )
                 await writer.drain()
+        writer.close()
+
+    async def follow(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer with a log that goes on until the app has ended, or the client has left."""
+        head = "HTTP/1.1 200 -\r\nContent-Type: application/vnd.docker.raw-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        waits = [asyncio.ensure_future(each) for each in (self.ends[name].wait(), reader.read(1))]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        writer.write(b"0\r\n\r\n")
         writer.close()
 
 
@@ -92,6 +113,7 @@ class Docker(Api):
         app = AppDef("idle", [Role("trainer", "registry.example/team/trainer:1", entrypoint="sleep", args=["3600"])])
         self.rows: dict[str, list[bytes]] = {}
         self.bodies: dict[str, Any] = {}
+        self.names_of: dict[str, str] = {}
         with Runner("bench") as runner:
             for app_id in self.names:
                 request = runner.dryrun(app, "docker", {"network": "none"}, app_id=app_id).request
@@ -99,6 +121,7 @@ class Docker(Api):
                 name = container_name(app_id, role.slug, 0, 0, 0)
                 made = [(app_id, record_body(request), False), (name, container_body(request, role, 0, 0, 0), True)]
                 self.rows[app_id] = [json.dumps(self.row(*each)).encode() for each in made]
+                self.names_of[_id(name)] = app_id
                 self.bodies |= {_id(name): body for name, body, _ in made}
         self.body = b""
         self.shown: tuple[int, int] | None = None
@@ -143,6 +166,10 @@ class Docker(Api):
         if shown != self.shown:
             self.shown, self.body = shown, b"[" + b", ".join(map(self.rows_of, self.names)) + b"]"
         return self.body
+
+    def followed(self, path: str, query: dict[str, list[str]]) -> str | None:
+        parts = path.strip("/").split("/")
+        return self.names_of.get(parts[-2]) if parts[-1] == "logs" and query.get("follow") == ["1"] else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[str, int, Any]:
         path = re.sub(r"^/v1\.\d+", "", path)

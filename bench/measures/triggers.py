@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
+from airflow_provider_launch.follow.stream_engine import MAX_STREAMS
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.triggers import pump
 from rows import row, skip
@@ -104,16 +105,16 @@ row(
 budget = 60 * pump._IDLE_READS_PER_S  # noqa: SLF001 - what it promises
 for stage in ours["stages"]:
     asked, count = stage["asked"], stage["count"]
-    first = ours["stages"][0]["asked"]["states"]
     theirs = pods["asked"]["states"] if pods and count == PODS else None
-    limit = None if count == COUNTS[0] else 1.1 * first
+    # Less often where all apps are followed by streams.
+    limit = 1.1 * 60 / DockerScheduler.poll_interval_s
     row(f"states of {count} apps: requests", asked["states"], "/min", limit=limit, peer=theirs)
     row(
         f"logs of {count} silent apps: requests",
         asked["logs"],
         "/min",
         limit=1.1 * budget,
-        note=f"at most {budget:g} for any number" if count > 1 else "",
+        note=f"{MAX_STREAMS} are followed by streams; at most {budget:g} for any number",
     )
 interval = DockerScheduler.poll_interval_s
 theirs = other[0]["ends"] if other else []
