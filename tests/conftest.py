@@ -28,6 +28,7 @@ from tests.engines.kubernetes.fixtures import (
     kubernetes_api_server,
     kubernetes_engine,
     kubernetes_make_namespace,
+    kubernetes_make_queue,
     kubernetes_namespace,
     kubernetes_proxy,
 )
@@ -48,6 +49,7 @@ __all__ = [  # fixtures for all
     "kubernetes_api_server",
     "kubernetes_engine",
     "kubernetes_make_namespace",
+    "kubernetes_make_queue",
     "kubernetes_namespace",
     "kubernetes_proxy",
     "registry",
@@ -113,11 +115,16 @@ def _begin_kubernetes(config: pytest.Config) -> None:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             kubernetes.say(text)
 
-    _kubernetes.begin(start=required("kubernetes") or required("kube-apiserver"), say=say)
+    _kubernetes.begin(start=any(map(required, ("kubernetes", "kube-apiserver", "kueue"))), say=say)
 
 
 def _begin_kube_apiserver(_: pytest.Config) -> None:
     if reason := kubernetes.why_not_ours():
+        raise EngineError(reason)
+
+
+def _begin_kueue(_: pytest.Config) -> None:
+    if reason := kubernetes.why_no_kueue(build=required("kueue")):
         raise EngineError(reason)
 
 
@@ -168,6 +175,7 @@ _BEGIN = {
     "dockerd": _begin_dockerd,
     "kubernetes": _begin_kubernetes,
     "kube-apiserver": _begin_kube_apiserver,
+    "kueue": _begin_kueue,
     "registry": _begin_registry,
     "aws_batch": _begin_aws_batch,  # after docker, in which its jobs run
     "slurm": _begin_slurm,
@@ -189,6 +197,7 @@ ENGINES = {
     "kubernetes": partial(os.environ.get, f"{_MISSING}kubernetes"),
     "torch": _missing_torch,
     "kube-apiserver": partial(os.environ.get, f"{_MISSING}kube-apiserver"),  # the same
+    "kueue": partial(os.environ.get, f"{_MISSING}kueue"),
     "registry": partial(os.environ.get, f"{_MISSING}registry"),  # of images, for workspaces
     "aws_batch": partial(os.environ.get, f"{_MISSING}aws_batch"),
     "slurm": partial(os.environ.get, f"{_MISSING}slurm"),

@@ -14,16 +14,20 @@ def main() -> None:
     commands = {
         "status": "say which cluster the tests would use",
         "start": "use the cluster that is given or runs, else build, install and start one of our own (root)",
-        "build": "build the programs of our own cluster, without starting it",
+        "build": "build the programs of our own cluster, or of the module that is named, without starting it",
         "images": "give our own cluster the images of the tests, also the one of the example",
+        "queue": "the same, and Kueue with the queue of the example launch_kubernetes_gang",
         "clean": "delete the namespaces that killed tests left",
         "stop": "stop the cluster that start has started, and remove its data",
     }
     told = "; ".join(f"{name}: {what}" for name, what in commands.items())
     parser.add_argument("command", choices=commands, help=told)
-    command = parser.parse_args().command
+    modules = {module.name: module for module in [*programs.MODULES, programs.KUEUE]}
+    parser.add_argument("module", nargs="?", choices=modules, help="of build: only this one")
+    given = parser.parse_args()
+    command = given.command
     if command == "build":
-        programs.build()
+        programs.build(modules=[modules[given.module]] if given.module else [*modules.values()])
         print(*programs.paths().values(), sep="\n")
         return
     if command == "stop":
@@ -31,12 +35,17 @@ def main() -> None:
         return
     kubeconfig = engine.Use().begin(start=command == "start", keep=command == "start")
     print(f"KUBECONFIG={kubeconfig}")
-    if command == "images":
+    if command in {"images", "queue"}:
         from tests.engines.kubernetes import images
 
         if kubeconfig != engine.ours().kubeconfig:
             raise EngineError("only our own cluster can be given images here; see CONTRIBUTING.md")
         print(images.busybox(engine.ours()), images.python(engine.ours()), sep="\n")
+    if command == "queue":
+        from tests.engines.kubernetes import queues
+
+        engine.start_kueue()
+        print(queues.of_the_example(kubeconfig))
     if command == "clean":
         from tests.engines.kubernetes import namespaces
 

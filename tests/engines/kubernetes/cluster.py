@@ -140,12 +140,14 @@ class Cluster:
             "--hostname-override=launch-node",
         )
         self.coredns = self._program("coredns", "-conf", self.data / "Corefile")
+        # Started where a test wants queues, see `kueue.py`.
+        self.kueue = Program(self.run, self.data, ["kueue"])
 
     @property
     def running(self) -> list[Program]:
         """The programs that live, the last one to be ended first."""
         order = [
-            *(self.coredns, self.kubelet, self.scheduler, self.controller_manager),
+            *(self.kueue, self.coredns, self.kubelet, self.scheduler, self.controller_manager),
             *(self.api_server, self.containerd, self.etcd),
         ]
         return [one for one in order if one.pid is not None]

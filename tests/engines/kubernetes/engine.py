@@ -18,8 +18,21 @@ from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import install
 from tests.engines.kubernetes import programs
 from tests.engines.kubernetes.cluster import Cluster
+from tests.engines.kubernetes.kueue import Kueue
 
-__all__ = ["GIVEN", "NAME", "Use", "find", "found", "ours", "say", "stop", "why_not_ours"]
+__all__ = [
+    "GIVEN",
+    "NAME",
+    "Use",
+    "find",
+    "found",
+    "ours",
+    "say",
+    "start_kueue",
+    "stop",
+    "why_no_kueue",
+    "why_not_ours",
+]
 
 GIVEN = "LAUNCH_TEST_KUBECONFIG"
 # A second cluster on one host needs a name and a network namespace of its own: so the tests of this engine do it.
@@ -66,6 +79,25 @@ def why_not_ours() -> str | None:
     if _FOUND not in os.environ:
         return find()[1] or "no cluster was found"
     return None if found() == ours().kubeconfig else f"{found()} is not a cluster of our own"
+
+
+def why_no_kueue(*, build: bool) -> str | None:
+    """Return why the cluster that the session has found can have no queues, or None; `build` begins what is missing."""
+    if reason := why_not_ours():
+        return reason
+    if programs.KUEUE.folder.exists():
+        return None
+    if not build:
+        return "Kueue is not built; `make cluster ARGS=build` does it"
+    programs.build_in_background(programs.KUEUE)
+    return None
+
+
+def start_kueue() -> None:
+    """Start Kueue in our cluster, if it does not run there; another process may still be building it."""
+    programs.build(modules=[programs.KUEUE])
+    with _alone():
+        Kueue(ours()).start()
 
 
 class Use:

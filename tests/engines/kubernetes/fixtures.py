@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KubernetesEngine",
+    "Queue",
     "kubernetes_api_server",
     "kubernetes_engine",
     "kubernetes_make_namespace",
+    "kubernetes_make_queue",
     "kubernetes_namespace",
     "kubernetes_proxy",
 ]
@@ -105,6 +107,72 @@ def kubernetes_make_namespace(kubernetes_engine: KubernetesEngine) -> Iterator[C
     yield make
     for name in made:
         namespaces.delete(kubernetes_engine.client, name)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A LocalQueue of Kueue with a quota of its own, in a namespace of its own."""
+
+    client: ApiClient
+    namespace: str
+    name: str
+    cluster_queue: str
+
+    def workloads(self) -> dict[str, dict[str, Any]]:
+        """Return the Workloads of the namespace by name."""
+        from kubernetes.client import CustomObjectsApi
+
+        from tests.engines.kubernetes.queues import GROUP, VERSION
+
+        found = CustomObjectsApi(self.client).list_namespaced_custom_object(GROUP, VERSION, self.namespace, "workloads")
+        return {item["metadata"]["name"]: item for item in found["items"]}
+
+    def used_places(self) -> int:
+        """Return how many replicas Kueue counts as taking of the quota."""
+        from tests.engines.kubernetes import queues
+
+        return queues.used_places(self.client, self.cluster_queue)
+
+    def set_places(self, places: int) -> None:
+        """Change the quota."""
+        from tests.engines.kubernetes import queues
+
+        queues.set_places(self.client, self.cluster_queue, places)
+
+    def exists(self) -> bool:
+        """Return whether there is the namespace."""
+        from kubernetes.client import CoreV1Api
+
+        fields = f"metadata.name={self.namespace}"
+        return bool(CoreV1Api(self.client).list_namespace(field_selector=fields).items)
+
+    def hold(self) -> None:
+        """Let nothing more in, as an admin does for a maintenance."""
+        from tests.engines.kubernetes import queues
+
+        queues.hold(self.client, self.namespace, self.name)
+
+
+@pytest.fixture
+def kubernetes_make_queue(
+    kubernetes_engine: KubernetesEngine, kubernetes_make_namespace: Callable[..., str]
+) -> Iterator[Callable[..., Queue]]:
+    """Make a queue with places for so many replicas in a namespace of its own; a test that uses it is marked `engine("kueue")`."""
+    from tests.engines.kubernetes import queues
+    from tests.engines.kubernetes.kueue import MANAGED
+
+    engine.start_kueue()
+    client = kubernetes_engine.client
+    made: list[Queue] = []
+
+    def make(places: int = 2) -> Queue:
+        namespace = kubernetes_make_namespace(**{MANAGED: "true"})
+        made.append(Queue(client, namespace, "team", queues.create(client, namespace, "team", places)))
+        return made[-1]
+
+    yield make
+    for queue in made:
+        queues.delete(client, queue.cluster_queue)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The programs of a cluster, built from Go modules once and kept outside the checkout.
 
-`go/` has a module for Kubernetes and etcd and one for CoreDNS; their `go.mod` and `go.sum` pin every version. What is
-built from them lies in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
+`go/` has a module for Kubernetes and etcd, one for CoreDNS and one for Kueue; their `go.mod` and `go.sum` pin every
+version. What is built from them lies in a folder named after both, below `~/.cache/airflow-provider-launch/engines`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["MODULES", "Module", "build", "cache", "paths", "say"]
+__all__ = ["KUEUE", "MODULES", "Module", "build", "build_in_background", "cache", "paths", "say"]
 
 _HERE = Path(__file__).resolve().parent / "go"
 _RECIPE = "1"  # counts up when the same sources have to be built anew
@@ -48,6 +48,8 @@ class Module:
     """Program -> its Go package."""
     minutes: str
     """How long building takes on two cores, download included."""
+    files: tuple[str, ...] = ()
+    """Files and folders of the module of `version_of` that the programs come with, by their paths in it."""
 
     @property
     def source(self) -> Path:
@@ -61,7 +63,8 @@ class Module:
     def folder(self) -> Path:
         """Where the built programs lie; other sources, flags or processors have another folder."""
         sources = b"".join(file.read_bytes() for file in sorted(self.source.glob("*.*")))
-        key = hashlib.sha256(f"{_RECIPE} {self.packages} {platform.machine()} ".encode() + sources).hexdigest()[:10]
+        what = f"{_RECIPE} {self.packages} {self.files or ''}{platform.machine()} "
+        key = hashlib.sha256(what.encode() + sources).hexdigest()[:10]
         return cache() / f"{self.name}-{self.version}-{key}"
 
     def build(self) -> None:
@@ -91,9 +94,23 @@ class Module:
                 if done.returncode != 0:
                     last = "\n".join(done.stdout.strip().splitlines()[-8:])
                     raise EngineError(f"go build {package} failed with {done.returncode}:\n{last}")
+            self._copy_files(go, env, Path(made))
             Path(made).chmod(0o755)
             Path(made).rename(self.folder)
             Path(made).mkdir()  # for the one who removes it
+
+    def _copy_files(self, go: str, env: dict[str, str], folder: Path) -> None:
+        if not self.files:
+            return
+        command = [go, "list", "-m", "-f", "{{.Dir}}", self.version_of]
+        told = subprocess.run(command, cwd=self.source, env=env, check=True, capture_output=True, text=True)
+        for file in self.files:
+            source, target = Path(told.stdout.strip(), file), folder / Path(file).name
+            if source.is_dir():
+                shutil.copytree(source, target, copy_function=shutil.copyfile)
+                target.chmod(0o755)
+            else:
+                shutil.copyfile(source, target)
 
     def _find(self, pattern: str) -> str:
         found = re.search(pattern, (self.source / "go.mod").read_text(), re.MULTILINE)
@@ -111,17 +128,40 @@ MODULES = [
     ),
     Module("coredns", "github.com/coredns/coredns", {"coredns": "."}, "1 to 3"),
 ]
+_COMPONENTS = "config/components"
+KUEUE = Module(
+    "kueue",
+    "sigs.k8s.io/kueue",
+    {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+    "4 to 8",
+    (f"{_COMPONENTS}/crd/bases", f"{_COMPONENTS}/crd/patches", f"{_COMPONENTS}/webhook/manifests.yaml"),
+)
+"""Which a cluster runs without: only the tests of queues wait for it."""
 
 
 def paths() -> dict[str, Path]:
     """Return where each program lies once it is built."""
-    return {name: module.folder / name for module in MODULES for name in module.packages}
+    return {name: module.folder / name for module in [*MODULES, KUEUE] for name in module.packages}
 
 
-def build(tell: Callable[[str], None] = say) -> None:
+def build_in_background(module: Module) -> None:
+    """Begin to build in a process of its own, which outlives this one; `build` waits for it."""
+    command = [sys.executable, "-m", "tests.engines.kubernetes", "build", module.name]
+    # A session of its own: what is half built when the tests end is wanted by the next ones.
+    subprocess.Popen(
+        command,
+        cwd=_HERE.parents[3],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def build(tell: Callable[[str], None] = say, modules: Sequence[Module] = MODULES) -> None:
     """Build what is missing, one process at a time."""
     cache().mkdir(parents=True, exist_ok=True)
-    for module in MODULES:
+    for module in modules:
         if module.folder.exists():
             continue
         with (cache() / f"{module.name}.lock").open("w") as lock:

@@ -11,12 +11,13 @@ import pytest
 
 GO = """#!/bin/sh
 if [ "$1" = env ]; then echo {version}; echo {toolchain}; exit; fi
+if [ "$1" = list ]; then echo {module}; exit; fi
 echo "$@" >> {log}
 while [ "$1" != -o ]; do shift; done
 sleep 0.05
 {build}
 """
-PROGRAMS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "coredns"}
+PROGRAMS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "coredns", "kueue"}
 
 
 @pytest.fixture
@@ -26,7 +27,13 @@ def build(checkout, tmp_path):
     ) -> subprocess.Popen[str]:
         go = tmp_path / "bin/go"
         go.parent.mkdir(exist_ok=True)
-        go.write_text(GO.format(version=version, toolchain=toolchain, log=tmp_path / "log", build=build))
+        module = tmp_path / "module"
+        (module / "config/components/crd/bases").mkdir(parents=True, exist_ok=True)
+        (module / "config/components/crd/patches").mkdir(exist_ok=True)
+        (module / "config/components/webhook").mkdir(exist_ok=True)
+        (module / "config/components/webhook/manifests.yaml").touch()
+        log = tmp_path / "log"
+        go.write_text(GO.format(version=version, toolchain=toolchain, log=log, module=module, build=build))
         go.chmod(0o755)
         env = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
         command = [sys.executable, "-m", "tests.engines.kubernetes", "build"]
@@ -46,7 +53,9 @@ def test_two_sessions_build_once(build, tmp_path):
     assert told[0][0] == told[1][0]
     assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
     said = "".join(text for _, text in told).splitlines()
-    assert sorted(line.split(" (")[0] for line in said) == ["building coredns 1.15.0", "building kubernetes 1.36.3"]
+    assert sorted(line.split(" (")[0] for line in said) == [
+        *("building coredns 1.15.0", "building kubernetes 1.36.3", "building kueue 0.15.0")
+    ]
     assert all("minutes, once" in line for line in said)
 
 
