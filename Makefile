@@ -31,13 +31,14 @@ BUNDLES := [{"name": "examples", "classpath": "airflow.dag_processing.bundles.lo
 AIRFLOW_ENV := AIRFLOW__CORE__LOAD_EXAMPLES=False AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST='$(BUNDLES)' \
   AIRFLOW__CORE__DAGS_FOLDER=$(abspath $(DAGS)) AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False LAUNCH_HOME=$(BUILD)/launch \
   AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=sqlite:///$(BUILD)/airflow/airflow.db \
-  env $$($(PY) tools/demo_connections.py $(BUILD))
+  env $$($(PY) tools/demo_connections.py $(BUILD)) \
+  $(if $(findstring gang,$(DAG)),AIRFLOW_CONN_LAUNCH_KUBERNETES_DEFAULT='launch-kubernetes://?namespace=launch-gang')
 # Containers need an engine, and an image: made from files of this machine, so that nothing is pulled.
 ENGINE = $(if $(findstring docker,$(DAG)),made=$$($(PY) -m tests.engines.docker images) || \
   { echo "$(DAG) needs a Docker engine and its image; root can start one: $(PY) -m tests.engines.docker start"; exit 1; }; \
   export $$(echo "$$made" | head -n 1);)
 # A cluster of yours has to have the image already, see CONTRIBUTING.md.
-CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.kubernetes $(if $(LAUNCH_TEST_KUBECONFIG),status,images)) || \
+CLUSTER = $(if $(findstring kubernetes,$(DAG)),made=$$($(PY) -m tests.engines.kubernetes $(if $(LAUNCH_TEST_KUBECONFIG),status,$(if $(findstring gang,$(DAG)),queue,images))) || \
   { echo "$(DAG) needs a Kubernetes cluster: LAUNCH_TEST_KUBECONFIG names yours; root can start one: make cluster ARGS=start"; exit 1; }; \
   export $$(echo "$$made" | head -n 1);)
 
@@ -84,7 +85,7 @@ $(TORCH): $(READY)
 
 torch: $(TORCH)  ## install torch for the example launch_torch_ddp and its test: 5 GB (the demo does it by itself)
 
-demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp
+demo: $(MIGRATED) $(if $(findstring torch,$(DAG)),$(TORCH))  ## run a distributed app through Airflow: DAG=launch_local_demo, launch_docker_demo, launch_kubernetes_demo, launch_kubernetes_gang, launch_slurm_demo, launch_aws_batch_demo, launch_torch_ddp
 	@$(ENGINE) $(CLUSTER) $(SLURM) $(AIRFLOW_ENV) $(BATCH) $(PY) -m airflow dags test $(DAG)
 
 demo-ui: $(MIGRATED)  ## start Airflow with the example DAGs in a browser: PORT=8793

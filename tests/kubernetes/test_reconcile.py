@@ -43,8 +43,11 @@ def failed(reason: str = "FailedIndexes") -> dict[str, Any]:
 
 def plan(*policies: str, retries: int = 0, limit: float | None = None, **how: Any) -> Plan:
     names = "ab"[: len(policies)]
-    roles = (PlannedRole(name, name, 2, RolePolicy(how, retries)) for name, how in zip(names, policies, strict=True))
-    return Plan(tuple(roles), limit, 10, how.get("queue", False), how.get("leader", False), how.get("ttl_s"))
+    roles = (
+        PlannedRole(name, name, 2, RolePolicy(policy, retries)) for name, policy in zip(names, policies, strict=True)
+    )
+    how = {"queue": False, "leader": False, "ttl_s": None, **how}
+    return Plan(tuple(roles), limit, 10, **how)
 
 
 ONE, TWO = plan("APPLICATION"), plan("APPLICATION", "APPLICATION")
@@ -435,6 +438,59 @@ def test_only_a_submitter_begins():
 
     assert steps(assess(made, TWO, NOW, submitted=True)) == ["create"]
     assert steps(assess(waits, TWO, NOW, submitted=True)) == [("release", "a", "b")]
+
+
+def disrupted(kind: str = "TerminationTarget") -> dict[str, Any]:
+    text = f"Pod n/p has condition {kind} matching FailJob rule at index 1"
+    condition = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": text}
+    return {"failed": 1, "startTime": STARTED, "conditions": [condition]}
+
+
+def test_a_queue_that_takes_back_what_it_gave_leaves_the_app_pending():
+    """It ran, so its Job counts pods; observers that saw it run and others agree."""
+    stopped = job("a", {"startTime": None, "failed": 1}, suspend=True)
+
+    assert assess(app(record(0, "a"), stopped), plan("REPLICA", queue=True), NOW).state is AppState.PENDING
+
+
+def test_a_job_that_was_completed_in_its_queue_has_not_succeeded():
+    ended = {"conditions": [{"type": "Complete", "status": "True"}]}
+    given = app(record(0, "a", cancelled="true"), cancelled_in_a_queue(ended))
+
+    assert assess(given, plan("REPLICA", queue=True), NOW).state is AppState.CANCELLED
+
+
+def cancelled_in_a_queue(status):
+    return job("a", status, suspend=True, parallelism=0, ended=CANCEL)
+
+
+@pytest.mark.parametrize("kind", ["TerminationTarget", "DisruptionTarget"])
+@pytest.mark.parametrize("disruptions", [0, 5])
+def test_a_disrupted_group_begins_anew_and_is_not_charged(kind, disruptions):
+    group = plan("APPLICATION", "APPLICATION", group="retry")
+    given = app(
+        record(disruptions, disrupted=str(disruptions)),
+        job("a", disrupted(kind), disruptions),
+        job("b", RUNS, disruptions),
+    )
+    found = assess(given, group, NOW)
+
+    assert (found.state, found.restart, found.disrupted) == (AppState.RUNNING, "a", True)
+
+
+@pytest.mark.parametrize(
+    ("group", "other"), [("fail", disrupted()), ("retry", failed())], ids=["unwanted", "a program failed too"]
+)
+def test_a_group_fails_with_its_program_or_where_the_user_wants_it(group, other):
+    given = app(record(), job("a", disrupted()), job("b", other))
+
+    assert assess(given, plan("APPLICATION", "APPLICATION", group=group), NOW).state is AppState.FAILED
+
+
+def test_each_attempt_of_a_group_waits_in_the_queue_again():
+    given = app(record(1, disrupted="1"), job("a", STARTS, 1), job("b", STARTS, 1))
+
+    assert assess(given, plan("APPLICATION", "APPLICATION", group="retry"), NOW).state is AppState.PENDING
 
 
 def test_a_queue_lets_go_by_itself():

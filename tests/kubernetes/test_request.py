@@ -414,12 +414,32 @@ def test_what_is_not_offered_is_refused(fields, words):
     assert all(word in str(caught.value) for word in ["trainer", "kubernetes", *words])
 
 
-def test_a_queue_takes_one_job_only():
-    with pytest.raises(UnsupportedError, match="queue"):
-        request(role("one"), role("two"), queue="q")
-    with pytest.raises(UnsupportedError, match="queue"):
-        request(role(max_retries=1), queue="q")
-    request(role(max_retries=1, retry_policy=RetryPolicy.REPLICA), queue="q")
+def test_a_queue_takes_no_replica_retries_in_a_group():
+    retried = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
+    request(role(**retried), queue="q")
+    with pytest.raises(UnsupportedError, match="role 'two' has REPLICA retries.*use APPLICATION retries"):
+        request(role("one"), role("two", **retried), queue="q")
+
+
+@pytest.mark.parametrize(
+    ("roles", "size"), [([role("one"), role("two", num_replicas=3)], "4"), ([role(max_retries=1)], "1")]
+)
+def test_an_app_of_several_jobs_is_queued_as_a_group_of_its_pods(roles, size):
+    """Each attempt is another group; a label on the Job would let Kueue suspend it alone."""
+    given = request(*roles, queue="gpu")
+    for attempt, name in enumerate(["app-1", "app-1-r1"]):
+        found = job_body(given, given.roles[0], attempt)
+        pods = found["spec"]["template"]["metadata"]
+
+        assert pods["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
+        assert pods["labels"]["kueue.x-k8s.io/pod-group-name"] == name
+        assert pods["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == size
+        assert pods["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
+        assert not any("kueue" in label for label in found["metadata"]["labels"])
+        rules = [
+            (rule["action"], rule["onPodConditions"][0]["type"]) for rule in found["spec"]["podFailurePolicy"]["rules"]
+        ]
+        assert rules == [("FailJob", "DisruptionTarget"), ("FailJob", "TerminationTarget")]
 
 
 def test_an_app_that_no_annotation_holds_is_refused():

@@ -67,9 +67,13 @@ class Known:
     pods_of: tuple[str, ...] | None = None
     """Versions of the Jobs for which the pods were read."""
     pods_at: float = float("-inf")
-    began: bool = False
+    began: int | None = None
+    """The attempt of the app that was last seen to run."""
     silence: str = ""
     silence_at: float = float("-inf")
+    queued: str = ""
+    """Why the queue holds it back."""
+    queued_at: float = float("-inf")
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
     """Uids of the Jobs of the answer."""

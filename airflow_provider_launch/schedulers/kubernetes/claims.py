@@ -11,6 +11,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFou
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
+from airflow_provider_launch.schedulers.kubernetes.queue_reasons import is_gated
 from airflow_provider_launch.schedulers.kubernetes.refusals import asks_for_restricted, is_passing
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, restricted
 from airflow_provider_launch.specs.errors import (
@@ -92,7 +93,7 @@ class Claims:
             job = job_body(request, role, 0)
             for kind, body in (("pods", pod_body(job)), ("jobs", job)):
                 try:
-                    self._cluster.create(kind, body, dry_run=True)
+                    made = self._cluster.create(kind, body, dry_run=True)
                 except TakenError:
                     continue
                 except NotFoundError as error:
@@ -101,6 +102,13 @@ class Claims:
                     if is_passing(str(error)):
                         continue
                     return SchedulerRejectedError(f"role {role.name!r}: {error}")
+                if kind == "pods" and request.is_group and not is_gated(made):
+                    return SchedulerRejectedError(
+                        f"option queue: no queue holds back the pods of namespace {self._cluster.namespace!r}, so "
+                        f"queue {request.queue!r} cannot admit an app of several Jobs as one; ask the administrator of "
+                        f"the cluster to switch on Kueue's integration 'pod' for this namespace, or use one role "
+                        f"without APPLICATION retries"
+                    )
         return None
 
     def _no_namespace(self, error: NotFoundError) -> SchedulerRejectedError:

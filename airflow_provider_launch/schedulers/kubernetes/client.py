@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "ConflictError", "NotFoundError", "NotStartedError", "TakenError", "chunks"]
 
 PAGE = 500
-_GROUPS = {"jobs": "/apis/batch/v1", "services": "/api/v1", "pods": "/api/v1", "events": "/api/v1"}
+_GROUPS = {
+    "jobs": "/apis/batch/v1",
+    "services": "/api/v1",
+    "pods": "/api/v1",
+    "events": "/api/v1",
+    "workloads": "/apis/kueue.x-k8s.io/v1beta1",
+}
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _PATIENCE_S = 8.0

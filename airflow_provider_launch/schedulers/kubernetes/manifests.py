@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.overlays import patched
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
-from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, job_name
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, group_name, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import merged
 from airflow_provider_launch.schedulers.kubernetes.request import (
     MESSAGE_PATH,
@@ -65,6 +65,7 @@ def record_body(request: KubernetesRequest) -> dict[str, Any]:
 def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> dict[str, Any]:
     """Return the Job of a role in one attempt of the app; it is created suspended."""
     labels = {**request.labels, **_labels(request, role, attempt)}
+    group_labels, group_annotations = _group(request, attempt)
     spec: dict[str, Any] = {
         "suspend": True,
         "completionMode": "Indexed",
@@ -76,13 +77,18 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         "podFailurePolicy": {
             "rules": [
                 {
-                    "action": "Ignore" if request.on_disruption == "retry" else "FailJob",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                    # A group is begun again as a whole, and what takes its quota away is another condition.
+                    "action": "Ignore" if request.on_disruption == "retry" and not request.is_group else "FailJob",
+                    "onPodConditions": [{"type": kind, "status": "True"}],
                 }
+                for kind in ("DisruptionTarget", *(["TerminationTarget"] if request.is_group else []))
             ]
         },
         "template": {
-            "metadata": {"labels": labels, "annotations": dict(request.annotations)},
+            "metadata": {
+                "labels": {**labels, **group_labels},
+                "annotations": {**request.annotations, **group_annotations},
+            },
             "spec": _pod_spec(request, role, attempt),
         },
     }
@@ -92,7 +98,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         spec[_TTL] = request.ttl_s
     if request.time_limit_s is not None:
         spec["activeDeadlineSeconds"] = math.ceil(request.time_limit_s) + request.grace_s + BACKSTOP_S
-    queue = {Label.QUEUE: request.queue} if request.queue else {}
+    queue = {Label.QUEUE: request.queue} if request.queue and not request.is_group else {}
     spec = merged(spec, request.job)
     values = macros.Values(img_root="", app_id=request.app_id, replica_id="", rank0_env=RANK0_ENV)
     what = f"role {role.name!r}: overlay"
@@ -170,13 +176,27 @@ def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> d
     }
 
 
+def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the labels and annotations by which Kueue admits the pods of several Jobs as one, or none of them.
+
+    Without a replacement for what has ended, the group is over when all of its pods are, whoever ends them: nothing of
+    it keeps its quota, or its finalizer, for ever. So the app begins anew as another group.
+    """
+    if not request.is_group or request.queue is None:
+        return {}, {}
+    size = sum(role.num_replicas for role in request.roles)
+    labels = {Label.QUEUE: request.queue, Label.GROUP: group_name(request.app_id, attempt)}
+    return labels, {Annotation.GROUP_SIZE: str(size), Annotation.GROUP_RETRIES: "false"}
+
+
 def plan_text(request: KubernetesRequest) -> str:
     """Return what is in each Job about roles, retries and limits."""
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
         "grace_s": request.grace_s,
-        "queue": request.queue is not None,
+        "queue": request.queue is not None and not request.is_group,
+        **({"group": request.on_disruption} if request.is_group else {}),
         "leader": request.success_policy == "leader",
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from airflow_provider_launch.schedulers._kit.naming import dns_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
 
-__all__ = ["APP_ID", "NAME_LENGTH", "Annotation", "Label", "app_slug", "job_name", "role_slugs"]
+__all__ = ["APP_ID", "NAME_LENGTH", "Annotation", "Label", "app_slug", "group_name", "job_name", "role_slugs"]
 
 NAME_LENGTH = 63
 """Characters of one part of a host name, by the rules of DNS; values of labels have the same limit."""
@@ -30,6 +30,11 @@ class Label:
     INDEX = "batch.kubernetes.io/job-completion-index"
     """Of pods, by Kubernetes: the number of the replica."""
     QUEUE = "kueue.x-k8s.io/queue-name"
+    """Of the Job of an app that is one Job, else of each pod."""
+    GROUP = "kueue.x-k8s.io/pod-group-name"
+    """Of pods: what Kueue admits as one."""
+    WORKLOAD_OF = "kueue.x-k8s.io/job-uid"
+    """Of Workloads, by Kueue: the Job for which it was made."""
 
 
 class Annotation:
@@ -57,6 +62,12 @@ class Annotation:
     """Of the record: how the app has ended; from then on there is no further attempt, and its Jobs may vanish."""
     ENDED = "launch.io/ended"
     """Of Jobs: that we end it, and why."""
+    DISRUPTED = "launch.io/disrupted"
+    """Of the record: how many attempts of the app were ended by a disruption, which is not charged."""
+    GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+    """Of pods: how many the group has."""
+    GROUP_RETRIES = "kueue.x-k8s.io/retriable-in-group"
+    """Of pods: whether Kueue waits for another one in the place of one that has ended."""
     FAILURES = "batch.kubernetes.io/job-index-failure-count"
     """Of pods, by Kubernetes: how many attempts of this replica have failed before."""
     IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
@@ -87,6 +98,12 @@ def job_name(app_id: str, role_slug: str, attempt: int, num_replicas: int) -> st
     name = f"{app_id}--{role_slug}" + (f"-r{attempt}" if attempt else "")
     room = NAME_LENGTH - 1 - len(str(max(num_replicas - 1, 0)))
     return name if len(name) <= room else make_stable(name, "", room)
+
+
+def group_name(app_id: str, attempt: int) -> str:
+    """Return the name of the pods of an attempt for Kueue, and so of their Workload."""
+    name = f"{app_id}-r{attempt}" if attempt else app_id
+    return name if len(name) <= NAME_LENGTH else make_stable(name, "", NAME_LENGTH)
 
 
 def _role_slug(number: int, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 
+_DISRUPTION = re.compile(r"has condition (?:DisruptionTarget|TerminationTarget) ")
+
+
 @dataclass(frozen=True)
 class PlannedRole:
     """One role of the plan."""
@@ -50,10 +54,13 @@ class Plan:
     time_limit_s: float | None
     grace_s: int
     queue: bool
+    """Whether a queue lets the Job go, and suspends it."""
     leader: bool = False
     """Whether the end of replica 0 of the first role is that of the app."""
     ttl_s: int | None = None
     """How long the Jobs stay once the app has ended. None: for ever, or by their own limit."""
+    group: str | None = None
+    """What the disruption of one pod means, `retry` or `fail`, where a queue admits all pods of the app as one."""
 
     def decides(self, job: Job) -> bool:
         """Return whether the job is the one whose replica 0 decides."""
@@ -87,7 +94,7 @@ class AppRecord:
 
     def check(self) -> None:
         """Raise `ValueError`, `KeyError` or `TypeError` if its annotations are not what we write."""
-        _ = self.attempt, self.released, self.result, dict(self.committed or {})
+        _ = self.attempt, self.released, self.result, self.disrupted, dict(self.committed or {})
 
     @property
     def attempt(self) -> int:
@@ -115,6 +122,11 @@ class AppRecord:
         """How the app has ended, if that is settled."""
         text = self.annotations.get(Annotation.RESULT)
         return None if text is None else AppState[text]
+
+    @property
+    def disrupted(self) -> int:
+        """How many attempts of the app were ended by a disruption."""
+        return int(self.annotations.get(Annotation.DISRUPTED, "0"))
 
     @property
     def why(self) -> str:
@@ -167,12 +179,12 @@ class Job:
     @property
     def complete(self) -> bool:
         """Whether all of it succeeded."""
-        return "Complete" in self.conditions
+        return "Complete" in self.conditions and not self.voided
 
     @property
     def finished(self) -> bool:
         """Whether nothing of it runs, or will ever run."""
-        return self.complete or "Failed" in self.conditions or (self.suspended and self.voided)
+        return "Complete" in self.conditions or "Failed" in self.conditions or (self.suspended and self.voided)
 
     @property
     def finished_at(self) -> float | None:
@@ -184,6 +196,18 @@ class Job:
     def voided(self) -> bool:
         """Whether it was ended before it began."""
         return self.ended is not None and self.parallelism == 0
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for a queue, or for a person, before its start or since it was stopped."""
+        return self.suspended and self.ended is None and not self.finished
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether it has failed because a pod of it was preempted or evicted, where that fails it."""
+        return bool(
+            (found := self.failing) and found.reason == "PodFailurePolicy" and _DISRUPTION.search(found.message)
+        )
 
     @property
     def failing(self) -> Condition | None:
@@ -289,6 +313,7 @@ def plan_in(text: str) -> Plan:
         document["queue"],
         document.get("leader", False),
         document.get("ttl_s"),
+        document.get("group"),
     )
 
 
@@ -352,7 +377,9 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
     ours: Mapping[str, Any] = next((item for item in every if item["name"] == CONTAINER), {})
     state = ours.get("state") or {}
     ended, waiting, running = (state.get(name) for name in ("terminated", "waiting", "running"))
-    disruption = conditions.get("DisruptionTarget", {})
+    # The second is Kueue's, of a pod in a group whose quota it takes away.
+    disrupted = (conditions.get(name, {}) for name in ("DisruptionTarget", "TerminationTarget"))
+    disruption = next((item.get("reason", "") for item in disrupted if item.get("status") == "True"), "")
     reason, message = status.get("reason", ""), status.get("message", "")
     if waiting and not reason:
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -383,7 +410,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         started=epoch(terminated.get("startedAt") or (running or {}).get("startedAt")),
         finished=epoch(terminated.get("finishedAt")),
         deleting="deletionTimestamp" in metadata,
-        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        disruption=disruption,
     )
 
 

@@ -209,6 +209,8 @@ class Observer:
             return False
         if assessment.restart is not None:
             cause = self._cause(app, plan, Assessment(AppState.FAILED))
+            if assessment.disrupted:
+                cause[Annotation.DISRUPTED] = str(record.disrupted + 1)
             self._note(record, {Annotation.ATTEMPT: str(record.attempt + 1), **cause})
         elif assessment.settle_failure:
             self._note_result(app, plan, Assessment(AppState.FAILED, assessment.msg, assessment.phases))
@@ -326,10 +328,13 @@ class Observer:
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
             live = [pod for pod in mine if pod.began and not pod.over and not pod.deleting]
             if job.suspended:
-                change: dict[str, Any] = {"parallelism": 0, "activeDeadlineSeconds": 1}
-                if not plan.queue:
-                    # It ends at once, without a pod; a queue would suspend it again.
-                    change["suspend"] = False
+                if plan.queue:
+                    # It is complete at once, and leaves the queue in whatever state that is; let go, it would be
+                    # suspended again.
+                    change: dict[str, Any] = {"parallelism": 0, "completions": 0}
+                else:
+                    # It ends at once, without a pod.
+                    change = {"parallelism": 0, "activeDeadlineSeconds": 1, "suspend": False}
             elif not live or len(live) > _STOPPED_PODS:
                 change = {"activeDeadlineSeconds": 1}
             else:

@@ -101,8 +101,8 @@ class _RunOpts(StructuredOpts):
     """Priority class of the pods."""
 
     queue: Optional[str] = None
-    """Local queue of Kueue, which then decides when the app starts. Only for apps of one role without APPLICATION
-    retries."""
+    """Local queue of Kueue, which then decides when the app starts: of an app of several roles, or with APPLICATION
+    retries, all pods or none, which needs Kueue's integration `pod`."""
 
     labels: Optional[dict[str, str]] = None
     """Labels of the Jobs and pods, beside ours."""
@@ -111,7 +111,8 @@ class _RunOpts(StructuredOpts):
     """Annotations of the Jobs and pods, beside ours."""
 
     on_disruption: Literal["retry", "fail"] = "retry"
-    """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure."""
+    """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure. The other
+    attempt is one of the replica; of the whole app, where a queue admits all of it as one."""
 
     success_policy: Literal["all", "leader"] = "all"
     """When the app has succeeded: when all replicas have, or when replica 0 of the first role has. Kubernetes then

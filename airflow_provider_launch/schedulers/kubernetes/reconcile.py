@@ -38,6 +38,8 @@ class Assessment:
     """Jobs to end, and why; also those that are being ended."""
     restart: str | None = None
     """The slug of the role whose failure begins the app anew."""
+    disrupted: bool = False
+    """Whether that failure is a disruption, which is not charged."""
     settle_failure: bool = False
     """Write down that there is no further attempt."""
     create: bool = False
@@ -112,7 +114,8 @@ class _Assessor:
             return self._cancelled(phases, live)
         if decision.next is RetryAction.RESTART_APP:
             assert decision.cause is not None
-            return Assessment(AppState.RUNNING, NONE, phases, restart=decision.cause.role)
+            disrupted = self._disrupted(phases) is not None
+            return Assessment(AppState.RUNNING, NONE, phases, restart=decision.cause.role, disrupted=disrupted)
         return self._going_on(phases)
 
     def _without_record(self) -> Assessment:
@@ -155,15 +158,26 @@ class _Assessor:
             # Kubernetes has counted the retries of replicas.
             used = policies[slug].max_retries if policies[slug].policy == "REPLICA" else 0
             jobs.append(ReplicaAttempt(slug, 0, used, phase, failing.time if failing else 0.0))
-        decision = decide(policies, self.number, jobs)
+        assert self.record is not None
+        decision = decide(policies, self.number - self.record.disrupted, jobs)
+        if decision.next in {RetryAction.FAIL, RetryAction.RESTART_APP} and (found := self._disrupted(phases)):
+            decision = Decision(RetryAction.RESTART_APP, cause=found)
         if decision.next is RetryAction.SUCCEED and len(jobs) < len(self.plan.roles):
             return Decision(RetryAction.GO_ON)
         ended = {job.ended for job in self.members.values()}
-        assert self.record is not None
         late = TIME in ended or (self._late() and not self.record.cancelled)
         if decision.next in {RetryAction.GO_ON, RetryAction.RESTART_APP} and late:
             return Decision(RetryAction.FAIL)
         return decision
+
+    def _disrupted(self, phases: dict[str, Phase]) -> ReplicaAttempt | None:
+        """Return the Job whose disruption begins a group anew; None: a program has failed, or nothing was disrupted."""
+        if self.plan.group != "retry":
+            return None
+        failed = [slug for slug, phase in phases.items() if phase is Phase.FAILED]
+        if not failed or not all(self.members[slug].disrupted for slug in failed):
+            return None
+        return ReplicaAttempt(failed[0], 0, 0, Phase.FAILED, 0.0)
 
     def _late(self) -> bool:
         limit = self.plan.time_limit_s
@@ -220,7 +234,8 @@ class _Assessor:
             # An observer that stalled may have made it anew.
             end = [(job, STRAY) for job in self.strays if not job.finished]
             return Assessment(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
-        waiting = AppState.RUNNING if self.number else AppState.SUBMITTED
+        again = AppState.PENDING if self.plan.group else AppState.RUNNING
+        waiting = again if self.number else AppState.SUBMITTED
         if old := [job for job in self.older if not job.finished]:
             # Only when they have ended are their pods gone, so that no two attempts overlap.
             return Assessment(waiting, NONE, phases, end=[(job, RESTART) for job in old])
@@ -232,5 +247,8 @@ class _Assessor:
         return Assessment(self._state_of_live(), NONE, phases)
 
     def _state_of_live(self) -> AppState:
-        ran = self.number > 0 or any(job.ran for job in self.members.values())
+        if self.plan.queue and any(job.held for job in self.members.values()):
+            return AppState.PENDING  # also where it ran before: the queue has taken its place away
+        # Each attempt of a group is queued anew.
+        ran = (self.number > 0 and not self.plan.group) or any(job.ran for job in self.members.values())
         return AppState.RUNNING if ran else AppState.PENDING

@@ -95,6 +95,11 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
         return document
 
     @property
+    def is_group(self) -> bool:
+        """Whether a queue admits all pods of an attempt as one, since the app is more than one Job."""
+        return self.queue is not None and (len(self.roles) > 1 or self.restarts)
+
+    @property
     def restarts(self) -> bool:
         """Whether a failure may begin the app anew."""
         return any(role.policy == RetryPolicy.APPLICATION.value and role.max_retries for role in self.roles)
@@ -334,11 +339,14 @@ def _refuse_unsupported(role: Role) -> None:
 
 
 def _refuse_queued(request: KubernetesRequest) -> None:
-    if request.queue and (len(request.roles) > 1 or request.restarts):
-        raise UnsupportedError(
-            f"role {request.roles[-1].name!r}: option queue of 'kubernetes' takes apps of one role without APPLICATION "
-            f"retries, since its queue would admit each Job alone; use REPLICA retries and one role, or no queue"
-        )
+    if not request.is_group:
+        return
+    for role in request.roles:
+        if role.policy == RetryPolicy.REPLICA.value and role.max_retries:
+            raise UnsupportedError(
+                f"role {role.name!r} has REPLICA retries, and option queue of 'kubernetes' admits the pods of an app "
+                f"of several roles as one, where none is replaced alone; use APPLICATION retries, or no queue"
+            )
 
 
 def _refuse_ttl(ttl_s: object) -> None:

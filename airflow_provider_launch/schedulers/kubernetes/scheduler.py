@@ -38,6 +38,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
+from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_reason
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
@@ -78,6 +79,7 @@ _LIVE = frozenset({AppState.SUBMITTED, AppState.PENDING, AppState.RUNNING})
 _FEW_RECORDS = 2
 _MARKS_S = 60.0
 """How often the records of apps are read whose Jobs report enough."""
+_HELD = "suspended: a queue, or a person, holds it back"
 _SILENT_S = 5.0
 """How often the events are asked why a Job has no pods."""
 
@@ -194,11 +196,15 @@ class KubernetesScheduler(
             return known.final  # an end is not taken back while the TTL removes the Jobs that reported it
         response = response_from(app, plan, assessment, known.pods, known.request)
         if response.state is AppState.PENDING:
-            if known.began:
+            # The Job's counters may come later than its pods; but a queue takes back what it gave.
+            before = known.began is not None and (plan.group is None or known.began == app.attempt)
+            held = _is_held(app, plan, response.msg)
+            if before and not held:
                 response.state = AppState.RUNNING
-            elif response.msg == NONE:
-                response.msg = self._silence(app) or NONE
-        known.began = known.began or response.state is AppState.RUNNING
+            elif held or response.msg == NONE:
+                response.msg = self._queued(app, plan) if held else self._silence(app) or NONE
+        if response.state is AppState.RUNNING:
+            known.began = app.attempt
         if is_terminal(response.state) and known.request is not None and app.jobs:
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
@@ -257,12 +263,23 @@ class KubernetesScheduler(
         refused = self._observer.with_recent_refusal((app, plan, assessment))
         return refused or self._observer.work(app.app_id, report_refusals=True)
 
+    def _queued(self, app: App, plan: Plan) -> str:
+        """Return why a queue, or a person, holds an app back."""
+        known = self._catalog.of(app.app_id)
+        if time.monotonic() - known.queued_at > _SILENT_S:
+            known.queued = queue_reason(self.cluster, app, plan) or _HELD
+            if app.attempt and (record := app.record or self._catalog.found(app.app_id)):
+                before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
+                known.queued = f"{known.queued}; attempt {app.attempt} ended: {before}"
+            known.queued_at = time.monotonic()
+        return known.queued
+
     def _silence(self, app: App) -> str:
         """Return why a Job has no pods, which only the events report."""
         known = self._catalog.of(app.app_id)
         for job in app.jobs.values():
             if job.suspended:
-                return "suspended: a queue, or a person, holds it back"
+                return _HELD
             if job.active or job.attempt != app.attempt or job.started is None:
                 continue
             if time.monotonic() - known.silence_at > _SILENT_S:
@@ -415,6 +432,14 @@ class KubernetesScheduler(
             if pods and (pods[-1].over or pods[-1].exit_code is not None):
                 return ending_of(pods[-1])
         return ""
+
+
+def _is_held(app: App, plan: Plan, msg: str) -> bool:
+    """Return whether an app waits for its queue, or for a person who has suspended it."""
+    current = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
+    # Without a message there are no pods yet, or none that tells.
+    gated = plan.group is not None and (msg == NONE or msg.startswith(GATED))
+    return gated or (plan.queue and any(job.held for job in current))
 
 
 create_scheduler = KubernetesScheduler.create

@@ -125,7 +125,7 @@ def _first_failed(app: App, newest: Newest) -> Pod | None:
 
 
 def _condition_text(failing: Condition) -> str:
-    if failing.reason == "PodFailurePolicy" and "DisruptionTarget" in failing.message:
+    if failing.reason == "PodFailurePolicy" and re.search("DisruptionTarget|TerminationTarget", failing.message):
         return f"preempted: {failing.message}"[:_TEXT]
     return f"{failing.reason}: {failing.message}"[:_TEXT].rstrip(": ")
 

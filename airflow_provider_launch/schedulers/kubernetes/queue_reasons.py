@@ -1,0 +1,68 @@
+"""Why a queue of Kueue holds an app back, in the words of its Workload: pure but for one list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.schedulers.kubernetes.client import NotFoundError
+from airflow_provider_launch.schedulers.kubernetes.naming import Label, group_name
+from airflow_provider_launch.specs.errors import LaunchError
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+    from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
+
+__all__ = ["GATED", "is_gated", "queue_reason", "reason_in"]
+
+GATED = "SchedulingGated"
+"""The reason of a pod that Kueue, or another controller, holds back."""
+_GATE = "kueue.x-k8s.io/admission"
+_TEXT = 500
+
+
+def is_gated(pod: Mapping[str, Any]) -> bool:
+    """Return whether Kueue holds the pod back until its group is admitted."""
+    return any(gate.get("name") == _GATE for gate in pod.get("spec", {}).get("schedulingGates") or [])
+
+
+def queue_reason(cluster: Cluster, app: App, plan: Plan) -> str:
+    """Return why the queue does not let the app start, with the name of the queue; empty if that cannot be read.
+
+    To list Workloads is an optional right, and a cluster without Kueue has none of them.
+    """
+    jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
+    if not jobs:
+        return ""
+    try:
+        found, _ = _workloads(cluster, app, plan, jobs)
+    except (LaunchError, NotFoundError):
+        return ""
+    return next(filter(None, map(reason_in, found)), "")
+
+
+def _workloads(cluster: Cluster, app: App, plan: Plan, jobs: list[Job]) -> tuple[list[dict[str, Any]], float]:
+    if plan.group:
+        return cluster.list("workloads", "", fields=f"metadata.name={group_name(app.app_id, app.attempt)}")
+    return cluster.list("workloads", f"{Label.WORKLOAD_OF}={jobs[0].uid}")
+
+
+def reason_in(workload: Mapping[str, Any]) -> str:
+    """Return why a Workload is not admitted; empty if it is, or if its status tells nothing yet."""
+    status = workload.get("status") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or []}
+    texts = []
+    for kind, holds in (("Evicted", "True"), ("QuotaReserved", "False")):
+        condition = conditions.get(kind, {})
+        if condition.get("status") == holds and condition.get("message"):
+            texts.append(condition["message"])
+    texts += [
+        f"admission check {check.get('name')!r} is {check.get('state')}: {check.get('message', '')}"
+        for check in status.get("admissionChecks") or []
+        if check.get("state") != "Ready"
+    ]
+    if not texts or conditions.get("Admitted", {}).get("status") == "True":
+        return ""
+    queue = (workload.get("spec") or {}).get("queueName", "")
+    # Evicted and pending may have the same text.
+    return f"queue {queue!r}: {'; '.join(dict.fromkeys(texts))}"[:_TEXT]

@@ -1,0 +1,234 @@
+"""Apps in queues of a real Kueue: one role is its Job, several roles are admitted as one group of pods."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.scheduler import VERBS
+from airflow_provider_launch.specs import AppState, Resource, RetryPolicy
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from tests.engines.kubernetes.queues import PLACE_MB
+from tests.support.local import until
+
+pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.engine("kueue"), pytest.mark.timeout(900)]
+
+ONE = Resource(cpu=0, gpu=0, memMB=PLACE_MB)
+TWO = Resource(cpu=0, gpu=0, memMB=2 * PLACE_MB)
+PRIORITY = "kueue.x-k8s.io/priority-class"
+
+
+@pytest.fixture
+def queue(kubernetes_make_queue):
+    """A queue with places for two replicas."""
+    return kubernetes_make_queue(2)
+
+
+@pytest.fixture
+def apps(queue, apps_in):
+    return apps_in(queue.namespace)
+
+
+def start(apps, *scripts, **how):
+    """Start an app with one role for each script, each of one place."""
+    roles = [apps.sh(script, f"r{number}", resource=ONE) for number, script in enumerate(scripts)]
+    return apps.start(*roles, queue="team", **how)
+
+
+def is_free(queue):
+    until(lambda: queue.used_places() == 0, 30)
+
+
+# ---- one role --------------------------------------------------------------------------------------------------------
+
+
+def test_an_app_runs_in_its_quota_and_gives_it_back(apps, queue):
+    app_id = start(apps, "echo run")
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    is_free(queue)
+
+
+def test_what_waits_shows_why_and_which_queue(apps, queue):
+    """One that may not list Workloads shows that it is held back, and no more."""
+    first = start(apps, "sleep 60")
+    apps.running(first)
+    app_id = apps.start(apps.sh("true", resource=TWO), queue="team")
+    found = apps.until(app_id, lambda found: "insufficient" in found.msg)
+
+    assert found.state is AppState.PENDING
+    assert found.msg.startswith("queue 'team': couldn't assign flavors")
+    apps.scheduler.cancel(first)
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+
+
+def test_a_user_who_may_not_list_workloads_gets_the_state_without_the_reason(apps, queue, kubernetes_engine, apps_in):
+    rules = [
+        {"apiGroups": ["batch" if "." in name else ""], "resources": [name.partition(".")[0]], "verbs": [*verbs]}
+        for name, verbs in VERBS.items()
+    ]
+    limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, rules))
+    queue.hold()
+    app_id = start(limited, "true")
+    found = limited.until(app_id, lambda found: found.state is AppState.PENDING)
+
+    assert found.msg == "suspended: a queue, or a person, holds it back"
+    assert limited.scheduler.missing_rights() == []
+
+
+def test_a_cancel_leaves_a_queue_that_admits_nothing(apps, queue):
+    """The Job is over, so its TTL begins, and its Workload asks for nothing more."""
+    queue.hold()
+    app_id = start(apps, "true", ttl_s=60)
+    apps.until(app_id, lambda found: "team is inactive" in found.msg)
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+    assert apps.another().describe(app_id).state is AppState.CANCELLED
+    (job,), _ = apps.cluster.list("jobs", f"launch.io/app-id={app_id}")
+    until(lambda: "Complete" in conditions(apps.cluster.get("jobs", job["metadata"]["name"])), 10)
+    assert job["spec"]["ttlSecondsAfterFinished"] == 60
+    until(lambda: all("Finished" in conditions(workload) for workload in queue.workloads().values()), 10)
+    assert apps.pods(app_id) == []
+
+
+def conditions(document):
+    return {item["type"] for item in document.get("status", {}).get("conditions", []) if item["status"] == "True"}
+
+
+def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, queue):
+    low = start(apps, "sleep 5; echo done", labels={PRIORITY: "launch-low"}, grace_s=0)
+    apps.running(low)
+    high = apps.start(apps.sh("sleep 3", resource=TWO), queue="team", labels={PRIORITY: "launch-high"})
+    found = apps.until(low, lambda found: found.state is AppState.PENDING)
+    fresh = apps.another()
+
+    found = apps.until(low, lambda found: "Preempted to accommodate" in found.msg)
+    assert found.state is AppState.PENDING
+    other = fresh.describe(low)
+    assert other.state is AppState.PENDING
+    assert "Preempted to accommodate" in other.msg
+    assert apps.end(high).state is AppState.SUCCEEDED
+    assert apps.end(low).state is AppState.SUCCEEDED
+    assert apps.lines(low, "r0") == ["done\n"]
+
+
+# ---- several roles ---------------------------------------------------------------------------------------------------
+
+
+def test_several_roles_run_as_one_group(apps, queue):
+    app_id = start(apps, "echo one", "echo two")
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    assert [apps.lines(app_id, role) for role in ("r0", "r1")] == [["one\n"], ["two\n"]]
+    assert list(queue.workloads()) == [app_id]
+    is_free(queue)
+
+
+def test_a_group_starts_whole_or_not_at_all(apps, queue):
+    """Half of it would fit."""
+    first = start(apps, "sleep 60")
+    apps.running(first)
+    app_id = start(apps, "echo one", "echo two")
+    found = apps.until(app_id, lambda found: "insufficient" in found.msg)
+
+    assert found.state is AppState.PENDING
+    assert found.msg.startswith("queue 'team': ")
+    time.sleep(1)
+    assert not any(pod.began for pod in apps.pods(app_id))
+    apps.scheduler.cancel(first)
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+
+
+def test_a_preempted_group_begins_anew_as_a_whole_and_is_not_charged(apps, queue):
+    low = start(apps, "sleep 6; echo one", "sleep 6; echo two", labels={PRIORITY: "launch-low"}, grace_s=0)
+    apps.running(low)
+    until(lambda: all(pod.began for pod in apps.pods(low)), 20)
+    high = start(apps, "sleep 300", labels={PRIORITY: "launch-high"})
+    found = apps.until(low, lambda found: found.state is AppState.PENDING and "insufficient" in found.msg)
+
+    assert "preempted" in found.msg
+    other = apps.another().describe(low)
+    assert other.state is AppState.PENDING
+    assert "preempted" in other.msg
+    apps.scheduler.cancel(high)
+    end = apps.end(low)
+    assert end.state is AppState.SUCCEEDED
+    assert end.num_restarts == 1
+    assert [apps.lines(low, role) for role in ("r0", "r1")] == [["one\n"], ["two\n"]]
+    is_free(queue)
+
+
+def test_a_preemption_is_a_failure_where_the_user_wants_it(apps, queue):
+    low = start(apps, "sleep 60", "sleep 60", labels={PRIORITY: "launch-low"}, grace_s=0, on_disruption="fail")
+    apps.running(low)
+    high = start(apps, "true", labels={PRIORITY: "launch-high"})
+    found = apps.end(low)
+
+    assert found.state is AppState.FAILED
+    assert "preempted" in found.msg
+    assert apps.end(high).state is AppState.SUCCEEDED
+
+
+def test_an_application_retry_is_queued_anew(apps, queue):
+    script = 'echo "attempt $LAUNCH_ATTEMPT"; test "$LAUNCH_ATTEMPT" = 1'
+    role = apps.sh(script, resource=ONE, max_retries=1, retry_policy=RetryPolicy.APPLICATION)
+    app_id = apps.start(role, queue="team")
+
+    found = apps.end(app_id)
+    assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    assert apps.lines(app_id) == ["attempt 0\n", "attempt 1\n"]
+    assert sorted(queue.workloads()) == [app_id, f"{app_id}-r1"]
+    is_free(queue)
+
+
+def test_a_failure_in_a_group_ends_the_others_and_frees_the_quota(apps, queue):
+    app_id = start(apps, "sleep 2; exit 3", "echo peer; sleep 60")
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert "exit code 3" in found.msg
+    assert apps.lines(app_id, "r1") == ["peer\n"]
+    is_free(queue)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["running", "queued"])
+def test_nothing_of_a_deleted_group_stays(apps, queue, full):
+    if full:
+        queue.set_places(1)
+    app_id = start(apps, "sleep 60", "sleep 60")
+    apps.until(app_id, lambda found: "insufficient" in found.msg if full else found.state is AppState.RUNNING)
+    apps.scheduler.delete(app_id)
+
+    until(lambda: not apps.objects(app_id) and not apps.pods(app_id), 60)
+    until(lambda: not queue.workloads(), 60)
+    is_free(queue)
+
+
+def test_a_queued_group_can_be_cancelled(apps, queue):
+    queue.set_places(1)
+    app_id = start(apps, "true", "true")
+    apps.until(app_id, lambda found: "insufficient" in found.msg)
+    apps.scheduler.cancel(app_id)
+
+    assert apps.end(app_id).state is AppState.CANCELLED
+    until(lambda: not any(pod.phase == "Pending" for pod in apps.pods(app_id)), 60)
+    is_free(queue)
+
+
+def test_a_group_is_refused_where_nobody_holds_its_pods_back(kubernetes_apps):
+    """It would run past the queue."""
+    with pytest.raises(SchedulerRejectedError, match="integration 'pod'"):
+        start(kubernetes_apps, "true", "true")
+
+
+def test_a_namespace_with_groups_can_be_deleted(apps, queue):
+    running = start(apps, "sleep 60")
+    apps.running(running)
+    groups = [start(apps, "sleep 60", "sleep 60") for _ in range(2)]
+    apps.scheduler.cancel(running)
+    until(lambda: any(pod.began for app_id in groups for pod in apps.pods(app_id)), 30)
+    apps.call("DELETE", f"/api/v1/namespaces/{queue.namespace}")
+
+    until(lambda: not queue.exists(), 90)
