@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from airflow_provider_launch.specs.owner import OWNER, TRY
 from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = ["LINEAGE_PARENT", "LINEAGE_ROOT_PARENT", "spec_hash"]
@@ -24,7 +25,7 @@ def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
     Variables that the launcher adds to the environment of every role are left out: they differ between two
     launchers of the same app, and a retry from another worker must find its app again.
     """
-    document = {"app": _plain(app), "cfg": _plain(dict(cfg))}
+    document = {"app": _plain(_without_try(app)), "cfg": _plain(dict(cfg))}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -37,6 +38,14 @@ INJECTED = (
     LINEAGE_PARENT,
     LINEAGE_ROOT_PARENT,
 )
+
+
+def _without_try(app: AppDef) -> AppDef:
+    owner = app.metadata.get(OWNER)
+    if not isinstance(owner, Mapping) or TRY not in owner:
+        return app
+    kept = {name: value for name, value in owner.items() if name != TRY}
+    return dataclasses.replace(app, metadata={**app.metadata, OWNER: kept})
 
 
 def _is_injected(name: str) -> bool:

@@ -6,15 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OWNER", "owner_from", "owner_of", "owner_text"]
+__all__ = ["OWNER", "TRY", "owner_from", "owner_of", "owner_text"]
 
 OWNER = "airflow"
 """The key in `AppDef.metadata` under which the operator writes the task."""
-_FIELDS = ("dag_id", "run_id", "task_id", "map_index")
+TRY = "try_number"
+"""Which try of the task has launched the app; a later one may adopt it, so it is no part of what was asked for."""
+_FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY)
 
 
 def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return `dag_id`, `run_id`, `task_id` and `map_index` of the task; empty for an app without a task."""
+    """Return `dag_id`, `run_id`, `task_id`, `map_index` and `try_number` of the task, as far as they are known."""
     found = metadata.get(OWNER)
     if not isinstance(found, Mapping):
         return {}

@@ -20,6 +20,18 @@ def test_the_id_is_readable_and_stable() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dag_id", "task_id", "readable"),
+    [
+        ("my_team.etl.daily_training_pipeline_v2", "preprocess.split_train_test", "my-team-etl-da-preprocess-sp"),
+        ("my_team.etl.daily_training_pipeline_v2", "train", "my-team-etl-daily-trai-train"),
+        ("etl", "preprocess.split_train_test_sets", "etl-preprocess-split-train-t"),
+    ],
+)
+def test_both_names_are_in_the_id_each_with_half_of_the_room(dag_id, task_id, readable) -> None:
+    assert re.fullmatch(rf"{readable}-[a-z2-7]{{10}}", app_id_for(**{**KEYS, "dag_id": dag_id, "task_id": task_id}))
+
+
+@pytest.mark.parametrize(
     "change",
     [{"dag_id": "other"}, {"run_id": "r2"}, {"run_start": "t"}, {"task_id": "x"}, {"map_index": 3}, {"attempt": 1}],
 )

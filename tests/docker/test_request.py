@@ -14,6 +14,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     build_request,
     container_body,
     format_request,
+    record_body,
     request_from,
 )
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -52,6 +53,7 @@ def test_body_of_a_plain_role() -> None:
 
     assert found == {
         "Image": "repo/image:1",
+        "Hostname": "app-1-main-0",
         "StopTimeout": 10,
         "HostConfig": {
             "NetworkMode": "launch",
@@ -215,3 +217,23 @@ def test_a_thousand_replicas_are_a_short_request() -> None:
     made = request(role(args=["x" * 1000], num_replicas=1000))
 
     assert len(json.dumps(made.to_json())) < 10_000
+
+
+def test_containers_carry_the_task_as_other_operators_label_it_and_the_labels_of_the_user() -> None:
+    owner = {"dag_id": "etl", "task_id": "train", "run_id": "manual__2026-01-01T00:00:00+00:00", "try_number": 2}
+    app = AppDef("app", [role()], metadata={"airflow": owner})
+    given = build_request(app, DockerOpts(labels={"team": "a b", "dag_id": "mine"}), "app-1", {}, [])
+    for body in (record_body(given), container_body(given, given.roles[0], 0, 0, 0)):
+        labels = body["Labels"]
+
+        assert (labels["task_id"], labels["run_id"], labels["try_number"]) == ("train", owner["run_id"], "2")
+        assert (labels["team"], labels["dag_id"]) == ("a b", "mine")
+    with pytest.raises(InvalidAppError, match=r"launch\.io/managed"):
+        request(role(), labels={"launch.io/managed": "no"})
+
+
+@pytest.mark.parametrize(
+    ("network", "hostname"), [("launch", "app-1-main-1"), ("bridge", "app-1-main-1"), ("host", None)]
+)
+def test_the_host_name_of_a_replica_is_the_name_by_which_others_find_it(network: str, hostname: str | None) -> None:
+    assert body(role(num_replicas=2), k=1, network=network).get("Hostname") == hostname

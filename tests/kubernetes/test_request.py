@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_job_of_a_plain_role():
             "podFailurePolicy": {
                 "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
-            "ttlSecondsAfterFinished": 604800,
+            "ttlSecondsAfterFinished": 86400,
         },
     }
     (main,) = template["spec"].pop("containers")
@@ -417,7 +418,7 @@ def test_what_is_not_offered_is_refused(fields, words):
 def test_a_queue_takes_no_replica_retries_in_a_group():
     retried = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
     request(role(**retried), queue="q")
-    with pytest.raises(UnsupportedError, match="role 'two' has REPLICA retries.*use APPLICATION retries"):
+    with pytest.raises(UnsupportedError, match=r"role 'two' has REPLICA retries.*use APPLICATION retries"):
         request(role("one"), role("two", **retried), queue="q")
 
 
@@ -522,3 +523,46 @@ def test_an_overlay_wins_over_what_a_namespace_asks_for():
     made = request(role(), overlay={"pod": {"securityContext": {"runAsNonRoot": False}}})
 
     assert restricted(made).roles[0].pod["securityContext"]["runAsNonRoot"] is False
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+OWNER = {"dag_id": "etl", "task_id": "g.train", "run_id": "manual__2026-01-01T00:00:00+00:00", "map_index": -1}
+
+
+def owned(**opts: Any) -> KubernetesRequest:
+    app = AppDef("app", [role()], metadata={"airflow": {**OWNER, "try_number": 2}})
+    return build_request(app, KubernetesOpts(**opts), "app-1", {})
+
+
+def test_every_object_carries_the_task_as_other_operators_label_it():
+    given = owned(labels={"team": "a", "note": "übergrößen & mehr"})
+    body = job_body(given, given.roles[0], 0)
+    for found in (body, body["spec"]["template"], record_body(given)):
+        labels, annotations = found["metadata"]["labels"], found["metadata"]["annotations"]
+
+        assert (labels["dag_id"], labels["task_id"], labels["try_number"], labels["team"]) == (
+            "etl",
+            "g.train",
+            "2",
+            "a",
+        )
+        assert "map_index" not in labels, "the task is not mapped"
+        assert re.fullmatch(r"manual__2026-01-01T00_00_00_00_00-\w{13,14}", labels["run_id"])
+        assert annotations["run_id"] == OWNER["run_id"]
+    pods = body["spec"]["template"]["metadata"]
+    assert re.fullmatch(r"bergr_en_mehr-\w{13,14}", pods["labels"]["note"])
+    assert pods["annotations"]["note"] == "übergrößen & mehr"
+    assert "team" not in pods["annotations"]
+
+
+def test_the_label_of_the_user_wins():
+    assert owned(labels={"dag_id": "mine"}).labels["dag_id"] == "mine"
+
+
+def test_a_try_that_adopts_the_app_asks_for_the_same():
+    first = AppDef("app", [role()], metadata={"airflow": {**OWNER, "try_number": 1}})
+    later = AppDef("app", [role()], metadata={"airflow": {**OWNER, "try_number": 2}})
+    hashes = {build_request(app, KubernetesOpts(), "app-1", {}).spec_hash for app in (first, later)}
+
+    assert len(hashes) == 1

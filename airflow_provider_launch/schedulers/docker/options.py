@@ -106,6 +106,9 @@ class _RunOpts(StructuredOpts):
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
+    labels: Optional[dict[str, str]] = None
+    """Labels of the containers, beside ours."""
+
     log_max_mb: Annotated[int, Ge(1)] = 500
     """Size in MB at which the engine begins the next log file of a replica. Lines that are rotated away before they
     were read are lost, so it must be large compared to what a replica writes in some seconds."""

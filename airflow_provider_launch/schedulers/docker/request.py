@@ -21,6 +21,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_role,
     request_from_json,
 )
+from airflow_provider_launch.schedulers._kit.task_labels import refuse_own_labels, task_labels
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
@@ -56,8 +57,8 @@ OVERLAY_KIND = "Container"
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
 _MB = 1024 * 1024
-NO_NETWORK = "none"
-NAMELESS = {NO_NETWORK, "host", "bridge", "default"}
+NO_NETWORK, HOST_NETWORK = "none", "host"
+NAMELESS = {NO_NETWORK, HOST_NETWORK, "bridge", "default"}
 """Docker's own networks, in which containers cannot find each other by name."""
 
 
@@ -83,6 +84,8 @@ class DockerRequest(AppRequest[DockerRole]):
     """Name of the network; made if missing where `own_network` shows it."""
     own_network: bool
     rank0_host: str
+    labels: dict[str, str] = field(default_factory=dict)
+    """Of the task and of the user."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -112,6 +115,7 @@ def build_request(
         InvalidAppError: a role has no image, or roles or ports cannot be distinguished.
     """
     refuse_equal_port_variables(app)
+    refuse_own_labels("option labels", opts.labels)
     refuse_more_gpus(
         app,
         len(gpus),
@@ -141,6 +145,7 @@ def build_request(
         platform=opts.platform,
         network=network,
         own_network=network in {SHARED_NETWORK, app_id},
+        labels={**task_labels(app.metadata), **(opts.labels or {})},
         rank0_host="localhost" if alone else naming.alias(app_id, slugs[0], 0),
         ports=assign_ports(app),
         time_limit_s=opts.time_limit_s,
@@ -235,6 +240,9 @@ def _own_body(
         Label.APP_ATTEMPT: str(app_attempt),
         Label.ATTEMPT: str(attempt),
     }
+    if request.network != HOST_NETWORK:
+        # What a program publishes as its own name is then the name by which others find it.
+        body["Hostname"] = naming.alias(request.app_id, role.slug, k)
     if request.network not in NAMELESS:
         names = [naming.alias(request.app_id, role.slug, k)]
         body["NetworkingConfig"] = {"EndpointsConfig": {request.network: {"Aliases": names}}}
@@ -280,8 +288,10 @@ def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
     plan = {
         "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
+        **({"own_network": True} if request.network == request.app_id else {}),
     }
     return {
+        **request.labels,
         Label.MANAGED: "true",
         Label.KIND: kind,
         Label.APP_ID: request.app_id,

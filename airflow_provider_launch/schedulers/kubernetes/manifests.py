@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers._kit.overlays import patched
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
+from airflow_provider_launch.schedulers._kit.task_labels import task_labels
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, group_name, job_name
 from airflow_provider_launch.schedulers.kubernetes.overlay import merged
@@ -49,8 +50,9 @@ def record_body(request: KubernetesRequest) -> dict[str, Any]:
         "kind": "Service",
         "metadata": {
             "name": request.app_id,
-            "labels": {Label.MANAGED: "true", Label.APP_ID: request.app_id},
+            "labels": {**request.labels, Label.MANAGED: "true", Label.APP_ID: request.app_id},
             "annotations": {
+                **task_labels(request.app_def.metadata),
                 Annotation.APP_NAME: request.name,
                 **({Annotation.OWNER: owner} if owner else {}),
                 Annotation.SPEC_HASH: request.spec_hash,

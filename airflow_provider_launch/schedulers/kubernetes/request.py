@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     common_fields,
     request_from_json,
 )
+from airflow_provider_launch.schedulers._kit.task_labels import refuse_own_labels, safe_label, task_labels
 from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
@@ -178,9 +179,10 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     """
     refuse_equal_port_variables(app)
     overlay = checked_overlay(opts.overlay or {})
-    for name in (*(opts.labels or {}), *(opts.annotations or {})):
-        if name.startswith("launch.io/") or name == Label.QUEUE:
-            raise InvalidAppError(f"options labels and annotations: {name!r} belongs to the launcher; rename it")
+    for given in (opts.labels, opts.annotations):
+        refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
+    # Those of the user win.
+    labels = {**task_labels(app.metadata), **(opts.labels or {})}
     roles = []
     for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):
         _refuse_unsupported(role)
@@ -198,8 +200,13 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         spec_hash=spec_hash(app, opts),
         ports=assign_ports(app),
         roles=roles,
-        labels=dict(opts.labels or {}),
-        annotations=dict(opts.annotations or {}),
+        labels={name: safe_label(value) for name, value in labels.items()},
+        annotations={
+            **task_labels(app.metadata),
+            # What a label cannot hold is not lost.
+            **{name: value for name, value in labels.items() if safe_label(value) != value},
+            **(opts.annotations or {}),
+        },
         queue=opts.queue,
         on_disruption=opts.on_disruption,
         success_policy=opts.success_policy,

@@ -1,0 +1,36 @@
+"""Labels that other tools select by."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from airflow_provider_launch.schedulers._kit.task_labels import safe_label, task_labels
+
+SAFE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+
+
+@pytest.mark.parametrize("value", ["", "a", "A.b_c-d", "9" * 63])
+def test_a_value_that_is_taken_stays(value):
+    assert safe_label(value) == value
+
+
+@pytest.mark.parametrize(
+    "value", ["a" * 64, "manual__2026-01-01T00:00:00+00:00", "größe", "日本", " ", "-a-", "a\n", "_" * 90]
+)
+def test_any_other_is_made_safe_and_stays_one_of_a_kind(value):
+    found = safe_label(value)
+
+    assert SAFE.fullmatch(found)
+    assert found
+    assert found != safe_label(f"{value}!")
+    assert found == safe_label(value)
+
+
+def test_a_task_that_is_not_mapped_has_no_map_index():
+    owner = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1, "try_number": 1}
+
+    assert list(task_labels({"airflow": owner})) == ["dag_id", "task_id", "run_id", "try_number"]
+    assert task_labels({"airflow": {**owner, "map_index": 3}})["map_index"] == "3"
+    assert task_labels({}) == {}
