@@ -89,6 +89,8 @@ os.environ.update(
     LAUNCH_HOME=str(HOME / "launch"),
     # Apps of tests end at once, and what is tested is how the trigger follows; tests of these options set them.
     AIRFLOW__LAUNCH__DEFER_AFTER_S="0",
+    # Tests look at apps when their tasks have ended; tests of this option set it.
+    AIRFLOW__LAUNCH__ON_FINISH="keep",
     AIRFLOW__LAUNCH__TRIGGER_FIRE_AFTER_S="0",
 )
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -171,6 +171,14 @@ _CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "30",
             },
+            "on_finish": {
+                "description": "What becomes of an app that has ended, once its log and its result are in Airflow: "
+                "`keep`, `delete_succeeded` or `delete`. A task may name another one.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": None,
+                "default": "delete_succeeded",
+            },
             "defer_after_s": {
                 "description": "Seconds for which the worker of a deferrable task follows its app before it defers: "
                 "an app that ends by then needs no triggerer. 0 defers at once.",

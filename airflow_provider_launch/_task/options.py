@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = [
+    "DELETE_SUCCEEDED",
     "FollowOptions",
     "allowed_conn_id",
     "check_exit_codes",
     "check_log_roles",
+    "check_on_finish",
     "check_seconds",
     "check_streams",
     "conn_ids",
 ]
 
+DELETE_SUCCEEDED = "delete_succeeded"
+_ON_FINISH = ("keep", DELETE_SUCCEEDED, "delete")
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -118,6 +122,17 @@ def check_exit_codes(name: str, value: object) -> None:
     codes = value if _is_list(value) else [] if value is None else [value]
     if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
         raise InvalidAppError(f"{name}={value!r} must be a whole number, or a list of whole numbers")
+
+
+def check_on_finish(value: object) -> str:
+    """Return the value if it is a choice of what becomes of an app that has ended.
+
+    Raises:
+        InvalidAppError: it does not.
+    """
+    if not isinstance(value, str) or value not in _ON_FINISH:
+        raise InvalidAppError(f"on_finish={value!r} must be one of {', '.join(map(repr, _ON_FINISH))}")
+    return value
 
 
 def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:

@@ -53,6 +53,8 @@ class AppAcquirer:
         self._held = held
         self._log = operator.log
         self._ti: Any = None
+        self.value: dict[str, Any] | None = None
+        """What the last try would have returned, of an app that it has removed."""
 
     @property
     def _backend(self) -> str:
@@ -124,11 +126,15 @@ class AppAcquirer:
             return False
         raise LaunchError(f"{text}; restore the connection, or clear the task to launch anew")
 
-    def _resume(self, record: Record, digest: str) -> tuple[str, DescribeAppResponse] | Record | None:
+    def _resume(self, record: Record, digest: str) -> tuple[str, DescribeAppResponse | None] | Record | None:
         """Return the app of the last try, or the record under which it is still to be launched.
 
         None: the app is done with, and a new attempt is due.
         """
+        if record.value is not None:
+            self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
+            self.value = record.value
+            return record.handle, None
         # A kill from here on concerns this app.
         self._held.hold(record)
         response = self._held.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))

@@ -33,7 +33,15 @@ def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_in
     parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
     text = "".join(f"{len(part)}:{part}|" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return f"{slug(f'{dag_id}-{task_id}', _SLUG_LENGTH)}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
+    return f"{_readable(dag_id, task_id)}-{base64.b32encode(digest).decode().lower()[:_HASH_LENGTH]}"
+
+
+def _readable(dag_id: str, task_id: str) -> str:
+    """Return both names, each with half of the room, and what the other one leaves."""
+    dag, task = slug(dag_id, _SLUG_LENGTH), slug(task_id, _SLUG_LENGTH)
+    room = _SLUG_LENGTH - 1
+    kept = task[: max(room - len(dag), room // 2)].rstrip("-")
+    return f"{dag[: room - len(kept)].rstrip('-')}-{kept}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Record:
     """Airflow's limit of tries, which a clear of this very task raises, if it did not run then. -1: not known."""
     retries: int = -1
     """The DAG's value then: the limit is counted anew from it, so another number may give the same one."""
+    value: dict[str, Any] | None = None
+    """What the task returns, of an app that has succeeded and is being removed: it cannot be asked any more."""
 
     @property
     def is_open(self) -> bool:
@@ -67,7 +77,7 @@ class Record:
         """Return the stored record; None if it is none: users can edit the store in the UI."""
         if not isinstance(value, dict):
             return None
-        known = {item.name: value.get(item.name) for item in fields(cls)}
+        known = {item.name: value.get(item.name) for item in fields(cls) if item.name != "value"}
         known |= {name: value.get(name, -1) for name in ("max_tries", "retries")}
         texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
         numbers = ("attempt", "clear_number", "max_tries", "retries")
@@ -77,7 +87,8 @@ class Record:
             return None
         if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
             return None
-        return cls(**known)  # type: ignore[arg-type]  # each was checked above
+        value = value.get("value")
+        return cls(**known, value=value if isinstance(value, dict) else None)  # type: ignore[arg-type]  # each was checked above
 
 
 class NextStep(Enum):

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
@@ -60,6 +60,12 @@ class AttemptTracker:
     def keep(self, record: Record) -> None:
         """Let the next try know."""
         self._memory.save(record)
+
+    def keep_value(self, value: dict[str, Any]) -> None:
+        """Let the next try return this, should this worker die before Airflow knows of the success."""
+        if self._record is not None:
+            self._record = dataclasses.replace(self._record, value=value)
+            self.keep(self._record)
 
     def close(self, error: Exception) -> None:
         """Let the next try know that the app has ended, and as what."""

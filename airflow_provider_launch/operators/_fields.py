@@ -31,6 +31,7 @@ class OperatorFields(Protocol):
     unavailable_for_s: float
     time_limit_s: float | None
     start_limit_s: float | None
+    on_finish: str | None
     deferrable: bool
     defer_after_s: float | None
     request: str | None

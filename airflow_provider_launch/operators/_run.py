@@ -14,7 +14,12 @@ from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout, Tas
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
 from airflow_provider_launch._task.lineage import with_parent_run
-from airflow_provider_launch._task.options import check_log_roles, check_streams
+from airflow_provider_launch._task.options import (
+    DELETE_SUCCEEDED,
+    check_log_roles,
+    check_on_finish,
+    check_streams,
+)
 from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch._task.secrets import (
@@ -43,7 +48,7 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import parse_app_handle
-from airflow_provider_launch.specs.owner import OWNER
+from airflow_provider_launch.specs.owner import OWNER, TRY
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import begin_checkpoint, end_checkpoint
@@ -76,6 +81,7 @@ class OperatorRun:
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
         self._held = AttemptTracker(operator, self._hook)
+        self._has_gap = True  # until the log was read to its end
 
     @property
     def _backend(self) -> str:
@@ -137,16 +143,20 @@ class OperatorRun:
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
         self._held.check()
+        self._on_finish()  # what is wrong with it must not show when the app has ended
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
         self._ti = context["ti"]
         self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
-        handle, response = AppAcquirer(self._op, self._app, self._hook, self._held).obtain(context, cfg)
+        acquirer = AppAcquirer(self._op, self._app, self._hook, self._held)
+        handle, response = acquirer.obtain(context, cfg)
         # What is taken up may have written before.
         is_new = response is None
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
+        if acquirer.value is not None:
+            return acquirer.value
         self._held.check()
         places = self._mask_secrets(handle, cfg)
         if not self._op.wait:
@@ -248,11 +258,45 @@ class OperatorRun:
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result not be readable: the next try polls it.
             self._held.close(error)
+            self._remove_ended(handle, error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
         # result; a clear is reported by its number.
         self._held.check()
+        self._remove_succeeded(handle, value)
         return value
+
+    # ---- what is left of an app ------------------------------------------------------------------------------
+
+    def _remove_succeeded(self, handle: str, value: dict[str, Any]) -> None:
+        """Remove an app whose result and log were taken, unless `on_finish` keeps it."""
+        if self._on_finish() == "keep":
+            return
+        if self._has_gap:
+            self._log.warning("%s is kept, since its log may not be complete here", handle)
+        elif not self._held.lasts:
+            self._log.info("%s is kept: a retry could not know that it has succeeded", handle)
+        else:
+            self._held.keep_value(value)
+            self._remove(handle)
+
+    def _remove_ended(self, handle: str, error: Exception) -> None:
+        """Remove an app that has failed, or was cancelled, where `on_finish` is "delete"."""
+        if self._on_finish() == "delete" and not isinstance(error, UnknownOutcomeError) and not self._has_gap:
+            self._remove(handle)
+
+    def _remove(self, handle: str) -> None:
+        app_id = parse_app_handle(handle).app_id
+        try:
+            self._scheduler.delete(app_id)
+        except Exception as problem:  # noqa: BLE001 - how the task ends is decided
+            self._log.warning("app %s has ended and could not be removed: %s", app_id, problem)
+        else:
+            self._log.info("app %s was removed (on_finish=%s)", app_id, self._on_finish())
+
+    def _on_finish(self) -> str:
+        default = conf.get("launch", "on_finish", fallback=DELETE_SUCCEEDED)
+        return check_on_finish(self._op.on_finish or default)
 
     def _refuse_overlays(self) -> None:
         """Refuse an overlay in a role, which reaches past the options that the connection locks."""
@@ -309,6 +353,7 @@ class OperatorRun:
 
         with self._follower(handle, progress, is_new=is_new) as follow:
             response = follow.run(on_end=read_result)
+            self._has_gap = follow.has_gap
         if response is None:
             raise UnknownOutcomeError(f"following {handle!r} stopped before the app had ended")
         op._app_ended(response)  # noqa: SLF001 - for operators built on this one
@@ -359,4 +404,5 @@ def _with_owner(app: AppDef, ti: Any) -> AppDef:
     """Return the app with the task by which `Runner.list` finds it; the given app is not changed."""
     map_index = -1 if ti.map_index is None else ti.map_index
     owner = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
+    owner[TRY] = ti.try_number
     return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})

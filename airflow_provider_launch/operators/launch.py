@@ -70,6 +70,9 @@ class LaunchAppOperator(BaseOperator):
         start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
             what it waited for. None: it may wait for ever, but for what does not come by itself only a minute.
             With `wait=False` the task waits until then for the begin; without a limit it waits for nothing.
+        on_finish: what becomes of an app that has ended, once its log and its result are here: "keep" it as long as
+            the scheduler does, "delete_succeeded", or "delete" it however it ended. None: `[launch]
+            on_finish` decides, "delete_succeeded" by default.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
             default_deferrable` sets.
@@ -103,6 +106,7 @@ class LaunchAppOperator(BaseOperator):
         unavailable_for_s: float = 600,
         time_limit_s: float | None = None,
         start_limit_s: float | None = None,
+        on_finish: str | None = None,
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         defer_after_s: float | None = None,
@@ -126,6 +130,7 @@ class LaunchAppOperator(BaseOperator):
         self.unavailable_for_s = unavailable_for_s
         self.time_limit_s = time_limit_s
         self.start_limit_s = start_limit_s
+        self.on_finish = on_finish
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = _default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
@@ -138,9 +143,11 @@ class LaunchAppOperator(BaseOperator):
             self._check_app()
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch._task.options import check_exit_codes, check_seconds
+        from airflow_provider_launch._task.options import check_exit_codes, check_on_finish, check_seconds
 
         self.follow_options.check()
+        if self.on_finish is not None:
+            check_on_finish(self.on_finish)
         for name, seconds in (
             ("poll_interval_s", self.poll_interval_s),
             ("time_limit_s", self.time_limit_s),

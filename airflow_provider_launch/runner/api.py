@@ -475,6 +475,35 @@ class Runner:
             if self._status(app_handle, scheduler, parsed) is not None:
                 scheduler.delete(parsed.app_id)
 
+    def sweep(
+        self,
+        scheduler: str,
+        older_than_s: float,
+        *,
+        live: bool = False,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+    ) -> builtins.list[AppHandle]:
+        """Delete the apps that ended so long ago, and return their handles.
+
+        Args:
+            scheduler: where.
+            older_than_s: seconds since the end of the app.
+            live: also cancel and delete what was launched so long ago and has not ended: nobody may follow it any more.
+            dag_id: only apps that tasks of this DAG have launched.
+            run_id: only those of this run.
+            task_id: only those of this task; all of them, if it is mapped.
+
+        Raises:
+            SchedulerUnavailableError: not reached; what was deleted until then is gone.
+        """
+        backend = self.scheduler(scheduler)
+        name = resolve_scheduler_name(scheduler, self._factories)
+        with log_event("sweep", name):
+            deleted = backend.sweep(older_than_s, live=live, owner=_owner(dag_id, run_id, task_id))
+            return [make_app_handle(name, self._name, app_id) for app_id in deleted]
+
     def describe(self, app_handle: AppHandle) -> AppDef | None:
         """Return the app as it was launched, or as far as the scheduler still knows it; None: there is none."""
         scheduler, parsed = self._find(app_handle)
@@ -546,8 +575,7 @@ class Runner:
             run_id: only those of this run.
             task_id: only those of this task; all of them, if it is mapped.
         """
-        given = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
-        wanted = {name: value for name, value in given.items() if value is not None}
+        wanted = _owner(dag_id, run_id, task_id)
         backend = self.scheduler(scheduler)
         name = resolve_scheduler_name(scheduler, self._factories)
         with log_event("list", name):
@@ -569,6 +597,11 @@ class Runner:
         scheduler = self.scheduler(parsed.scheduler_backend)
         name = resolve_scheduler_name(parsed.scheduler_backend, self._factories)
         return scheduler, parsed._replace(scheduler_backend=name)
+
+
+def _owner(dag_id: str | None, run_id: str | None, task_id: str | None) -> dict[str, str]:
+    given = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def get_runner(

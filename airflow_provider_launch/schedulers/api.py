@@ -274,6 +274,38 @@ class Scheduler(abc.ABC, Generic[T]):
         if self.exists(app_id):
             self._delete_existing(app_id)
 
+    def sweep(
+        self, older_than_s: float, *, live: bool = False, owner: Mapping[str, str] | None = None
+    ) -> builtins.list[str]:
+        """Delete the apps that ended so long ago, and return their ids.
+
+        For what nobody has deleted: apps of programs, of tasks that were killed, of an Airflow that is gone.
+
+        Args:
+            older_than_s: seconds since the end of the app.
+            live: also cancel and delete what was launched so long ago and has not ended.
+            owner: only apps whose `owner` has these fields; see `ListAppResponse`.
+
+        Raises:
+            ValueError: the time is negative.
+        """
+        if not older_than_s >= 0:
+            raise ValueError(f"older_than_s={older_than_s} must be 0 or more seconds")
+        limit = time.time() - older_than_s
+        wanted = (owner or {}).items()
+        rows = {row.app_id: row for row in self.list() if wanted <= row.owner.items()}
+        old = [row for row in rows.values() if row.created_at is not None and row.created_at <= limit]
+        deleted = []
+        for app_id, response in self.describe_many([row.app_id for row in old]).items():
+            if response is None:
+                continue
+            ends = [replica.end_time for role in response.roles_statuses for replica in role.replicas]
+            ended_at = max((end for end in ends if end is not None), default=0)
+            if (is_terminal(response.state) and ended_at <= limit) or (live and not is_terminal(response.state)):
+                self.delete(app_id)
+                deleted.append(app_id)
+        return deleted
+
     @abc.abstractmethod
     def _cancel_existing(self, app_id: str) -> None: ...
 

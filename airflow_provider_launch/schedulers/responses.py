@@ -73,6 +73,8 @@ class ListAppResponse:
     name: str = ""
     owner: Mapping[str, str] = field(default_factory=dict)
     """`dag_id`, `run_id`, `task_id` and `map_index` of the task that launched it; empty: not launched by a task."""
+    created_at: float | None = None
+    """Epoch seconds by the clock of the engine. None: not known."""
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))

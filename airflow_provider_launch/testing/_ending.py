@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs.owner import OWNER
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, until
@@ -234,6 +235,44 @@ class EndingTests(ContractBase):
 
         until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
         apps.until_nothing_is_alive(app_id)
+
+    def test_what_was_taken_of_an_app_can_be_removed_at_once(self, apps: Apps) -> None:
+        """As `on_finish` does: status, result and log first, then nothing of it stays."""
+        app_id = apps.start(apps.sh("echo taken"))
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.lines(app_id) == ["taken\n"]
+        if Capability.RESULT in apps.scheduler.capabilities:
+            assert apps.scheduler.result(app_id) is None
+        apps.scheduler.delete(app_id)
+
+        until(lambda: apps.another().describe(app_id) is None, apps.timeout_s, "the app is gone")
+        until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
+
+    def test_a_sweep_removes_what_ended_long_ago(self, apps: Apps) -> None:
+        """What tasks have left that nobody asks for any more; `live` is for those that are alive still."""
+        dag_id = apps.new_id()
+        ids = {}
+        for name, script, dag in (
+            ("ended", "true", dag_id),
+            ("live", "echo up; exec sleep 300", dag_id),
+            ("foreign", "true", f"{dag_id}x"),
+        ):
+            app = AppDef(name, [apps.sh(script)], metadata={OWNER: {"dag_id": dag}})
+            info = apps.scheduler.submit_dryrun(app, apps.cfg, app_id=apps.new_id())
+            ids[name] = apps.keep(apps.scheduler.schedule(info))
+        apps.until_written(ids["live"], "up")
+        apps.end(ids["ended"])
+        apps.end(ids["foreign"])
+        owner = {"dag_id": dag_id}
+        time.sleep(1)  # ends are known in whole seconds
+
+        assert apps.another().sweep(3600, live=True, owner=owner) == []
+        assert apps.another().sweep(0, owner=owner) == [ids["ended"]]
+        until(lambda: apps.scheduler.describe(ids["ended"]) is None, apps.timeout_s, "the app is gone")
+        assert apps.another().sweep(0, live=True, owner=owner) == [ids["live"]]
+        until(lambda: apps.scheduler.describe(ids["live"]) is None, apps.timeout_s, "the app is gone")
+        apps.until_nothing_is_alive(ids["live"])
+        assert apps.scheduler.describe(ids["foreign"]) is not None
 
     def test_observers_meet_a_deletion_without_an_error(self, apps: Apps) -> None:
         """Somebody cleans up while others poll: the app is there, and from then on it is not."""

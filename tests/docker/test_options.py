@@ -150,6 +150,17 @@ def test_a_network_of_the_app_goes_with_it(docker_apps):
     assert docker_apps.left(app_id) == []
 
 
+@pytest.mark.parametrize("script", ["true", "exit 3"])
+def test_a_network_of_the_app_goes_when_the_app_has_ended(docker_apps, script):
+    """An engine has room for about 30 of them; the containers stay, with their logs."""
+    app_id = docker_apps.start(docker_apps.sh(f"echo here; {script}", num_replicas=2), network="app")
+    docker_apps.end(app_id)
+
+    assert docker_apps.client.networks.list(names=[app_id]) == []
+    assert docker_apps.lines(app_id) == ["here\n"]
+    assert docker_apps.another().describe(app_id) is not None
+
+
 # ---- resources -------------------------------------------------------------------------------------------------------
 
 

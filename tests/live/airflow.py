@@ -66,6 +66,8 @@ class Airflow:
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # Tests look at apps when their tasks have ended.
+            "AIRFLOW__LAUNCH__ON_FINISH": "keep",
             "AIRFLOW__CORE__PARALLELISM": "64",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{home / 'airflow.db'}?timeout=15",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ class _App:
     lines: dict[tuple[str, int], list[LogLine]] = field(default_factory=dict)
     result: Any = None
     ui_url: str | None = None
+    created_at: float = field(default_factory=time.time)
 
 
 class FakeEngine:
@@ -227,7 +229,13 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         with self.engine.lock:
             return [
-                ListAppResponse(app_id, app.state, name=app.request.app.name, owner=owner_of(app.request.app.metadata))
+                ListAppResponse(
+                    app_id,
+                    app.state,
+                    name=app.request.app.name,
+                    owner=owner_of(app.request.app.metadata),
+                    created_at=app.created_at,
+                )
                 for app_id, app in self.engine.apps.items()
             ]
 

@@ -313,7 +313,8 @@ class ThreadsScheduler(Scheduler[Mapping[str, Any]]):
             app, request = self._load(app_dir), _read_json(app_dir / "request.json")
             if app and request and _APP_ID.fullmatch(app_dir.name):
                 owner = owner_of(request["app"].get("metadata") or {})
-                rows.append(ListAppResponse(app_dir.name, app.state, name=request["app"]["name"], owner=owner))
+                name, created = request["app"]["name"], (app_dir / "request.json").stat().st_mtime
+                rows.append(ListAppResponse(app_dir.name, app.state, name=name, owner=owner, created_at=created))
         return rows
 
     # ---- end -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Labels that say which task an app belongs to, in the form of the operators of other providers: pure.
+"""Labels that name the task of an app, in the form of the operators of other providers: pure.
 
 Their users select by them: `kubectl get pods -l dag_id=...`, `docker ps -f label=dag_id=...`, cost reports, policies.
 """

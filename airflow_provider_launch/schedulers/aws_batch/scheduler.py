@@ -202,7 +202,9 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 known = self._catalog.get(app_id)
                 if response is not None and known is not None:
                     app = known.request.app_def
-                    rows.append(ListAppResponse(app_id, response.state, name=app.name, owner=owner_of(app.metadata)))
+                    created = min((job["createdAt"] / 1000 for job in known.jobs.values()), default=None)
+                    owner = owner_of(app.metadata)
+                    rows.append(ListAppResponse(app_id, response.state, name=app.name, owner=owner, created_at=created))
         return rows
 
     def exists(self, app_id: str) -> bool:

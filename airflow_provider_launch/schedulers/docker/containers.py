@@ -163,6 +163,8 @@ class Plan:
     """Role to number of replicas, in order."""
     policies: Mapping[str, RolePolicy]
     time_limit_s: float | None
+    own_network: bool = False
+    """Whether the app has a network for itself."""
 
     @classmethod
     def of(cls, app: App) -> Plan:
@@ -179,6 +181,7 @@ def _plan(text: str) -> Plan:
         replicas={name: count for name, count, _, _ in roles},
         policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
         time_limit_s=document["time_limit_s"],
+        own_network=document.get("own_network", False),
     )
 
 

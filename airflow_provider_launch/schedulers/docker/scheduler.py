@@ -123,6 +123,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         self._leases = GpuLeases(self._catalog, self._observer, self.connection.gpus or [])
         self._logs = AttemptsLog(self.engine)
         self._error_files: LRUCache[str, str] = LRUCache(_KEPT_ERROR_FILES)
+        self._freed: LRUCache[str, bool] = LRUCache(_KEPT_RESPONSES)
+        """Apps that have ended, and whose networks were removed."""
         self._responses: LRUCache[str, tuple[App, DockerRequest | None, DescribeAppResponse]] = LRUCache(
             _KEPT_RESPONSES
         )
@@ -249,6 +251,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             app, assessment = self._observer.work(app.app_id) or (app, assessment)
             request = self._catalog.known_request(app.app_id)
         response = response_from(app, assessment, self._observer.details, self._host(), request)
+        if is_terminal(response.state) and Plan.of(app).own_network:
+            self._free_network(app)
         if response.state is AppState.FAILED:
             add_error_files(response, lambda _, replica: self._error_text(app, replica))
         limit_s = Plan.of(app).time_limit_s
@@ -259,6 +263,16 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         else:
             self._responses.pop(app.app_id, None)
         return response
+
+    def _free_network(self, app: App) -> None:
+        """Remove the network of an app that has ended: an engine has room for about 30."""
+        if app.app_id in self._freed:
+            return
+        try:
+            self.engine.networks.remove(app.app_id, app.app_id)
+            self._freed[app.app_id] = True
+        except LaunchError as error:
+            log.warning("the network of app %s is left, since it could not be removed: %s", app.app_id, error)
 
     def _host(self) -> str:
         return self.engine.wire.hostname or socket.gethostname()
@@ -301,7 +315,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 assessment = assess(app, Plan.of(app), self._observer.details, now)
             notes = app.record.notes if app.record else {}
             owner = owner_from(notes.get(Label.OWNER))
-            found.append(ListAppResponse(app_id, assessment.state, name=notes.get(Label.APP_NAME, ""), owner=owner))
+            name, created = notes.get(Label.APP_NAME, ""), float(app.plan_source.created)
+            found.append(ListAppResponse(app_id, assessment.state, name=name, owner=owner, created_at=created))
         return found
 
     def result(self, app_id: str) -> JsonValue:

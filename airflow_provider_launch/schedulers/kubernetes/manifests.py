@@ -181,7 +181,7 @@ def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> d
 def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations by which Kueue admits the pods of several Jobs as one, or none of them.
 
-    Without a replacement for what has ended, the group is over when all of its pods are, whoever ends them: nothing of
+    Without a replacement for what has ended, the group is over when all of its pods are, by any end: nothing of
     it keeps its quota, or its finalizer, for ever. So the app begins anew as another group.
     """
     if not request.is_group or request.queue is None:

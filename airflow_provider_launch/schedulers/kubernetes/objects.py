@@ -81,6 +81,8 @@ class AppRecord:
     annotations: Mapping[str, str]
     owners: tuple[dict[str, Any], ...]
     deleting: bool
+    created: float | None = None
+    """Epoch seconds by the server's clock."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> AppRecord | None:
@@ -90,7 +92,8 @@ class AppRecord:
         if Annotation.SPEC_HASH not in notes:
             return None
         owners = tuple(metadata.get("ownerReferences") or ())
-        return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata)
+        created = epoch(metadata.get("creationTimestamp"))
+        return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata, created)
 
     def check(self) -> None:
         """Raise `ValueError`, `KeyError` or `TypeError` if its annotations are not what we write."""
@@ -205,9 +208,8 @@ class Job:
     @property
     def disrupted(self) -> bool:
         """Whether it has failed because a pod of it was preempted or evicted, where that fails it."""
-        return bool(
-            (found := self.failing) and found.reason == "PodFailurePolicy" and _DISRUPTION.search(found.message)
-        )
+        found = self.failing
+        return found is not None and found.reason == "PodFailurePolicy" and bool(_DISRUPTION.search(found.message))
 
     @property
     def failing(self) -> Condition | None:

@@ -105,7 +105,8 @@ class _RunOpts(StructuredOpts):
     retries, all pods or none, which needs Kueue's integration `pod`."""
 
     labels: Optional[dict[str, str]] = None
-    """Labels of the Jobs and pods, beside ours."""
+    """Labels of the Service, the Jobs and the pods, beside ours. A value that Kubernetes does not take is changed, and
+    kept whole in an annotation of that name."""
 
     annotations: Optional[dict[str, str]] = None
     """Annotations of the Jobs and pods, beside ours."""
@@ -126,9 +127,9 @@ class _RunOpts(StructuredOpts):
     """Seconds after which the app is ended as FAILED, counted from its start: by its followers, and a minute after
     its grace by Kubernetes itself. None means no limit."""
 
-    ttl_s: Optional[Annotated[int, Ge(60)]] = 604800
-    """Seconds for which an ended app stays readable, with its logs as far as the nodes keep them. None means until it
-    is deleted."""
+    ttl_s: Optional[Annotated[int, Ge(60)]] = 86400
+    """Seconds for which an ended app stays readable, with its logs as far as the nodes keep them, if nobody deletes it
+    before. None means until it is deleted."""
 
     overlay: Optional[dict[str, Any]] = None
     """Fields that have no option, merged into what is sent: `pod`, `container`, `job` and `service` hold parts of their

@@ -48,7 +48,7 @@ def _workloads(cluster: Cluster, app: App, plan: Plan, jobs: list[Job]) -> tuple
 
 
 def reason_in(workload: Mapping[str, Any]) -> str:
-    """Return why a Workload is not admitted; empty if it is, or if its status tells nothing yet."""
+    """Return why a Workload is not admitted; empty if it is, or if its status has no reason yet."""
     status = workload.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or []}
     texts = []

@@ -197,9 +197,8 @@ class KubernetesScheduler(
         response = response_from(app, plan, assessment, known.pods, known.request)
         if response.state is AppState.PENDING:
             # The Job's counters may come later than its pods; but a queue takes back what it gave.
-            before = known.began is not None and (plan.group is None or known.began == app.attempt)
-            held = _is_held(app, plan, response.msg)
-            if before and not held:
+            held = self._is_held(app, plan, response.msg)
+            if known.began is not None and not held:
                 response.state = AppState.RUNNING
             elif held or response.msg == NONE:
                 response.msg = self._queued(app, plan) if held else self._silence(app) or NONE
@@ -262,6 +261,15 @@ class KubernetesScheduler(
             return app, plan, assessment
         refused = self._observer.with_recent_refusal((app, plan, assessment))
         return refused or self._observer.work(app.app_id, report_refusals=True)
+
+    def _is_held(self, app: App, plan: Plan, msg: str) -> bool:
+        """Return whether an app waits for its queue, or for a person who has suspended it."""
+        if plan.queue:
+            return any(job.held for (_, attempt), job in app.jobs.items() if attempt == app.attempt)
+        known = self._catalog.of(app.app_id)
+        # Each attempt of a group is queued anew, and its pods may not be there yet.
+        waits = known.began != app.attempt and not any(pod.app_attempt == app.attempt for pod in known.pods)
+        return plan.group is not None and (waits or msg.startswith(GATED))
 
     def _queued(self, app: App, plan: Plan) -> str:
         """Return why a queue, or a person, holds an app back."""
@@ -336,21 +344,22 @@ class KubernetesScheduler(
         items, now = self.cluster.list("jobs", selector([]))
         apps = apps_in(items)
         records, _ = self.cluster.list("services", selector([]))
-        assessed: builtins.list[tuple[App, Plan, Assessment, Mapping[str, str]]] = []
+        assessed: builtins.list[tuple[App, Plan, Assessment, AppRecord]] = []
         with self._catalog.mutex:
             for document in records:
                 if (record := AppRecord.of(document)) is None:
                     continue
                 app, plan, assessment = self._listed(apps.get(record.name) or App(record.name), record, now)
                 if not record.deleting or assessment.state in _LIVE:
-                    assessed.append((app, plan, assessment, record.annotations))
+                    assessed.append((app, plan, assessment, record))
             waiting = [(app, assessment) for app, _, assessment, _ in assessed if assessment.state is AppState.PENDING]
             self._catalog.read_pods(waiting)
             found = []
-            for app, plan, assessment, notes in assessed:
+            for app, plan, assessment, record in assessed:
+                notes = record.annotations
                 state = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).state
                 name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
-                found.append(ListAppResponse(app.app_id, state, name=name, owner=owner))
+                found.append(ListAppResponse(app.app_id, state, name=name, owner=owner, created_at=record.created))
         return sorted(found, key=lambda row: row.app_id)
 
     def _listed(self, app: App, record: AppRecord, now: float) -> tuple[App, Plan, Assessment]:
@@ -432,14 +441,6 @@ class KubernetesScheduler(
             if pods and (pods[-1].over or pods[-1].exit_code is not None):
                 return ending_of(pods[-1])
         return ""
-
-
-def _is_held(app: App, plan: Plan, msg: str) -> bool:
-    """Return whether an app waits for its queue, or for a person who has suspended it."""
-    current = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
-    # Without a message there are no pods yet, or none that tells.
-    gated = plan.group is not None and (msg == NONE or msg.startswith(GATED))
-    return gated or (plan.queue and any(job.held for job in current))
 
 
 create_scheduler = KubernetesScheduler.create

@@ -212,7 +212,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             if response is not None and app is not None:
                 request = app["request"]
                 owner = owner_of(request.get("metadata") or {})
-                rows.append(ListAppResponse(app_id, response.state, name=request["name"], owner=owner))
+                created = app.get("created")
+                rows.append(
+                    ListAppResponse(app_id, response.state, name=request["name"], owner=owner, created_at=created)
+                )
         return rows
 
     def result(self, app_id: str) -> JsonValue:

@@ -180,7 +180,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         seen = self._store.observe(None)
         for app_id, response in self._responses(seen).items():
             name = self._known.app(app_id).request.name
-            rows.append(ListAppResponse(app_id, response.state, name=name, owner=owner_of(response.metadata)))
+            owner, created = owner_of(response.metadata), seen.records[app_id].submitted or None
+            rows.append(ListAppResponse(app_id, response.state, name=name, owner=owner, created_at=created))
         self._sweep(seen)
         return rows
 

@@ -157,7 +157,7 @@ class Queue:
 def kubernetes_make_queue(
     kubernetes_engine: KubernetesEngine, kubernetes_make_namespace: Callable[..., str]
 ) -> Iterator[Callable[..., Queue]]:
-    """Make a queue with places for so many replicas in a namespace of its own; a test that uses it is marked `engine("kueue")`."""
+    """Make a queue for so many replicas, in a namespace of its own; a test that uses it is marked `engine("kueue")`."""
     from tests.engines.kubernetes import queues
     from tests.engines.kubernetes.kueue import MANAGED
 

@@ -1,4 +1,4 @@
-"""Kueue beside our own cluster: its controller as a process of this host, without a pod, an image or a right of its own.
+"""Kueue beside our own cluster: its controller as a process of this host, without a pod, an image or rights.
 
 It cares for namespaces with the label `MANAGED` only, so tests that share the cluster do not notice it.
 """
@@ -159,7 +159,7 @@ class Kueue:
 
 def _certificate() -> tuple[bytes, bytes]:
     """Return a certificate for this host, which is its own authority, and its key."""
-    import datetime
+    import datetime as dt
     import ipaddress
 
     from cryptography import x509
@@ -168,15 +168,15 @@ def _certificate() -> tuple[bytes, bytes]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "launch-kueue")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = dt.datetime.now(dt.timezone.utc)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=365))
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=365))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .sign(key, hashes.SHA256())
