@@ -317,6 +317,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Size of /dev/shm in MB. Empty means the engine's default, which is 64.",
                         "schema": {"minimum": 1, "type": ["integer", "null"]},
                     },
+                    "labels": {
+                        "label": "Labels",
+                        "description": "Labels of the containers, beside ours. Empty means unset.",
+                        "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
+                    },
                     "log_max_mb": {
                         "label": "Log max (MB)",
                         "description": "Size in MB at which the engine begins "
@@ -575,14 +580,19 @@ def get_provider_info() -> dict[str, Any]:
                     "queue": {
                         "label": "Queue",
                         "description": "Local queue of Kueue, which then decides "
-                        "when the app starts. Only for apps of one "
-                        "role without APPLICATION\n"
-                        "retries. Empty means unset.",
+                        "when the app starts: of an app of several "
+                        "roles, or with APPLICATION\n"
+                        "retries, all pods or none, which needs "
+                        "Kueue's integration pod. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "labels": {
                         "label": "Labels",
-                        "description": "Labels of the Jobs and pods, beside ours. Empty means unset.",
+                        "description": "Labels of the Service, the Jobs and the "
+                        "pods, beside ours. A value that Kubernetes "
+                        "does not take is changed, and\n"
+                        "kept whole in an annotation of that name. "
+                        "Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "annotations": {
@@ -595,7 +605,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "What an eviction, a drain or a "
                         "preemption means: another attempt "
                         "that is not charged, or a failure. "
-                        "Empty means retry.",
+                        "The other\n"
+                        "attempt is one of the replica; of "
+                        "the whole app, where a queue admits "
+                        "all of it as one. Empty means "
+                        "retry.",
                         "schema": {"enum": ["retry", "fail", None], "type": ["string", "null"]},
                     },
                     "success_policy": {
@@ -634,8 +648,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Time to live (seconds)",
                         "description": "Seconds for which an ended app stays "
                         "readable, with its logs as far as the nodes "
-                        "keep them. Empty means until it\n"
-                        "is deleted.",
+                        "keep them, if nobody deletes it\n"
+                        "before. Empty means until it is deleted.",
                         "schema": {"minimum": 60, "type": ["integer", "null"]},
                     },
                     "overlay": {
@@ -1340,6 +1354,16 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "float",
                         "example": None,
                         "default": "30",
+                    },
+                    "on_finish": {
+                        "description": "What becomes of an app that has ended, once "
+                        "its log and its result are in Airflow: "
+                        "`keep`, `delete_succeeded` or `delete`. A "
+                        "task may name another one.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": None,
+                        "default": "delete_succeeded",
                     },
                     "defer_after_s": {
                         "description": "Seconds for which the worker of a "
