@@ -95,6 +95,28 @@ def test_a_map_over_what_a_function_returns(write, run_pipeline):
     assert ran.xcom("add_up", "attempt")["metrics"] == {"all": 1000}
 
 
+def test_elements_may_be_equal_or_odd(write, run_pipeline):
+    """An element is known by its place in the list, and not by its text."""
+    write("def same(x):\n    return x\n", "functions.py")
+    items = ["a", "a", "x.y", "a b%c", "", 0, 1.5, True, {"k": [1]}]
+
+    ran = run_pipeline(f"""
+        parameters: {{xs: {json.dumps(items)}}}
+        dag:
+          start_at: m
+          steps:
+            m:
+              type: map
+              iterate_on: xs
+              iterate_as: x
+              next: success
+              branch: {{start_at: one, steps: {{one: {{type: task, command: functions.same, returns: [y], next: success}}}}}}
+        """)
+
+    assert ran.state == "success", ran.states
+    assert ran.returned("m.fan_in") == {"y": items}
+
+
 @pytest.mark.parametrize(
     ("reducer", "expected"),
     [
