@@ -27,6 +27,7 @@ SECTIONS = {
     "Local processes": ["dryrun", "latency", "idle", "logs", "task"],
     "Docker": ["docker_true", "docker_lines", "docker_idle", "docker_workspace"],
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
+    "Slurm": ["slurm_true", "slurm_end", "slurm_lines", "slurm_idle"],
     "Triggerer": ["triggers", "trigger_floods"],
 }
 BLOCK = re.compile(r"^`(\w+)`, .*?(?=^`|^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -42,8 +43,9 @@ PACKAGES = [
 HEAD = """# Benchmarks
 
 Written by `make bench`, which measures on your machine and lists which limits it keeps. Some measures alone:
-`make bench ARGS="imports docker_true"`. It takes about three quarters of an hour; Docker and Kubernetes are left out
-where no engine or cluster answers: `make engine ARGS=start`, `make cluster ARGS=start`.
+`make bench ARGS="imports docker_true"`. It takes about three quarters of an hour; Docker, Kubernetes and Slurm are left
+out where no engine or cluster answers: `make engine ARGS=start`, `make cluster ARGS=start`,
+`python -m tests.engines.slurm start`.
 
 Each measure records when and on what machine it ran. Where a row has a ratio, ours and the peer ran in turn on the same
 engine, and it is the median over these pairs, because a busy machine is as busy for both. Other figures are medians of

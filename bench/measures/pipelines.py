@@ -22,7 +22,9 @@ HOME = Path(os.environ["BENCH_HOME"])
 
 
 def operator(task_id: str) -> LaunchAppOperator:
-    return LaunchAppOperator(task_id=task_id, app=AppDef("app", [Role("task", "", entrypoint="sh", args=["-c", "true"])]))
+    return LaunchAppOperator(
+        task_id=task_id, app=AppDef("app", [Role("task", "", entrypoint="sh", args=["-c", "true"])])
+    )
 
 
 def chain_in_python() -> DAG:
