@@ -91,7 +91,7 @@ class Account:
     app_id: str
     state: str
     comment: str
-    """Empty where the cluster keeps none: then nothing says whose job it was."""
+    """Empty where the cluster keeps none: then nothing shows whose job it was."""
 
     def is_of(self, identity: str, nonce: str) -> bool:
         """Return whether it is a job of this app; of this submission, if there is a nonce."""
