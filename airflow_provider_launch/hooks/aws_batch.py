@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["AwsBatchLaunchHook", "clients_of_aws_connection"]
 
 
+_PROVIDER = "install apache-airflow-providers-amazon, and name a connection of type aws in aws_conn_id"
+_OF_AWS = {
+    "assume_role_method": f"role_arn alone assumes a role; for SAML and web identity {_PROVIDER}",
+    "assume_role_with_saml": _PROVIDER,
+    "assume_role_with_web_identity": f"boto3 finds a token file by itself; else {_PROVIDER}",
+    "assume_role_kwargs": "set external_id, role_session_name and role_duration_s",
+    "session_kwargs": "set profile_name, region_name and the keys by name",
+    "service_config": "set endpoint_url, logs_endpoint_url and sts_endpoint_url",
+    "s3_config_file": "set profile_name; AWS_CONFIG_FILE names another file",
+    "profile": "set profile_name",
+    "aws_account_id": "set role_arn",
+    "aws_iam_role": "set role_arn",
+}
+"""Extras that only the amazon provider knows, and what to do instead."""
+
+
 class AwsBatchLaunchHook(BuiltinLaunchHook):
     """Jobs of AWS Batch; the extras are the fields of `AwsBatchConnection` and `AwsBatchOpts`.
 
@@ -28,6 +44,11 @@ class AwsBatchLaunchHook(BuiltinLaunchHook):
     backend: ClassVar[str] = "aws_batch"
 
     def _options(self, extras: Mapping[str, Any]) -> LaunchOptions:
+        for name, cure in _OF_AWS.items():
+            if extras.get(name) is not None:
+                raise InvalidAppError(
+                    f"connection {self.launch_conn_id!r}: the extra {name!r} is one of connections of type aws; {cure}"
+                )
         options = super()._options(extras)
         if not options.params["aws_conn_id"]:
             return options

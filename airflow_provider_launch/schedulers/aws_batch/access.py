@@ -43,6 +43,7 @@ def make_clients(connection: AwsBatchConnection) -> Clients:
         InvalidAppError: the connection has values that cannot be used.
     """
     try:
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
     except ImportError as error:
@@ -63,12 +64,14 @@ def make_clients(connection: AwsBatchConnection) -> Clients:
             session.set_credentials(
                 connection.aws_access_key_id, connection.aws_secret_access_key, connection.aws_session_token
             )
+        theirs = Config(**connection.config_kwargs) if connection.config_kwargs else None
         if connection.role_arn:
-            _assume(session, connection)
-        return clients_of(session.create_client, connection)
-    except (BotoCoreError, ValueError) as error:
+            _assume(session, connection, theirs)
+        return clients_of(session.create_client, connection, theirs)
+    except (BotoCoreError, ValueError, TypeError) as error:
         raise InvalidAppError(
-            f"AWS cannot be used with this connection: {error}; correct region_name, profile_name or the credentials"
+            f"AWS cannot be used with this connection: {error}; correct region_name, profile_name, config_kwargs or "
+            f"the credentials"
         ) from error
 
 
@@ -121,17 +124,20 @@ def clients_of(
     )
 
 
-def _assume(session: Any, connection: AwsBatchConnection) -> None:
+def _assume(session: Any, connection: AwsBatchConnection, config: Any) -> None:
     """Let the session have the keys of the role, which are renewed before they expire."""
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
-    sts = {"endpoint_url": connection.endpoint_url} if connection.endpoint_url else {}
+    address = connection.sts_endpoint_url or connection.endpoint_url
+    own = {"endpoint_url": address, "verify": connection.verify, "config": config}
+    sts = {name: value for name, value in own.items() if value}
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=lambda *args, **kwargs: session.create_client(*args, **{**sts, **kwargs}),
+        client_creator=lambda *args, **kwargs: session.create_client(*args, **{**kwargs, **sts}),
         source_credentials=session.get_credentials(),
         role_arn=connection.role_arn,
         extra_args={
-            "RoleSessionName": "airflow-provider-launch",
+            "RoleSessionName": connection.role_session_name,
+            **({"DurationSeconds": connection.role_duration_s} if connection.role_duration_s else {}),
             **({"ExternalId": connection.external_id} if connection.external_id else {}),
         },
     )

@@ -42,11 +42,25 @@ class AwsBatchConnection(StructuredOpts):
     external_id: Optional[str] = None
     """External id that the role's trust policy demands."""
 
+    role_session_name: str = "airflow-provider-launch"
+    """Name of the sessions of that role, as the account's records show it."""
+
+    role_duration_s: Optional[Annotated[int, Ge(1800), Le(43200)]] = None
+    """Seconds for which keys of the role are valid; boto3 renews them in the last 15 minutes. None means AWS's default,
+    an hour."""
+
     endpoint_url: Optional[str] = None
     """Address of all services, for a VPC endpoint or a test server. None means AWS's own."""
 
     logs_endpoint_url: Optional[str] = None
     """Address of CloudWatch Logs, where it differs from `endpoint_url`."""
+
+    sts_endpoint_url: Optional[str] = None
+    """Address of the token service, where it differs from `endpoint_url`."""
+
+    config_kwargs: Optional[dict[str, Any]] = None
+    """Arguments of botocore's `Config`, such as `{"proxies": {"https": "http://proxy:3128"}}`; retries and times are
+    the launcher's own."""
 
     verify: Optional[str] = None
     """File of the certificate authority of the endpoints. None means those that boto3 knows."""
@@ -77,7 +91,14 @@ class AwsBatchConnection(StructuredOpts):
         """Refuse credentials of two sources, of which one would be ignored."""
         own = [
             name
-            for name in ("profile_name", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "role_arn")
+            for name in (
+                "profile_name",
+                "aws_access_key_id",
+                "aws_secret_access_key",
+                "aws_session_token",
+                "role_arn",
+                "config_kwargs",
+            )
             if getattr(self, name)
         ]
         if self.aws_conn_id and own:
