@@ -232,7 +232,7 @@ class TaskLog:
         elif self._is_early and _has_run(event.response):
             # Nobody asked while it ran.
             self._change(AppState.RUNNING, "")
-        self._show_url(event.response.ui_url)
+        self._show_url(event.response.ui_url, event.response.pages)
 
     def _change(self, new: AppState, msg: str) -> None:
         state = f"{new} {msg}" if new == AppState.PENDING else str(new)
@@ -259,7 +259,7 @@ class TaskLog:
                 "app %s: ended as %s%s; exit codes: %s; attempts: %d",
                 self._name, response.state, took, codes or "none", attempts,
             )  # fmt: skip
-        self._show_url(response.ui_url)
+        self._show_url(response.ui_url, response.pages)
 
     def _progress(self, response: DescribeAppResponse) -> None:
         if not self.is_quiet or is_terminal(response.state):
@@ -275,11 +275,13 @@ class TaskLog:
             self._name, response.state, running, total, took, f" ({msg})" if msg else "",
         )  # fmt: skip
 
-    def _show_url(self, url: str | None) -> None:
+    def _show_url(self, url: str | None, pages: Mapping[str, str]) -> None:
         # Directories of this host (`file://`) are no page that a browser elsewhere can show.
         if url and url != self.url and url.startswith(("http://", "https://")):
             self.url = url
             self._log.info("app %s: see %s", self._name, url)
+            for what, address in pages.items():
+                self._log.info("app %s: %s: %s", self._name, what, address)
             if self._on_url is not None:
                 self._on_url(url)
 

@@ -42,6 +42,8 @@ class DescribeAppResponse:
     msg: str = NONE
     structured_error_msg: str = NONE
     ui_url: str | None = None
+    pages: Mapping[str, str] = field(default_factory=dict)
+    """What else has a page, as the queue or the log, to its address; the task log names them beside `ui_url`."""
     metadata: dict[str, Any] = field(default_factory=dict)
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.aws_batch.jobs import replicas_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
 from airflow_provider_launch.specs import AppDef, Resource, Role
@@ -95,7 +96,7 @@ def test_a_failed_replica_ends_the_others_and_stays_the_cause() -> None:
     stopped = {"isTerminated": True, "stoppedAt": 1_000_900}
     nodes = [job("FAILED", "j#0", 143, **stopped), job("FAILED", "j#1", 143, **stopped), nodes[2]]
     ended = decided(one, job("FAILED", isTerminated=True, statusReason=live.reason), *nodes)
-    shown = response_from(one, 0, ended, None)
+    shown = response_from(one, 0, ended)
 
     assert (ended.state, ended.action, ended.culprit) == (AppState.FAILED, Action.NOTHING, 2)
     assert [one.state for role in shown.roles_statuses for one in role.replicas] == [
@@ -140,6 +141,23 @@ def test_the_time_limit_and_a_cancel_are_kept_by_the_observer() -> None:
     assert decided(one, job("RUNNING"), cancelled=True).reason == CANCELLED
 
 
+def test_the_console_has_pages_of_job_definition_queue_and_log() -> None:
+    arn = "arn:aws:batch:eu-west-1:123456789012"
+    one = job("RUNNING", jobQueue=f"{arn}:job-queue/q", jobDefinition=f"{arn}:job-definition/launch-app-1:1")
+    one["container"]["logConfiguration"] = {"options": {"awslogs-group": "/my/group", "awslogs-region": "us-east-1"}}
+    home = "https://console.aws.amazon.com/batch/home?region=eu-west-1"
+
+    assert job_page("eu-west-1", one) == f"{home}#jobs/detail/j"
+    assert other_pages("eu-west-1", one) == {
+        "job definition": f"{home}#job-definition/detail/{arn}:job-definition/launch-app-1:1",
+        "queue": f"{home}#queues/detail/{arn}:job-queue/q",
+        "log": "https://console.aws.amazon.com/cloudwatch/home?region=us-east-1#logsV2:log-groups/log-group/"
+        "$252Fmy$252Fgroup$3FlogStreamNameFilter$3Dlaunch-app-1",
+    }
+    assert job_page("cn-north-1", one).startswith("https://console.amazonaws.cn/")
+    assert other_pages("eu-west-1", {"jobId": "j"}) == {}
+
+
 def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
     attempts = [
         {"container": {"exitCode": 1, "logStreamName": f"s-{n}"}, "startedAt": n * 1000, "stoppedAt": n * 1000 + 500}
@@ -152,6 +170,8 @@ def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
 
     assert (live.restarts, [log.stream for log in live.logs]) == (1, ["s-1", "s-2"])
     assert [log.ended_at for log in live.logs] == [1.5, None]
+    (late,) = replicas_of(one, job("RUNNING", attempts=attempts, container={"logStreamName": "s-2"}), {})
+    assert late.restarts == 1  # its last attempt has ended, and the state does not show it yet
     assert (ended.restarts, [log.ended_at for log in ended.logs]) == (1, [1.5, 2.5])
 
 
@@ -165,7 +185,7 @@ def test_attempts_are_counted_and_their_logs_follow_each_other() -> None:
 )
 def test_what_only_a_person_can_change_is_not_waited_for(reason, is_stuck) -> None:
     one = request(1)
-    found = response_from(one, 0, decided(one, job("RUNNABLE", statusReason=reason)), None)
+    found = response_from(one, 0, decided(one, job("RUNNABLE", statusReason=reason)))
 
     assert found.state is AppState.PENDING
     assert found.is_stuck is is_stuck

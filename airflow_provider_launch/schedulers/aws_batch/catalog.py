@@ -21,6 +21,10 @@ __all__ = ["Catalog", "Known"]
 Job = dict[str, Any]
 
 _FEW = 2
+_MANY = 100
+"""So many children or nodes are described by one request."""
+_BEGINNINGS, _ENDS = ("STARTING", "RUNNING"), ("SUCCEEDED", "FAILED")
+"""States by which many are listed, in the order in which they are passed: one that moves on is seen twice."""
 _SHORTEST_PREFIX = 4
 
 
@@ -43,6 +47,8 @@ class Known:
     """How many children are in each state, when the children were asked for."""
     unlisted_since: float | None = None
     """When it was first seen that there is a record and no job."""
+    missing_since: float | None = None
+    """When it was first seen that Batch does not know the job any more."""
     final: DescribeAppResponse | None = None
     log_denied: bool = False
     """Whether it was reported that the log cannot be read."""
@@ -98,8 +104,8 @@ class Catalog:
         wanted: dict[str, Known] = {}
         for known in submitted:
             wanted[known.jobs[known.attempt]["jobId"]] = known
-            if known.request.layout == "multi-node":
-                wanted |= dict.fromkeys(self._live_parts(known), known)
+            if known.request.layout == "multi-node" and len(nodes := self._live_parts(known)) <= _MANY:
+                wanted |= dict.fromkeys(nodes, known)
         if not wanted:
             return
         found = self._aws.describe(wanted)
@@ -118,15 +124,29 @@ class Catalog:
         known.seen_at[known.attempt] = asked
         known.parts |= found
         if job is None:
-            return False  # Batch has forgotten it, and what is known stays
+            self._miss(known, asked)
+            return False
+        known.missing_since = None
         known.jobs[known.attempt] = job
         if known.request.layout == "array":
             return self._news(known, job)
-        # The nodes were asked for before the end.
-        return known.request.layout == "multi-node" and has_ended(job) and bool(self._live_parts(known))
+        if known.request.layout != "multi-node":
+            return False
+        # Few nodes were asked for with their job, which was before its end.
+        left = len(self._live_parts(known))
+        return left > _MANY or (has_ended(job) and left > 0)
+
+    def _miss(self, known: Known, asked: float) -> None:
+        """Note that Batch does not know a job: one that has ended is forgotten, and what is known of it stays."""
+        if has_ended(known.jobs[known.attempt]):
+            return
+        # A new job may be shown late.
+        known.missing_since = known.missing_since or asked
+        if asked - known.missing_since > self._claims.wait_s:
+            self.forget(known.app_id)
 
     def _read_parts(self, apps: Sequence[Known], asked: float) -> None:
-        wanted = {job_id: known for known in apps for job_id in self._live_parts(known)}
+        wanted = {job_id: known for known in apps for job_id in self._changed_parts(known)}
         for job_id, part in (self._aws.describe(wanted) if wanted else {}).items():
             wanted[job_id].parts[job_id] = part
         for known in apps:
@@ -140,6 +160,26 @@ class Catalog:
             return False
         known.summary = summary
         return True
+
+    def _changed_parts(self, known: Known) -> builtins.list[str]:
+        """Return the ids of children or nodes to ask for: of many, those that a list for each state shows to differ."""
+        live = self._live_parts(known)
+        if len(live) <= _MANY:
+            return live
+        job = known.jobs[known.attempt]
+        counts = job.get("arrayProperties", {}).get("statusSummary")
+        left, changed = set(live), []
+        # Those that all run only end.
+        began = all(one in known.parts and known.parts[one]["status"] == "RUNNING" for one in live)
+        for state in _ENDS if began else (*_BEGINNINGS, *_ENDS):
+            seen = sum(part["status"] == state for part in known.parts.values())
+            if counts is not None and counts.get(state, 0) == seen:
+                continue
+            for row in self._aws.parts(job["jobId"], known.request.layout, state):
+                old = known.parts.get(row["jobId"])
+                if row["jobId"] in left and (old is None or old["status"] != state):
+                    changed.append(row["jobId"])
+        return changed
 
     @staticmethod
     def _live_parts(known: Known) -> builtins.list[str]:

@@ -41,7 +41,7 @@ class Claims:
 
     def __init__(self, aws: Aws, wait_s: float) -> None:
         self._aws = aws
-        self._wait_s = wait_s
+        self.wait_s = wait_s
 
     def claim(self, request: AwsBatchRequest, attempt: int = 0) -> str | None:
         """Submit an attempt of the app, or adopt its job, and return the id of the job; None: it was cancelled before.
@@ -119,7 +119,7 @@ class Claims:
 
     def _wait_for(self, request: AwsBatchRequest, attempt: int, own: int) -> str | None:
         """Return the id of the job of another claim, within the time after which one is listed."""
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + self.wait_s
         while True:
             if found := self.find(request, attempt):
                 name = definition_name(request.app_id, attempt)
@@ -133,7 +133,7 @@ class Claims:
                 return str(found["jobId"])
             if time.monotonic() > deadline:
                 return None
-            time.sleep(min(_PAUSE_S, self._wait_s / 5))
+            time.sleep(min(_PAUSE_S, self.wait_s / 5))
 
     def find(self, request: AwsBatchRequest, attempt: int) -> Job | None:
         """Return the job of an attempt as far as it is listed; of two the first one stays, and the other is ended."""

@@ -171,6 +171,11 @@ class Aws:
         filters = [{"name": "JOB_DEFINITION", "values": [name]}]
         return self._pages("list_jobs", "jobSummaryList", jobQueue=queue, filters=filters)
 
+    def parts(self, job_id: str, layout: str, status: str) -> Iterator[dict[str, Any]]:
+        """Yield summaries of the children or nodes of a job that are in this state, by 1000 a request."""
+        parent = {"array": "arrayJobId", "multi-node": "multiNodeJobId"}[layout]
+        return self._pages("list_jobs", "jobSummaryList", **{parent: job_id, "jobStatus": status})
+
     def terminate(self, job_id: str, reason: str) -> None:
         """End a job, whether it waits or runs; nothing happens to one that has ended."""
         self._batch("terminate_job", jobId=job_id, reason=reason)
@@ -183,6 +188,11 @@ class Aws:
         """Return the queue; None: there is none of this name."""
         queues: list[dict[str, Any]] = self._batch("describe_job_queues", jobQueues=[name])["jobQueues"]
         return queues[0] if queues else None
+
+    def front_of_queue(self, queue: str) -> list[str]:
+        """Return the ids of the first 100 jobs that wait, the next one first."""
+        found = self._batch("get_job_queue_snapshot", jobQueue=queue).get("frontOfQueue", {}).get("jobs", [])
+        return [str(job["jobArn"]).rpartition("/")[2] for job in found]
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 

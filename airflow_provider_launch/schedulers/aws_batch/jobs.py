@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.retry import Phase
 
-__all__ = ["AttemptLog", "Replica", "has_ended", "replica_id", "replicas_of"]
+__all__ = ["AttemptLog", "Replica", "has_ended", "log_group", "replica_id", "replicas_of"]
 
 # https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 _PHASES = {
@@ -123,14 +123,32 @@ def _replica(job: Mapping[str, Any]) -> Replica:
         status_reason=job.get("statusReason"),
         started=_seconds(last.get("startedAt") or job.get("startedAt")),
         ended=_seconds(job.get("stoppedAt")) if over else None,
-        restarts=max(0, len(attempts) - (1 if over else 0)),
+        restarts=max(0, len(attempts) - (1 if over or _has_last(job, container, attempts) else 0)),
         logs=_logs(job, container, attempts, over=over),
     )
 
 
-def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *, over: bool) -> list[AttemptLog]:
+def _has_last(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any) -> bool:
+    """Return whether the attempt that runs is among those that have ended: the job's state follows a little later."""
+    current = container.get("logStreamName")
+    return bool(
+        job["status"] == "RUNNING"
+        and current
+        and attempts
+        and attempts[-1]["container"].get("logStreamName") == current
+    )
+
+
+def log_group(job: Mapping[str, Any]) -> LogGroup:
+    """Return where the lines of a job, or of the first node of one, go."""
+    ranges = job.get("nodeProperties", {}).get("nodeRangeProperties", [])
+    container = job.get("container") or (ranges[0].get("container", {}) if ranges else {})
     options = container.get("logConfiguration", {}).get("options", {})
-    group = LogGroup(options.get("awslogs-group", _DEFAULT_GROUP), options.get("awslogs-region"))
+    return LogGroup(options.get("awslogs-group", _DEFAULT_GROUP), options.get("awslogs-region"))
+
+
+def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *, over: bool) -> list[AttemptLog]:
+    group = log_group({"container": container})
     found = [
         AttemptLog(
             group,

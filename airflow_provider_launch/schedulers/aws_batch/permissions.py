@@ -21,6 +21,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
         "batch:DeregisterJobDefinition",
     ),
     "follow": ("batch:DescribeJobs", "batch:DescribeJobDefinitions", "batch:ListJobs", "batch:DescribeJobQueues"),
+    "why an app waits": ("batch:DescribeJobQueues", "batch:GetJobQueueSnapshot"),
     "logs and results": ("logs:GetLogEvents", "logs:FilterLogEvents"),
     "end and delete": (
         "batch:TerminateJob",
@@ -44,6 +45,7 @@ def missing_permissions(aws: Aws, queue: str | None) -> list[str]:
         "batch:DescribeJobs": lambda: aws.describe([_NOBODY]),
         "batch:DescribeJobDefinitions": lambda: aws.active(definition_name(_NOBODY)),
         "batch:ListJobs": lambda: [*aws.jobs_named(queue or _NOBODY, _NOBODY)],
+        "batch:GetJobQueueSnapshot": lambda: aws.front_of_queue(queue or _NOBODY),
         # Refused because there is no such definition, and before that because it is not allowed.
         "batch:SubmitJob": lambda: aws.submit_nothing(queue or _NOBODY, f"{definition_name(_NOBODY)}:1"),
         "batch:DeregisterJobDefinition": lambda: aws.deregister(definition_name(_NOBODY), 1),

@@ -33,7 +33,9 @@ from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog, has_en
 from airflow_provider_launch.schedulers.aws_batch.log_reader import LogReader, Marks
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, app_slug, definition_name, mark
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
+from airflow_provider_launch.schedulers.aws_batch.pages import job_page, other_pages
 from airflow_provider_launch.schedulers.aws_batch.permissions import missing_permissions
+from airflow_provider_launch.schedulers.aws_batch.queues import Queues
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, build_request, format_request
 from airflow_provider_launch.schedulers.aws_batch.resubmission import Resubmission
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED, Action, Decision, decide, response_from
@@ -47,6 +49,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["AwsBatchScheduler", "create_scheduler"]
@@ -88,6 +91,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         self._catalog = Catalog(self.aws, self._claims)
         self._resubmission = Resubmission(self.aws, self._claims, self.connection.claim_wait_s)
         self._logs = LogReader(self.aws)
+        self._queues = Queues(self.aws)
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
@@ -136,7 +140,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         attempt = known.attempt
         if decision.action is Action.RESUBMIT and self._resubmission.work(known):
             decision.state = AppState.CANCELLED
-        response = response_from(known.request, attempt, decision, self._url(known))
+        response = response_from(known.request, attempt, decision)
+        if known.jobs and (region := self.aws.region):
+            job = known.jobs[known.attempt]
+            response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
         if is_terminal(response.state) and known.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
                 self._add_error(known, response, decision.culprit)
@@ -148,7 +155,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             return self._without_job(known)
         job = known.jobs[known.attempt]
         replicas = known.replicas(known.attempt)
-        return decide(known.request, known.attempt, job, replicas, self.aws.now(), cancelled=known.cancelled)
+        found = decide(known.request, known.attempt, job, replicas, self.aws.now(), cancelled=known.cancelled)
+        if found.state is AppState.PENDING and found.msg == NONE:
+            found.msg = self._queues.reason(known.request.queue, job) or NONE
+        return found
 
     def _without_job(self, known: Known) -> Decision:
         """Decide on a record without a job: its submitter is between two requests or died there, or it is long ago."""
@@ -180,13 +190,6 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 for replica in status.replicas:
                     if (status.role, replica.id) == (role, k):
                         replica.structured_error_msg = text
-
-    def _url(self, known: Known) -> str | None:
-        region = self.aws.region
-        if not known.jobs or not region:
-            return None
-        job_id = known.jobs[known.attempt]["jobId"]
-        return f"https://console.aws.amazon.com/batch/home?region={region}#jobs/detail/{job_id}"
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[AwsBatchRequest] | None:
         with self._catalog.mutex:

@@ -179,7 +179,7 @@ def _why_waiting(job: Mapping[str, Any]) -> str:
     return f"{job['status']}: {reason}" if reason else NONE
 
 
-def response_from(request: AwsBatchRequest, attempt: int, decision: Decision, url: str | None) -> DescribeAppResponse:
+def response_from(request: AwsBatchRequest, attempt: int, decision: Decision) -> DescribeAppResponse:
     """Return the answer for one app."""
     by_role: dict[str, list[ReplicaStatus]] = {role.name: [] for role in request.app_def.roles}
     for number, (role, k) in enumerate(request.places):
@@ -191,7 +191,6 @@ def response_from(request: AwsBatchRequest, attempt: int, decision: Decision, ur
         decision.state,
         num_restarts=restarts,
         msg=decision.msg,
-        ui_url=url,
         metadata=dict(request.app_def.metadata),
         roles_statuses=[RoleStatus(role, replicas) for role, replicas in by_role.items()],
         roles=[*request.app_def.roles],

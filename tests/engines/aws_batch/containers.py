@@ -12,16 +12,28 @@ from typing import Any
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 
-__all__ = ["LABEL", "Attempt", "Containers", "now_ms"]
+__all__ = ["IDLE_IMAGE", "LABEL", "Attempt", "Clock", "Containers", "Idle", "now_ms"]
 
 LABEL = "launch.io/tests-batch"
+IDLE_IMAGE = "launch-idle"
+"""Jobs with this image run no container, see `Idle`."""
 _EVENT_BYTES = 262_118
 """What Docker's awslogs driver splits lines at: 256 KB without the 26 bytes that CloudWatch adds to each event."""
 _MiB = 1024 * 1024
 
 
+class Clock:
+    """The server's, as its answers show it."""
+
+    offset_s = 0.0
+
+    @classmethod
+    def now(cls) -> float:
+        return time.time() + cls.offset_s
+
+
 def now_ms() -> int:
-    return int(time.time() * 1000)
+    return int(Clock.now() * 1000)
 
 
 @dataclass
@@ -45,6 +57,31 @@ class Attempt:
         return {"container": _known(container), **_known(known)}
 
 
+class Idle:
+    """Stands for a container where a thousand jobs are followed, which no machine of tests runs: it only waits.
+
+    It prints one line, and ends when it is stopped, or `Server.control` says so.
+    """
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._code = 0
+
+    def wait(self) -> int:
+        self._over.wait()
+        return self._code
+
+    def stop(self, timeout: int = 0) -> None:
+        self.end(143)
+
+    def kill(self) -> None:
+        self.end(137)
+
+    def end(self, code: int) -> None:
+        self._code = code
+        self._over.set()
+
+
 class Containers:
     """Starts containers in the tests' Docker engine and counts them by the name of their job."""
 
@@ -55,6 +92,10 @@ class Containers:
         self._lock = threading.Lock()
         self.starts: dict[str, int] = {}
         self.alive: dict[str, int] = {}
+        self.started: list[tuple[str, str]] = []
+        """Job and number of the replica, for each start."""
+        self.idle: dict[str, Idle] = {}
+        """Job id to what stands for its container."""
         self.stop_timeout_s = 5
         """ECS_CONTAINER_STOP_TIMEOUT of the instances: seconds between TERM and KILL."""
         self.flush_s = 0.2
@@ -74,6 +115,9 @@ class Containers:
         limit_s: float | None = None,
     ) -> None:
         """Run one attempt to its end; `stopped` says that the job was terminated before it started."""
+        if properties["image"] == IDLE_IMAGE:
+            self._run_idle(env["AWS_BATCH_JOB_ID"], attempt, started, stopped)
+            return
         try:
             container = self._create(job, properties, env)
         except ImageNotFound as error:
@@ -96,6 +140,8 @@ class Containers:
                 attempt.exit_code = 127 if "not found" in str(error) else None
                 return
             self._count(job, 1)
+            index = env.get("AWS_BATCH_JOB_ARRAY_INDEX", env.get("AWS_BATCH_JOB_NODE_INDEX", "0"))
+            self.started.append((job, index))
             container.reload()
             attempt.container, attempt.started = container, now_ms()
             attempt.address = container.attrs["NetworkSettings"]["IPAddress"]
@@ -118,6 +164,19 @@ class Containers:
             attempt.stopped = attempt.stopped or now_ms()
             # Its end is known; its last lines are still on their way.
             threading.Thread(target=self._remove, args=(container, copier), daemon=True).start()
+
+    def _run_idle(
+        self, job_id: str, attempt: Attempt, started: Callable[[], None], stopped: Callable[[], bool]
+    ) -> None:
+        attempt.container, attempt.started = Idle(), now_ms()
+        self.idle[job_id] = attempt.container
+        self._put_events(attempt.stream, [{"timestamp": now_ms(), "message": "up"}])
+        started()
+        if stopped():
+            attempt.container.stop()
+        attempt.exit_code = attempt.container.wait()
+        attempt.stopped = now_ms()
+        self.idle.pop(job_id, None)
 
     def stop(self, attempt: Attempt) -> None:
         """End the attempt as ECS does: TERM, and KILL after a while."""

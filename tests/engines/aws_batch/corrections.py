@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundExce
 from moto.logs.models import LogEvent, LogStream
 from moto.logs.responses import LogsResponse
 
+from tests.engines.aws_batch.containers import now_ms
 from tests.engines.aws_batch.execution import Execution, Node, execution_of, is_over
 from tests.engines.aws_batch.settings import Settings
 
@@ -76,6 +76,7 @@ def apply(settings: Settings) -> None:
     inactive_definitions_are_refused()
     ids_are_bounded()
     queues_have_no_nulls()
+    queues_have_a_front(settings)
     lists_are_of_running_jobs_and_late(settings)
     logs_come_in_pages(settings)
     streams_are_filtered_together(settings)
@@ -241,6 +242,28 @@ def queues_have_no_nulls() -> None:
     JobQueue.describe = describe
 
 
+def queues_have_a_front(settings: Settings) -> None:
+    """GetJobQueueSnapshot: "the first 100 RUNNABLE jobs"; plain moto does not know the operation.
+
+    A DISABLED queue starts no job: "jobs can be submitted only to ENABLED queues, and finish those that run".
+    """
+
+    def snapshot(self: Any) -> str:
+        queue = self.batch_backend.get_job_queue(self._get_param("jobQueue") or "")
+        if queue is None:
+            raise ClientException(f"Job queue {self._get_param('jobQueue')} does not exist")
+        waiting = [execution_of(job) for job in queue.jobs]
+        rows = [
+            {"jobArn": one.job.arn, "earliestTimeAtPosition": one.created}
+            for one in waiting
+            if one.status == "RUNNABLE"
+        ]
+        return json.dumps({"frontOfQueue": {"jobs": rows[:100], "lastUpdatedAt": now_ms()}})
+
+    BatchResponse.getjobqueuesnapshot = snapshot  # type: ignore[attr-defined] # it has none
+    urls.url_paths["{0}/v1/getjobqueuesnapshot"] = BatchResponse.dispatch
+
+
 def lists_are_of_running_jobs_and_late(settings: Settings) -> None:
     """ListJobs: "If you don't specify a status, only RUNNING jobs are returned"; with a filter, jobs of any status.
 
@@ -262,7 +285,7 @@ def lists_are_of_running_jobs_and_late(settings: Settings) -> None:
             if queue is None:
                 raise ClientException(f"Job queue {self._get_param('jobQueue')} does not exist")
             rows = [execution_of(job) for job in queue.jobs if ":" not in job.job_id]
-            seen_ms = (time.time() - settings.list_lag_s) * 1000
+            seen_ms = now_ms() - settings.list_lag_s * 1000
             rows = sorted((row for row in rows if row.created <= seen_ms), key=lambda row: -row.created)
         if filters:
             most = 100

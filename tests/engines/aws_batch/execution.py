@@ -87,6 +87,8 @@ class Execution(_Runs):
     """A job of moto's: a single one, an array, a child of one, or a multi-node job."""
 
     containers: Containers
+    held = False
+    """Whether there is no capacity: jobs stay RUNNABLE."""
     state_s = 0.03
     """How long a job stays in each state before it runs."""
 
@@ -111,6 +113,8 @@ class Execution(_Runs):
             if self._ended_before_start():
                 return
             self.move(status)
+            while status == "RUNNABLE" and self.held and not self.terminated:
+                time.sleep(self.state_s)
         if self.node_properties:
             self._run_nodes()
             return

@@ -20,7 +20,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 
 from tests.engines.aws_batch import corrections
-from tests.engines.aws_batch.containers import Containers
+from tests.engines.aws_batch.containers import Clock, Containers
 from tests.engines.aws_batch.execution import Execution, execution_of
 from tests.engines.aws_batch.names import ACCOUNT, CONTROL, GROUP, OTHER_QUEUE, QUEUE, REGION
 from tests.engines.aws_batch.settings import Settings
@@ -68,12 +68,20 @@ class Server:
         """Change settings, and answer about an app: how many containers run, were started, what is kept."""
         before = {}
         for name, value in asked.get("settings", {}).items():
-            owner: Any = next(one for one in (self.settings, self.containers, Execution) if hasattr(one, name))
+            owner: Any = next(one for one in (self.settings, self.containers, Execution, Clock) if hasattr(one, name))
             before[name] = getattr(owner, name)
             setattr(owner, name, value)
         if job := asked.get("lose_host"):
             backend = batch_backends[ACCOUNT][REGION]
             self.containers.lose(execution_of(backend._jobs[job]).attempts[-1])
+        for job, code in asked.get("end_idle", {}).items():
+            self.containers.idle[job].end(code)
+        for job in asked.get("forget", []):
+            del batch_backends[ACCOUNT][REGION]._jobs[job]
+        if app_id := asked.get("remove"):
+            self._remove(app_id)
+        if mark := asked.get("of"):
+            return self._all_of(mark)
         found: dict[str, Any] = {"calls": dict(self.settings.calls), "before": before}
         if app_id := asked.get("app"):
             names = [name for name in self.containers.starts if name == app_id or name.startswith(f"{app_id}_a")]
@@ -89,6 +97,31 @@ class Server:
                 "left": sum(one.status == "ACTIVE" for one in mine),
             }
         return found
+
+    def _remove(self, app_id: str) -> None:
+        """Forget an app, with all that runs of it."""
+        backend = batch_backends[ACCOUNT][REGION]
+        for job_id, job in [*backend._jobs.items()]:
+            name = getattr(job, "job_name", None) or job.parent.job.job_name
+            if name == app_id or name.startswith(f"{app_id}_a"):
+                if hasattr(job, "job_name"):
+                    execution_of(job).terminate("removed")
+                del backend._jobs[job_id]
+        for queue in backend._job_queues.values():
+            queue.jobs = [one for one in queue.jobs if one.job_id in backend._jobs]
+        for arn, one in [*backend._job_definitions.items()]:
+            if one.name == f"launch-{app_id}" or one.name.startswith(f"launch-{app_id}_a"):
+                del backend._job_definitions[arn]
+
+    def _all_of(self, mark: str) -> dict[str, Any]:
+        """Return ids of all apps ever that have this in their id, and the number of each replica that was started."""
+        definitions = batch_backends[ACCOUNT][REGION]._job_definitions.values()
+        names = {one.name.removeprefix("launch-") for one in definitions} | {job for job, _ in self.containers.started}
+        replicas = [replica for job, replica in self.containers.started if mark in job]
+        return {
+            "apps": sorted({name.partition("_")[0] for name in names if mark in name}),
+            "replicas": sorted(replicas),
+        }
 
     def app(self) -> Callable[..., Iterable[bytes]]:
         moto = DomainDispatcherApplication(create_backend_app)
@@ -106,6 +139,9 @@ class Server:
 
 class _Handler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"  # connections stay open, as AWS's do
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(Clock.now() if timestamp is None else timestamp)
 
     def log_request(self, *_: Any) -> None:
         """Say nothing of each request."""

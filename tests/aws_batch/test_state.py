@@ -1,0 +1,147 @@
+"""What is said of apps that wait, of many replicas, and of jobs that Batch has forgotten; and for how many requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import boto3
+import pytest
+
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
+from airflow_provider_launch.schedulers.ids import make_unique
+from airflow_provider_launch.specs import AppDef, Resource, Role
+from airflow_provider_launch.specs.states import AppState, is_terminal
+from tests.engines.aws_batch.containers import IDLE_IMAGE
+from tests.engines.aws_batch.names import OTHER_QUEUE, REGION
+from tests.faults import FaultProxy
+
+pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def make(batch_params) -> Iterator[Callable[[], AwsBatchScheduler]]:
+    made: list[AwsBatchScheduler] = []
+
+    def make() -> AwsBatchScheduler:
+        made.append(create_scheduler("state", **batch_params))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+
+
+def launch(scheduler: AwsBatchScheduler, queue: str, count: int = 1, **cfg: Any) -> str:
+    role = Role("main", IDLE_IMAGE, entrypoint="x", num_replicas=count, resource=Resource(1, 0, 64))
+    info = scheduler.submit_dryrun(AppDef("state", [role]), {"queue": queue, **cfg}, app_id=make_unique("state"))
+    return scheduler.schedule(info)
+
+
+def until(
+    scheduler: AwsBatchScheduler, app_id: str, test: Callable[[DescribeAppResponse], object]
+) -> DescribeAppResponse:
+    deadline = time.monotonic() + 60
+    while (found := scheduler.describe(app_id)) is None or not test(found):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+def running(found: DescribeAppResponse) -> int:
+    return sum(one.state is AppState.RUNNING for role in found.roles_statuses for one in role.replicas)
+
+
+def job_of(scheduler: AwsBatchScheduler, app_id: str) -> str:
+    known = scheduler._catalog.get(app_id)
+    assert known is not None
+    return str(known.jobs[known.attempt]["jobId"])
+
+
+def test_why_an_app_waits_is_asked_of_its_queue(make, batch_server, batch_proxy: FaultProxy, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.queues._WAITS_S", 0.0)
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    client = boto3.client("batch", endpoint_url=batch_server.url, region_name=REGION, **keys)
+    scheduler = make()
+    with batch_server.settings(held=True):
+        first, second = launch(scheduler, OTHER_QUEUE), launch(scheduler, OTHER_QUEUE)
+        until(scheduler, second, lambda found: "RUNNABLE" in found.msg)
+        fresh = make()
+        assert "number 1 of those that wait" in until(fresh, first, lambda found: "number" in found.msg).msg
+        before = batch_proxy.count("POST", "/getjobqueuesnapshot$")
+        for _ in range(5):
+            fresh.describe(second)
+        assert batch_proxy.count("POST", "/getjobqueuesnapshot$") == before
+        client.update_job_queue(jobQueue=OTHER_QUEUE, state="DISABLED")
+        try:
+            assert "disabled" in until(make(), first, lambda found: "RUNNABLE" in found.msg).msg
+        finally:
+            client.update_job_queue(jobQueue=OTHER_QUEUE, state="ENABLED")
+            for app_id in (first, second):
+                scheduler.cancel(app_id)
+
+
+@pytest.mark.parametrize("layout", ["array", "multi-node"])
+def test_a_failed_replica_of_many_is_found_by_one_list(
+    make, batch_server, batch_proxy: FaultProxy, batch_queue, layout
+) -> None:
+    scheduler = make()
+    app_id = launch(scheduler, batch_queue, 230, layout=layout)
+    until(scheduler, app_id, lambda found: running(found) == 230)
+    before = len(batch_proxy.requests)
+    scheduler.describe(app_id)
+    quiet = [one.path for one in batch_proxy.requests[before:]]
+    joint = ":" if layout == "array" else "#"
+    batch_server.control(end_idle={f"{job_of(scheduler, app_id)}{joint}200": 3})
+    time.sleep(0.3)
+    before = len(batch_proxy.requests)
+    found = scheduler.describe(app_id)
+    paths = [one.path.rpartition("/")[2] for one in batch_proxy.requests[before:]]
+
+    assert len(quiet) <= (1 if layout == "array" else 3)
+    assert paths.count("describejobs") == 2  # the job, and the replica
+    assert paths.count("listjobs") <= 4
+    assert paths.count("terminatejob") == 1
+    assert found is not None
+    (role,) = found.roles_statuses
+    assert (role.replicas[200].state, role.replicas[200].exit_code) == (AppState.FAILED, 3)
+    ended = until(scheduler, app_id, lambda found: is_terminal(found.state))
+    assert ended.state is AppState.FAILED
+    assert "replica 200" in ended.msg or "main/200" in ended.msg
+
+
+def test_the_states_of_200_apps_cost_two_requests(make, batch_proxy: FaultProxy, batch_queue) -> None:
+    """The contract counts 60 real containers, which is what two cores start in seconds; these stand for containers."""
+    scheduler = make()
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(lambda _: launch(scheduler, batch_queue), range(200)))
+    fresh = make()
+    used = []
+    for one in (fresh, fresh):
+        before = len(batch_proxy.requests)
+        found = one.describe_many(ids)
+        used.append(len(batch_proxy.requests) - before)
+        assert all(response is not None for response in found.values())
+    for app_id in ids:
+        scheduler.cancel(app_id)
+
+    assert used[0] <= 8
+    assert used[1] == 2
+
+
+def test_a_job_that_batch_has_forgotten_keeps_its_last_state(make, batch_server, batch_queue) -> None:
+    scheduler = make()
+    app_id = launch(scheduler, batch_queue)
+    until(scheduler, app_id, lambda found: found.state is AppState.RUNNING)
+    job_id = job_of(scheduler, app_id)
+    batch_server.control(end_idle={job_id: 0})
+    until(scheduler, app_id, lambda found: found.state is AppState.SUCCEEDED)
+    batch_server.control(forget=[job_id])
+
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.state is AppState.SUCCEEDED
+    assert scheduler.exists(app_id)
