@@ -244,6 +244,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         from tests.airflow.slurm_place import SlurmPlace
 
         made = SlurmPlace(*(request.getfixturevalue(f"slurm_{it}") for it in ("cluster", "commands", "root", "pipe")))
+    elif request.param == "aws_batch":
+        from tests.airflow.batch_place import BatchPlace
+
+        made = BatchPlace(*(request.getfixturevalue(it) for it in ("batch_server", "docker_engine", "batch_proxy")))
     else:
         made = DockerPlace(request.getfixturevalue("docker_engine"), request.getfixturevalue("docker_proxy"))
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(made.connection))
@@ -437,11 +441,13 @@ class WorkerHost:
 
 def _serve() -> None:
     # What a worker imports while it works.
+    import airflow_provider_launch.hooks.aws_batch
     import airflow_provider_launch.hooks.docker
     import airflow_provider_launch.hooks.kubernetes
     import airflow_provider_launch.hooks.local
     import airflow_provider_launch.hooks.slurm
     import airflow_provider_launch.operators._run
+    import airflow_provider_launch.schedulers.aws_batch.scheduler
     import airflow_provider_launch.schedulers.docker.scheduler
     import airflow_provider_launch.schedulers.kubernetes.scheduler
     import airflow_provider_launch.schedulers.local.scheduler

@@ -14,6 +14,7 @@ from tests.airflow.support import FakeExecutionApi, run_to_end
 _LOCAL = ["root is missing", "root is unreadable"]
 _KUBERNETES = ["connections are refused", "credentials have expired", "credentials are refused", "429", "500"]
 _SLURM = ["connections are refused", "commands hang", "root is unreadable"]
+_BATCH = ["credentials have expired", "429"]
 _DOCKER = ["connections are refused", "credentials have expired"]
 
 
@@ -21,6 +22,7 @@ def on_outages(*docker: str) -> pytest.MarkDecorator:
     """Give the test each outage; some of Docker's concern only one."""
     cases = [("local", outage) for outage in _LOCAL] + [("docker", outage) for outage in (*_DOCKER, *docker)]
     cases += [("kubernetes", outage) for outage in _KUBERNETES] + [("slurm", outage) for outage in _SLURM]
+    cases += [("aws_batch", outage) for outage in _BATCH]
     params = [
         pytest.param(engine, outage, marks=pytest.mark.engine(engine), id=f"{engine}-{outage}".replace(" ", "-"))
         for engine, outage in cases
