@@ -28,6 +28,7 @@ SECTIONS = {
     "Docker": ["docker_true", "docker_lines", "docker_idle", "docker_workspace"],
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
     "Slurm": ["slurm_true", "slurm_end", "slurm_lines", "slurm_idle"],
+    "AWS Batch": ["aws_batch"],
     "Triggerer": ["triggers", "trigger_floods"],
 }
 BLOCK = re.compile(r"^`(\w+)`, .*?(?=^`|^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -36,8 +37,11 @@ PACKAGES = [
     "apache-airflow",
     "apache-airflow-task-sdk",
     "apache-airflow-providers-docker",
+    "apache-airflow-providers-amazon",
+    "boto3",
     "docker",
     "kubernetes",
+    "moto",
     "structlog",
 ]
 HEAD = """# Benchmarks
