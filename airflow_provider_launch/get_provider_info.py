@@ -759,6 +759,23 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "External id that the role's trust policy demands. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
+                    "role_session_name": {
+                        "label": "Role session name",
+                        "description": "Name of the sessions of that "
+                        "role, as the account's records "
+                        "show it. Empty means "
+                        "airflow-provider-launch.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "role_duration_s": {
+                        "label": "Role duration (seconds)",
+                        "description": "Seconds for which keys of the "
+                        "role are valid; boto3 renews them "
+                        "in the last 15 minutes. Empty "
+                        "means AWS's default,\n"
+                        "an hour.",
+                        "schema": {"maximum": 43200, "minimum": 1800, "type": ["integer", "null"]},
+                    },
                     "endpoint_url": {
                         "label": "Endpoint URL",
                         "description": "Address of all services, for a VPC "
@@ -773,6 +790,23 @@ def get_provider_info() -> dict[str, Any]:
                         "endpoint_url. Empty means "
                         "unset.",
                         "schema": {"type": ["string", "null"]},
+                    },
+                    "sts_endpoint_url": {
+                        "label": "Sts endpoint URL",
+                        "description": "Address of the token service, "
+                        "where it differs from "
+                        "endpoint_url. Empty means unset.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "config_kwargs": {
+                        "label": "Config kwargs",
+                        "description": "Arguments of botocore's Config, "
+                        'such as {"proxies": {"https": '
+                        '"http://proxy:3128"}}; retries and '
+                        "times are\n"
+                        "the launcher's own. Empty means "
+                        "unset.",
+                        "schema": {"additionalProperties": True, "type": ["object", "null"]},
                     },
                     "verify": {
                         "label": "Verify",
