@@ -235,7 +235,7 @@ class TaskLog:
         self._show_url(event.response.ui_url, event.response.pages)
 
     def _change(self, new: AppState, msg: str) -> None:
-        state = f"{new} {msg}" if new == AppState.PENDING else str(new)
+        state = f"{new} {msg}" if new == AppState.PENDING or (new == AppState.RUNNING and msg) else str(new)
         if self.began is None and str(new) not in _EARLY:
             self.began = time.time()
         if state == self.last_state:
@@ -297,6 +297,9 @@ class TaskLog:
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
+            if line.container:
+                write(f"[{key} {line.container}] {unfolded(text)}")
+                continue
             # Four bytes is the longest character, so most lines need no second check.
             if len(text) * 4 <= PIECE_BYTES:
                 write(prefix + text if "group::" not in text else prefix + unfolded(text))

@@ -56,7 +56,10 @@ def standings_of(response: DescribeAppResponse, shown: Collection[str] | None) -
         if shown is None or status.role in shown:
             for replica in status.replicas:
                 attempt = replica.num_restarts or 0
-                found[status.role, replica.id] = Standing(_phase(replica.state, attempt, response.state), attempt)
+                phase = _phase(replica.state, attempt, response.state)
+                if phase is Phase.WAITING and (status.role, replica.id) in response.early_logs:
+                    phase = Phase.RUNNING
+                found[status.role, replica.id] = Standing(phase, attempt)
     return found
 
 

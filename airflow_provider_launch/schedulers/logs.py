@@ -46,6 +46,8 @@ class LogLine(NamedTuple):
     """Epoch seconds by the clock of the node, None where the backend has none."""
     attempt: int = 0
     """Which attempt of the replica wrote it, from 0."""
+    container: str = ""
+    """The container that wrote it, where that is not the one of the program."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class DescribeAppResponse:
     """It waits for what does not come by itself, as an image that nobody has; `msg` is for what."""
     act_in_s: float | None = None
     """Seconds until an observer has something to do, as to end the app at its time limit; None: nothing is due."""
+    early_logs: frozenset[tuple[str, int]] = frozenset()
+    """Role and number of replicas that wait, and have a log already."""
 
     def to_status(self) -> AppStatus:
         """Return the part that callers of the launcher see."""

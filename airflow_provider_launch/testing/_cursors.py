@@ -195,7 +195,7 @@ class CursorTests(ContractBase):
 
         def there(cursor: JsonValue) -> LogChunk:
             chunk: dict[str, Any] = other_process.call("read_logs", app_id=app_id, role="main", cursor=cursor)
-            lines = [LogLine(text, Stream(stream), at, attempt) for text, stream, at, attempt in chunk["lines"]]
+            lines = [LogLine(text, Stream(stream), *rest) for text, stream, *rest in chunk["lines"]]
             return LogChunk(lines, chunk["cursor"])
 
         written = [(text, number) for number in range(3) for text in (f"{number}\n", "on\n", "last")]

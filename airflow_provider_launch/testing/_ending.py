@@ -74,6 +74,20 @@ class EndingTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
         apps.until_nothing_is_alive(app_id)
 
+    def test_what_somebody_else_has_stopped_is_no_success(self, apps: Apps) -> None:
+        """A program that cleans up at TERM and exits with 0 has not done its work; what builds on it must not begin."""
+        app_id = apps.start(apps.sh(POLITE))
+        apps.until_written(app_id, "up")
+        if not apps.engine.stop(app_id, "main"):
+            pytest.skip("the engine keeps no trace of who has stopped a replica")
+        found = apps.end(app_id)
+        late = apps.another().describe(app_id)
+
+        assert found.state is AppState.FAILED
+        assert "stopped from outside" in found.msg
+        assert late is not None
+        assert (late.state, late.msg) == (found.state, found.msg), "whoever asks later"
+
     def test_time_limit_ends_the_app(self, apps: Apps) -> None:
         """It ends what nobody watches any more."""
         self.needs_option(apps, "time_limit_s")

@@ -38,6 +38,13 @@ class Engine:
         """
         return None
 
+    def stop(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
+        """Stop what runs a role with TERM, as somebody does by hand and past the scheduler; return True.
+
+        None: the engine keeps no trace of who has stopped it, so that exit code 0 then is a success for everybody.
+        """
+        return None
+
     def cut_off(self) -> AbstractContextManager[None] | None:
         """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
         return None

@@ -11,6 +11,7 @@ from airflow_provider_launch._task import task_log
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog, duration
 from airflow_provider_launch.follow.events import Ended, LogLines, Progress, StateChanged
+from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
@@ -138,6 +139,17 @@ def test_progress_is_written_only_where_nothing_else_is(log: TaskLog, written: A
     log.write_event(Progress(RUNNING))
 
     assert written()[1:] == ["app x: RUNNING, 2 of 3 replicas running, 0 s"]
+
+
+def test_what_happens_to_a_running_app_is_written_once(log: TaskLog, written: Any) -> None:
+    paused = response(AppState.RUNNING, AppState.RUNNING)
+    paused.msg = "worker/0 is paused"
+    tracker = StateTracker("x", unavailable_for_s=60, known=True)
+    for answer in (RUNNING, paused, paused, RUNNING, RUNNING):
+        for event in tracker.learn(answer).events:
+            log.tell(event)
+
+    assert written() == ["app x: RUNNING", "app x: RUNNING (worker/0 is paused)", "app x: RUNNING"]
 
 
 @pytest.mark.parametrize("state", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])

@@ -39,6 +39,12 @@ class ProxiedEngine(Engine):
                 self._client.api.remove_container(row["Id"], force=True)
         return True
 
+    def stop(self, app_id: str, role: str) -> bool:
+        for row in self._rows(app_id):
+            if row["Labels"][Label.ROLE] == role:
+                self._client.api.stop(row["Id"])
+        return True
+
     def _states(self, app_id: str) -> list[str]:
         return [row["State"] for row in self._rows(app_id)]
 

@@ -48,6 +48,12 @@ class ProxiedEngine(Engine):
             self._cluster.delete("jobs", job["metadata"]["name"], job["metadata"]["uid"])
         return True
 
+    def stop(self, app_id: str, role: str) -> bool:
+        for pod in self._pods(app_id):
+            if pod.role == role:
+                self._cluster.delete("pods", pod.name, pod.uid)
+        return True
+
     def _pods(self, app_id: str) -> list[Pod]:
         return [pod_of(item) for item in self._cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]]
 

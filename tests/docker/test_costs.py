@@ -44,10 +44,11 @@ def test_many_apps_cost_one_list(docker_apps, connected, asked):
     ended = [docker_apps.run(docker_apps.sh("true")).app_id for _ in range(4)]
     app_ids = [*running, *ended, "never-launched-1", "never-launched-2"]
 
-    for _ in range(3):
+    for number in range(3):
         requests, states = asked(connected, app_ids)
 
-        assert requests == {LIST: 1}
+        # Once, for all of them: whether those that ended with 0 were stopped by somebody else.
+        assert requests == {LIST: 1, **({("GET", "/events"): 1} if number == 0 else {})}
         assert states == [AppState.RUNNING] * 8 + [AppState.SUCCEEDED] * 4
 
 

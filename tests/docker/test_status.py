@@ -263,23 +263,6 @@ def test_of_two_containers_for_one_attempt_that_which_stays_counts() -> None:
     assert [container.id for container in engine.app().replicas()] == ["id2"]
 
 
-@pytest.mark.parametrize(
-    ("state", "status", "expected"),
-    [
-        ("stopped", "Exited (0) 2 seconds ago", AppState.SUCCEEDED),
-        ("stopped", "Exited (3) 2 seconds ago", AppState.FAILED),
-        ("stopping", "Stopping", AppState.RUNNING),
-    ],
-)
-def test_podmans_words_for_states(state: str, status: str, expected: AppState) -> None:
-    engine = one()
-    engine.replica("main", 0, "exited", 3, finished=200)
-    engine.rows[1].update(State=state, Status=status)
-
-    assert engine.assess().state is expected
-    assert engine.app() is engine.app()
-
-
 def test_a_replica_is_retried_by_a_new_container() -> None:
     engine = one(retries=1)
     engine.replica("main", 0, "exited", 1, finished=200)

@@ -501,7 +501,8 @@ def test_containers_beside_the_program_are_shown_without_their_secrets():
 
     assert "hush" not in text
     assert '"b"' in text
-    assert {"name": "side", "image": "i"} in job_body(made, made.roles[0], 0)["spec"]["template"]["spec"]["containers"]
+    sent = job_body(made, made.roles[0], 0)["spec"]["template"]["spec"]["containers"]
+    assert {"name": "side", "image": "i", "terminationMessagePolicy": "FallbackToLogsOnError"} in sent
 
 
 def test_the_pod_of_the_dry_run_has_the_index_that_its_variables_name():

@@ -65,6 +65,24 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
     assert apps.objects(info.request.app_id) == []
 
 
+def test_who_may_not_list_events_loses_the_reason_and_not_the_state(
+    kubernetes_engine, kubernetes_make_namespace, apps_in, rules
+):
+    namespace = kubernetes_make_namespace()
+    rules = [rule for rule in rules if rule["resources"] != ["events"]]
+    apps = apps_in(namespace, kubernetes_engine.limited(namespace, rules))
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full"}, "spec": {"hard": {"pods": "1"}}}
+    apps.call("POST", "/api/v1/{ns}/resourcequotas", quota)
+    first = apps.start(apps.sh("exec sleep 300"))
+    apps.running(first)
+    app_id = apps.start(apps.sh("true"))
+    found = apps.until(app_id, lambda found: found.state is AppState.PENDING and found.msg != "<NONE>", 30)
+
+    assert "may not list 'events'" in found.msg
+    apps.scheduler.delete(app_id)
+    apps.scheduler.delete(first)
+
+
 def test_credentials_that_are_not_accepted_are_reported(kubernetes_engine, kubernetes_namespace, apps_in, tmp_path):
     document = yaml.safe_load(kubernetes_engine.kubeconfig.read_text(encoding="utf-8"))
     for user in document["users"]:

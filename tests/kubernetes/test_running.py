@@ -77,14 +77,18 @@ def test_an_app_that_waits_in_a_queue_can_be_cancelled(kubernetes_apps):
 
 def test_an_eviction_is_not_charged(kubernetes_apps):
     apps = kubernetes_apps
-    app_id = apps.start(apps.sh("test -e /proc/1 && echo run; sleep 5; exit 0"), grace_s=0)
+    app_id = apps.start(apps.sh("echo run; test -z $LAUNCH_DISRUPTIONS && sleep 300; sleep 3"), grace_s=0)
     apps.until(app_id, lambda _: apps.lines(app_id))
     (pod,) = apps.pods(app_id)
     evict(apps, pod)
+    again = apps.until(app_id, lambda found: "has begun again" in found.msg)
     found = apps.end(app_id)
 
+    assert again.state is AppState.RUNNING
+    assert again.msg.startswith("main/0 was preempted (restart 1), and has begun again")
     assert found.state is AppState.SUCCEEDED
-    assert found.num_restarts == 0
+    assert found.num_restarts == 1
+    assert "lines may be missing here" in apps.lines(app_id)[0]
     assert [one.uid for one in apps.pods(app_id)] != [pod.uid]
 
 

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_launch.specs import AppState, Resource
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    InvalidAppError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
@@ -114,7 +115,7 @@ def test_a_service_of_somebody_else_is_a_conflict(kubernetes_apps):
 
 def refused(apps, *roles, **cfg):
     info = apps.info(*roles, **cfg)
-    with pytest.raises(SchedulerRejectedError) as caught:
+    with pytest.raises((SchedulerRejectedError, InvalidAppError)) as caught:
         apps.scheduler.schedule(info)
     assert apps.objects(info.request.app_id) == []
     return str(caught.value)

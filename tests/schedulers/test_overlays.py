@@ -72,7 +72,7 @@ def test_a_pod_and_a_job_of_kubernetes_are_patched():
     assert template["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     main, side = template["spec"]["containers"]
     assert (main["stdin"], main["image"], main["command"]) == (True, "image", ["sh"])
-    assert side == {"name": "side", "image": "i"}
+    assert side == {"name": "side", "image": "i", "terminationMessagePolicy": "FallbackToLogsOnError"}
 
 
 def test_a_flat_overlay_of_torchx_is_taken_with_a_warning():

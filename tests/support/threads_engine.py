@@ -41,6 +41,10 @@ class ThreadsEngine(Engine):
     def left(self, app_id: str) -> int:
         return sum(path.name.lstrip(".").startswith(app_id) for path in self._real.iterdir())
 
+    def stop(self, app_id: str, role: str) -> bool:
+        (self.root / app_id / "stopped").touch()
+        return True
+
     def lose(self, app_id: str, role: str) -> bool:
         """Lose all of the app: one file says how its roles stand."""
         (self._real / app_id / "state.json").unlink()

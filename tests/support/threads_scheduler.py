@@ -4,6 +4,7 @@
 <root>/<app id>/  request.json    what was sent; the directory appears whole, by a rename
                   state.json      what the thread saw last; final once terminal
                   cancel, delete  marks: the wish of an observer
+                  stopped         mark: somebody else has stopped it
                   lock            flock of the process whose thread runs the app
                   started         one line per program that was started
                   <n>.stdout, <n>.stderr of the n-th replica
@@ -75,6 +76,7 @@ class AppThread:
         self.dir, self.request, self.lock = app_dir, request, lock
         self.processes: list[subprocess.Popen[bytes]] = []
         self.replicas: list[Json] = [{} for _ in request["replicas"]]
+        self.is_stopped = False
 
     def run(self) -> None:
         with self.lock:
@@ -96,6 +98,10 @@ class AppThread:
             end = end or self._reason_to_end()
             if end:
                 self._stop_all()
+            elif not self.is_stopped and (self.dir / "stopped").exists():
+                self.is_stopped = True
+                for process in self.processes:
+                    _signal_group(process, signal.SIGTERM)
             time.sleep(_PAUSE_S)
             if self._look():
                 self._publish("RUNNING", "")
@@ -131,8 +137,14 @@ class AppThread:
             replica |= {"exit_code": code if code >= 0 else 128 - code, "end_time": int(time.time())}
             if code < 0:
                 replica["reason"] = signal.Signals(-code).name
+            elif code == 0 and self.is_stopped and "told" not in replica:
+                self._note_stop(replica)
             news = True
         return news
+
+    def _note_stop(self, replica: Json) -> None:
+        """Note that a program ended with 0 because somebody else has stopped it."""
+        replica |= {"state": "FAILED", "reason": "stopped from outside"}
 
     def _end_background(self, process: subprocess.Popen[bytes]) -> None:
         """What a replica left in the background must not write any more."""

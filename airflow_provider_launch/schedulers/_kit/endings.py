@@ -5,11 +5,14 @@ Needs nothing but the standard library: the local supervisor uses it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_launch.schedulers.signals import signal_in
 
-__all__ = ["ReplicaEnd", "ending_reason", "ending_text", "failure_message"]
+__all__ = ["ReplicaEnd", "ending_reason", "ending_text", "failure_message", "incidents_text"]
+
+_INCIDENTS = 3
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,16 @@ class ReplicaEnd:
     signal: str | None = None
     """Name of the signal that ended it, where the engine keeps signals apart. None: the exit code shows it."""
     out_of_memory: bool = False
+    outside: str = ""
+    """By what somebody else has stopped it, where its exit code alone shows no failure."""
     start_error: str = ""
     """Why it could not be started."""
     preempted: str = ""
     """Why the engine took it away."""
+    beside: str = ""
+    """What failed beside the program: `init container 'fetch' exit code 3`."""
+    last_lines: str = ""
+    """What that wrote last, on one line."""
     note: str = ""
     """What else the engine reports of this end."""
 
@@ -35,14 +44,18 @@ class ReplicaEnd:
 
 def ending_text(end: ReplicaEnd) -> str:
     """Return how it ended as it stands behind `failed: ` in the message of an app."""
-    if end.start_error:
-        return f"it could not be started: {end.start_error}"
-    if end.preempted:
-        return f"preempted ({end.preempted})"
-    if end.out_of_memory:
-        return f"out of memory (exit code {end.exit_code})"
-    if end.exit_code is None:
-        return end.note or "no reason is known"
+    if end.beside:
+        return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
+    known = (
+        (end.start_error, f"it could not be started: {end.start_error}"),
+        (end.preempted, f"preempted ({end.preempted})"),
+        (end.out_of_memory, f"out of memory (exit code {end.exit_code})"),
+        (end.outside, f"stopped from outside ({end.outside}) before its program was done, exit code {end.exit_code}"),
+        (end.exit_code is None, end.note or "no reason is known"),
+    )
+    for is_so, text in known:
+        if is_so:
+            return text
     text = f"ended by {end.signal_name}" if end.signal_name else f"exit code {end.exit_code}"
     return f"{text}; {end.note}" if end.note else text
 
@@ -54,13 +67,18 @@ def ending_reason(end: ReplicaEnd, otherwise: str | None = None) -> str | None:
         end: how it ended.
         otherwise: the reason where no signal ended it.
     """
-    if end.start_error:
-        return end.start_error
-    if end.preempted:
-        return f"preempted ({end.preempted})"
-    if end.out_of_memory:
-        return "out of memory"
+    preempted = f"preempted ({end.preempted})" if end.preempted else ""
+    outside = f"stopped from outside ({end.outside})" if end.outside else ""
+    memory = "out of memory" if end.out_of_memory else ""
+    if known := end.start_error or end.beside or preempted or memory or outside:
+        return known
     return "; ".join(filter(None, [end.signal_name or otherwise, end.note])) or None
+
+
+def incidents_text(texts: Sequence[str]) -> str:
+    """Return what has happened to replicas of a running app as its message: the first ones, and how many more."""
+    shown = "; ".join(texts[:_INCIDENTS])
+    return f"{shown}; and {len(texts) - _INCIDENTS} more" if len(texts) > _INCIDENTS else shown
 
 
 def failure_message(role: str, replica: int, text: str, attempt: int) -> str:

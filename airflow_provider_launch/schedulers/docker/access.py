@@ -164,6 +164,13 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                 with suppress(Exception):
                     self.close()  # nobody gets it
                 raise DockerException(str(error)) from error
+            if "Libpod-Api-Version" in answer.headers:
+                with suppress(Exception):
+                    self.close()
+                raise InvalidAppError(
+                    f"host {url!r} of the connection is Podman, whose API differs from that of Docker where apps begin "
+                    f"and end; name a Docker engine"
+                )
             return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
 
     return Client(

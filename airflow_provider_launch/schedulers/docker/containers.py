@@ -30,13 +30,8 @@ __all__ = [
     "taken_name",
 ]
 
-# Podman has states of its own, and its list shows them; its inspection maps them as we do:
-# https://github.com/containers/podman/blob/main/libpod/define/containerstate.go
-_STATES = {
-    "stopped": "exited",  # not cleaned up yet, and its exit code is known
-    "stopping": "running",  # TERM was sent, and its processes may write logs
-}
 _EXIT_CODE = re.compile(r"Exited \((\d+)\)")
+_LATELY = re.compile(r"Exited \(\d+\) (?:Less than|\d+ second|About a minute|\d+ minute)")
 _TAKEN, _DISCARDED = ".by-", ".void-"
 _NO_MARKS: Mapping[str, Container] = MappingProxyType({})
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -69,6 +64,14 @@ class Container:
     """The attempt of the app, from 0."""
     attempt: int
     """The attempt of the replica within that of the app, from 0."""
+    has_ended_lately: bool
+    """Whether it had ended minutes before it was listed first, so that the engine still knows who stopped it."""
+    unhealthy: bool
+    """Whether its health check fails."""
+    renamed: bool
+    """Whether somebody gave it another name."""
+    restarts: int
+    """How often somebody restarted it while it was polled."""
     notes: Mapping[str, str]
     """Labels that few containers have: of marks, of leases, the name of the app."""
 
@@ -85,7 +88,7 @@ class Container:
     @property
     def _added(self) -> str:
         # Names of apps and roles may hold the same words.
-        return self.name[len(self.made) :]
+        return "" if self.renamed else self.name[len(self.made) :]
 
     @property
     def live(self) -> bool:
@@ -114,6 +117,10 @@ class Detail:
     error: str
     """Why the engine could not start it."""
     out_of_memory: bool
+    outside: str = ""
+    """By what somebody else has stopped it, though its exit code is 0."""
+    restarts: int = 0
+    """How often somebody else has restarted it."""
     removing: bool = False
     """It was inspected while it was being removed."""
     note: str = ""
@@ -151,6 +158,7 @@ def end_of(container: Container, detail: Detail | None) -> ReplicaEnd:
         # An exit code of 0 is no failure, whatever was killed beside the program.
         out_of_memory=detail.out_of_memory and bool(code),
         start_error=start_error,
+        outside=detail.outside,
         note=detail.note,
     )
 
@@ -165,11 +173,18 @@ class Plan:
     time_limit_s: float | None
     own_network: bool = False
     """Whether the app has a network for itself."""
+    accepts_stop: bool = False
+    """Whether a program that ends with 0 when somebody else stops it has succeeded."""
 
     @classmethod
     def of(cls, app: App) -> Plan:
         """Return the plan of the app, which each of its containers carries."""
         return _plan(app.plan_source.plan)
+
+    @staticmethod
+    def of_text(text: str) -> Plan:
+        """Return the plan that a container carries."""
+        return _plan(text)
 
 
 @lru_cache(maxsize=1024)
@@ -182,6 +197,7 @@ def _plan(text: str) -> Plan:
         policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
         time_limit_s=document["time_limit_s"],
         own_network=document.get("own_network", False),
+        accepts_stop=document.get("accepts_stop", False),
     )
 
 
@@ -264,20 +280,37 @@ def _same_attempt(one: Container, other: Container) -> bool:
     return (one.app_attempt, one.attempt) == (other.app_attempt, other.attempt)
 
 
-def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Container:
-    """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed."""
+def container_in(
+    row: Mapping[str, Any],
+    known: Mapping[str, Container],
+    is_copy: Callable[[str], bool] = lambda _: True,
+    restarts: int = 0,
+) -> Container:
+    """Return the container of a row of the engine's list; the one that is known by its id if nothing has changed.
+
+    Args:
+        row: of the list.
+        known: what an earlier list has shown, by id.
+        is_copy: tells by the id of an image whether that was made from a container of ours.
+        restarts: how often somebody restarted it while it was polled.
+    """
     name = (row.get("Names") or [row["Id"]])[0].lstrip("/")
-    code = _EXIT_CODE.match(row.get("Status") or "")
+    status = row.get("Status") or ""
+    code = _EXIT_CODE.match(status)
+    unhealthy = "(unhealthy)" in status
     exit_code = int(code.group(1)) if code else None
-    state = _STATES.get(row["State"], row["State"])
+    state = row["State"]
     before = known.get(row["Id"])
-    if before is not None and (before.name, before.state, before.exit_code) == (name, state, exit_code):
+    same = before and (before.name, before.state, before.exit_code, before.unhealthy, before.restarts)
+    if before is not None and same == (name, state, exit_code, unhealthy, restarts):
         return before  # nothing else of a container ever changes
     labels: Mapping[str, str] = row.get("Labels") or {}
     made = labels.get(Label.NAME, "")
     if name == made:
         made = name  # one text for both
     app_id = labels.get(Label.APP_ID, "")
+    has_our_name = bool(made) and (name == made or name.startswith((made + _TAKEN, made + _DISCARDED)))
+    renamed = bool(made) and not has_our_name and not is_copy(row["ImageID"])
     # Fields, and each text of many once: a thousand of these stay as long as their apps are followed. Not what is of
     # one app only: some versions of Python never let go of a text that is interned.
     return Container(
@@ -288,7 +321,7 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         exit_code=exit_code,
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
-        created_by_us=bool(made) and (name == made or name.startswith((made + _TAKEN, made + _DISCARDED))),
+        created_by_us=has_our_name or renamed,
         kind=sys.intern(labels.get(Label.KIND, "")),
         app_id=name if name == app_id else app_id,
         plan=sys.intern(labels.get(Label.PLAN, "")),
@@ -296,6 +329,10 @@ def container_in(row: Mapping[str, Any], known: Mapping[str, Container]) -> Cont
         replica=_number(labels, Label.REPLICA),
         app_attempt=_number(labels, Label.APP_ATTEMPT),
         attempt=_number(labels, Label.ATTEMPT),
+        has_ended_lately=_LATELY.match(status) is not None,
+        unhealthy=unhealthy,
+        renamed=renamed,
+        restarts=restarts,
         notes=_notes(tuple((key, labels[key]) for key in Label.NOTES if key in labels)),
     )
 

@@ -9,11 +9,34 @@ from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Label, container_name
 from airflow_provider_launch.schedulers.docker.reconcile import Attempt
 from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
-from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
+from airflow_provider_launch.schedulers.docker.wire import BadRequestError, NotFoundError, TakenError
+from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, LaunchError, SchedulerRejectedError
 from airflow_provider_launch.util.threads import for_each_parallel
 
-__all__ = ["Creation", "first_attempts"]
+__all__ = ["Creation", "blamed", "first_attempts"]
+
+_BLAMED = (
+    ("reference format", "its field image"),
+    ("bind source path", "its mounts"),
+    ("mount", "its mounts"),
+    ("volume", "its mounts"),
+    ("memory", "its resource.memMB"),
+    ("cpu", "its resource.cpu"),
+    ("extra host", "option extra_hosts"),
+    ("add-host", "option extra_hosts"),
+    ("ulimit", "option ulimits"),
+    ("shm", "option shm_size_mb"),
+    ("working dir", "option working_dir"),
+    ("network", "option network"),
+)
+"""What the engine's text is about, where that has a field or an option."""
+
+
+def blamed(error: LaunchError) -> str:
+    """Return the field or option that a refusal of the engine is about, and its text."""
+    text = str(error)
+    found = next((field for words, field in _BLAMED if words in text.lower()), "its container")
+    return f"{found}: {text}"
 
 
 def first_attempts(request: DockerRequest) -> list[Attempt]:
@@ -49,18 +72,30 @@ class Creation:
         """Create one container for each attempt; the ids of those that did not exist go into `mine`."""
         for_each_parallel(lambda attempt: self.create_one(request, attempt, mine), attempts)
 
-    def create_one(self, request: DockerRequest, attempt: Attempt, mine: set[str]) -> None:
+    def create_one(self, request: DockerRequest, attempt: Attempt, mine: set[str], *, image: str | None = None) -> None:
         """Create the container of an attempt; its id goes into `mine` if it did not exist.
 
+        Args:
+            request: the app.
+            attempt: which attempt of which replica.
+            mine: ids of containers that the caller has made.
+            image: id of the image of the first attempt. None: this is the first one.
+
         Raises:
+            InvalidAppError: the engine refuses what the role or an option asks for, whenever it is asked.
             AppConflictError: the name belongs to a container of somebody else.
             SchedulerRejectedError: the engine refuses.
         """
         name, k, app_attempt, number = attempt
         role = request.role(name)
         container = container_name(request.app_id, role.slug, k, app_attempt, number)
+        body = container_body(request, role, k, app_attempt, number)
+        if image is not None:
+            body["Image"] = image
         try:
-            mine.add(self.create(request, container, container_body(request, role, k, app_attempt, number)))
+            mine.add(self.create(request, container, body))
+        except BadRequestError as error:
+            raise InvalidAppError(f"role {name!r}: the Docker engine refuses {blamed(error)}") from error
         except TakenError as error:
             owner = (error.labels.get(Label.APP_ID), error.labels.get(Label.SPEC_HASH))
             if owner != (request.app_id, request.spec_hash):
@@ -82,6 +117,11 @@ class Creation:
             image = body["Image"]
             if "image" not in str(error).lower():
                 raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+            if image.startswith("sha256:") and Label.ROLE in body["Labels"]:
+                named = request.role(body["Labels"][Label.ROLE]).body["Image"]
+                raise SchedulerRejectedError(
+                    f"the Docker engine has no image {named!r} any more as the first attempt ran it ({error})"
+                ) from error
             if request.pull == "never":
                 raise SchedulerRejectedError(
                     f"the Docker engine has no image {image!r}, and option pull is 'never' ({error}); "

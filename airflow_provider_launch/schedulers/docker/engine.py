@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import secrets
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
-from airflow_provider_launch.schedulers.docker.images import Images
+from airflow_provider_launch.schedulers.docker.images import Images, decoded_line
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, learn
+from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
 from airflow_provider_launch.schedulers.docker.wire import LIST_NEWER, NotFoundError, TakenError, Wire
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
 __all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
@@ -52,6 +57,8 @@ class Engine:
         self.wire = Wire(connection)
         self.images = Images(self.wire, connection)
         self.networks = Networks(self.wire)
+        self._copies: dict[str, bool] = {}
+        self._uptimes = Uptimes()
 
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""
@@ -78,8 +85,33 @@ class Engine:
         query = {"all": "1", "filters": json.dumps(filters)}
         with self.wire.request("GET", "/containers/json", query, what=LIST_NEWER if since else "") as response:
             rows = json_rows(response.iter_content(_PIECE_BYTES))
-            containers = [container_in(row, known or {}) for row in rows]
+            containers = [container_in(row, known or {}, self._is_copy, self._uptimes.restarts(row)) for row in rows]
             return containers, parsedate_to_datetime(response.headers["Date"]).timestamp()
+
+    def _is_copy(self, image_id: str) -> bool:
+        """Tell whether an image was made from a container of ours, and so gives our labels to others."""
+        if image_id not in self._copies:
+            self._copies[image_id] = Label.NAME in self.images.labels(image_id)
+        return self._copies[image_id]
+
+    def stops(self, ids: Collection[str], since: int, until: int) -> dict[str, OutsideStop]:
+        """Return what somebody has done to containers that have ended, as far as the engine remembers it.
+
+        Args:
+            ids: of the containers.
+            since: when the first of them was created, in epoch seconds.
+            until: when to stop waiting for their ends.
+        """
+        filters = {"type": ["container"], "label": [f"{Label.MANAGED}=true"], "event": ["kill", "die", "restart"]}
+        query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
+        found: dict[str, OutsideStop] = {}
+        missing = set(ids)
+        with self.wire.request("GET", "/events", query) as response:
+            for line in response.iter_lines():
+                missing.discard(learn(found, decoded_line(line)))
+                if not missing:
+                    break  # the rest of the answer would come when the time is over
+        return found
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Return all that is known of a container."""
@@ -99,7 +131,10 @@ class Engine:
         while True:
             try:
                 with self.wire.request("POST", "/containers/create", query, body) as response:
-                    container_id: str = response.json()["Id"]
+                    document = response.json()
+                    for text in document.get("Warnings") or []:
+                        log.warning("the Docker engine says of container %s: %s", name, text)
+                    container_id: str = document["Id"]
                     return container_id
             except TakenError as error:
                 try:

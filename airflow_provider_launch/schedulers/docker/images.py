@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire
+from airflow_provider_launch.schedulers.docker.wire import PULL, NotFoundError, RegistryError, Wire
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ class Images:
         """Return the ids of all images."""
         with self._wire.request("GET", "/images/json") as response:
             return [image["Id"] for image in response.json()]
+
+    def labels(self, image: str) -> Mapping[str, str]:
+        """Return the labels of an image; none if it was removed."""
+        try:
+            with self._wire.request("GET", f"/images/{image}/json") as response:
+                return response.json()["Config"].get("Labels") or {}
+        except NotFoundError:
+            return {}
 
     def import_empty(self) -> str:
         """Make an image of nothing, and return its id."""

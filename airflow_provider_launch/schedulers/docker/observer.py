@@ -36,6 +36,7 @@ from airflow_provider_launch.schedulers.docker.reconcile import (
     EndMark,
     assess,
     end_mark,
+    ended_well,
     to_inspect,
 )
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
@@ -43,6 +44,7 @@ from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenE
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
+    InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
 )
@@ -89,6 +91,7 @@ class Observer:
         """When a container was first polled."""
         self._unstarted_since: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
         self._stopped_at: LRUCache[str, float] = LRUCache(_KEPT_CONTAINERS)
+        self._asked: LRUCache[str, bool] = LRUCache(_KEPT_CONTAINERS)
 
     def assess(self, app: App, now: float, *, submitted: bool = False, made: Collection[str] = ()) -> Assessment:
         """Return how an app is and what it needs.
@@ -99,11 +102,36 @@ class Observer:
             submitted: the caller is at work on the submission.
             made: ids of containers that the caller has just created.
         """
+        self.learn_of_stops([app], now)
         for container in to_inspect(app):
             # What was made in this moment has nothing to report.
             if container.id not in made:
                 self.inspect(container)
         return assess(app, Plan.of(app), self.details, now, submitted=submitted)
+
+    def learn_of_stops(self, apps: Iterable[App], now: float) -> None:
+        """Learn by one request whether programs that ended with 0 did so because somebody else stopped them.
+
+        Args:
+            apps: as the engine lists them.
+            now: the engine's time in epoch seconds.
+        """
+        ended = [container for app in apps for container in ended_well(app)]
+        new = [c for c in ended if c.id not in self._asked and not Plan.of_text(c.plan).accepts_stop]
+        if not new:
+            return
+        self._asked.update({container.id: True for container in new})
+        with contextlib.suppress(SchedulerRejectedError):  # a socket that does not show events
+            since = min(container.created for container in new)
+            stops = self._engine.stops([container.id for container in new], since, int(now) + 1)
+            for container in new:
+                stop = stops.get(container.id)
+                if stop is None or not (stop.by or stop.restarts):
+                    continue
+                self.inspect(container)
+                if container.id in self.details:
+                    known = self.details[container.id]
+                    self.details[container.id] = dataclasses.replace(known, outside=stop.by, restarts=stop.restarts)
 
     def inspect(self, container: Container) -> None:
         """Learn the detail of a container; again while it was never started, which may change."""
@@ -203,13 +231,13 @@ class Observer:
                 self._create(app, assessment, request, mine)
             return request is not None
         startable = [c for c in assessment.start if c.id in mine]
-        for_each_parallel(self._start, startable)
+        for_each_parallel(lambda container: self._start(app, container), startable)
         mine -= {c.id for c in startable}
         # Of two submitters one takes over: each would only undo what the other has begun.
         others = [
             c for c in assessment.start if c not in startable and ((submitted and not c.taken) or self._overdue(c))
         ]
-        self._take_over(app.app_id, others)
+        self._take_over(app, others)
         return bool(others)
 
     def _create(self, app: App, assessment: Assessment, request: DockerRequest, mine: set[str]) -> None:
@@ -221,8 +249,8 @@ class Observer:
 
         def create(attempt: Attempt) -> None:
             try:
-                self._creation.create_one(request, attempt, mine)
-            except (SchedulerRejectedError, AppConflictError) as error:
+                self._creation.create_one(request, attempt, mine, image=_first_image(app, attempt[0]))
+            except (SchedulerRejectedError, AppConflictError, InvalidAppError) as error:
                 refused[attempt] = error
 
         for_each_parallel(create, assessment.create)
@@ -243,18 +271,24 @@ class Observer:
             if app is None or (container is not None and container.unstarted and self._discard(container)):
                 self._engine.remove(container_id, force=False)
 
-    def _start(self, container: Container) -> None:
+    def _start(self, app: App, container: Container) -> None:
         try:
             # By name: an observer that takes the container over renames it first.
             self._engine.start(container.name)
         except (NotFoundError, TakenError):
             return  # taken over, or being removed
-        except SchedulerRejectedError:
+        except SchedulerRejectedError as error:
             # Its inspection shows why, to everyone.
             self._polled_at.pop(container.id, None)
             self.details.pop(container.id, None)
+            with contextlib.suppress(NotFoundError):
+                state = self._engine.inspect(container.id)["State"]
+                if state["Status"] == "created" and not state.get("Error"):
+                    cause = f"{container.role}/{container.replica} could not be started: {error}"
+                    number = container.app_attempt
+                    self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
 
-    def _take_over(self, app_id: str, containers: list[Container]) -> None:
+    def _take_over(self, app: App, containers: list[Container]) -> None:
         """Start what others have created; their own start, if it still comes, then fails."""
         taken: list[Container] = []
 
@@ -268,15 +302,15 @@ class Observer:
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]
                 if state["Status"] == "created" and not state.get("Error"):
-                    self._start(container)
+                    self._start(app, container)
 
         for_each_parallel(rename, containers)
         if not taken:
             return
         time.sleep(_IN_FLIGHT_S)
         # Under a name that became free somebody may have made another one, and a start in flight may have met that.
-        apps, _ = self._catalog.poll([app_id])
-        counted = {container.id for container in apps[app_id].replicas()} if app_id in apps else set()
+        apps, _ = self._catalog.poll([app.app_id])
+        counted = {container.id for container in apps[app.app_id].replicas()} if app.app_id in apps else set()
         for_each_parallel(start, [container for container in taken if container.id in counted])
 
     def _overdue(self, container: Container) -> bool:
@@ -338,6 +372,12 @@ class Observer:
         yield from own
         # A mark is never started, so any image will do.
         yield from [image for image in self._engine.images.ids() if image not in own][:_FOREIGN_IMAGES]
+
+
+def _first_image(app: App, role: str) -> str | None:
+    """Return the id of the image that the first attempt of a role ran: its name may mean another one by now."""
+    found = [c for (name, _), attempts in app.attempts.items() if name == role for c in attempts]
+    return min(found, key=lambda c: c.created).image_id if found else None
 
 
 def _hides_a_cause(document: Mapping[str, Any]) -> bool:

@@ -119,6 +119,10 @@ class _RunOpts(StructuredOpts):
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 
+    on_outside_stop: Literal["fail", "accept"] = "fail"
+    """What it means when a program ends with 0 because somebody else has stopped its container: a failure, or what the
+    exit code says."""
+
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission, by its followers: the engine
     itself has no such limit. None means no limit."""

@@ -30,6 +30,7 @@ __all__ = [
     "EndMark",
     "assess",
     "end_mark",
+    "ended_well",
     "is_lasting",
     "to_inspect",
 ]
@@ -92,6 +93,15 @@ def to_inspect(app: App) -> list[Container]:
         *marks,
         *(c for c in app.replicas() if c.unstarted or (not c.live and (marks or c.exit_code != 0))),
     ]
+
+
+def ended_well(app: App) -> list[Container]:
+    """Return the containers of the present attempt that have just ended with 0, and that we have not ended."""
+    number = app.app_attempt()
+    if {CANCEL, end_mark(number)} & set(app.marks):
+        return []
+    lately = [c for c in app.replicas() if c.app_attempt == number and c.has_ended_lately]
+    return [container for container in lately if container.state == "exited" and container.exit_code == 0]
 
 
 def is_lasting(app: App) -> bool:
@@ -193,7 +203,12 @@ class _Assessor:
         if newest.removing and not self._is_end_known(newest):
             return None
         has_exited = newest.state == "exited" or newest.removing
-        return Phase.SUCCEEDED if has_exited and self._exit_code(newest) == 0 else Phase.FAILED
+        has_ended_well = has_exited and self._exit_code(newest) == 0 and not self._stopped_by(newest)
+        return Phase.SUCCEEDED if has_ended_well else Phase.FAILED
+
+    def _stopped_by(self, container: Container) -> str:
+        detail = self.details.get(container.id)
+        return detail.outside if detail else ""
 
     def _is_end_known(self, container: Container) -> bool:
         detail = self.details.get(container.id)
@@ -270,7 +285,13 @@ class _Assessor:
                 assessment.stop = self.live
             return assessment
         if kind == FAIL:
-            return Assessment(AppState.FAILED, cause, phases)
+            assessment = Assessment(AppState.FAILED, cause, phases)
+            if self.end is None and decision.cause is not None:
+                container = self.current[decision.cause.role, decision.cause.replica][-1]
+                if self._stopped_by(container):
+                    # The engine forgets who stopped it, and its exit code shows no failure.
+                    assessment.mark = EndMark(self.number, kind, cause)
+            return assessment
         # All containers of this attempt have ended, so the next one overlaps with none of them.
         again = [(role, k, self.number + 1, 0) for role, k in self.current]
         return Assessment(AppState.RUNNING, cause, phases, create=again)

@@ -86,6 +86,7 @@ class DockerRequest(AppRequest[DockerRole]):
     rank0_host: str
     labels: dict[str, str] = field(default_factory=dict)
     """Of the task and of the user."""
+    on_outside_stop: str = "fail"
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """`role/replica` to its GPUs; chosen when the app is submitted."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -146,6 +147,7 @@ def build_request(
         network=network,
         own_network=network in {SHARED_NETWORK, app_id},
         labels={**task_labels(app.metadata), **(opts.labels or {})},
+        on_outside_stop=opts.on_outside_stop,
         rank0_host="localhost" if alone else naming.alias(app_id, slugs[0], 0),
         ports=assign_ports(app),
         time_limit_s=opts.time_limit_s,
@@ -289,6 +291,7 @@ def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
         "roles": [[role.name, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
         **({"own_network": True} if request.network == request.app_id else {}),
+        **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
     }
     return {
         **request.labels,

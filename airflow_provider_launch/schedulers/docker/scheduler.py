@@ -35,7 +35,7 @@ from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.docker.builds import Builds
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in, end_of
-from airflow_provider_launch.schedulers.docker.creation import Creation, first_attempts
+from airflow_provider_launch.schedulers.docker.creation import Creation, blamed, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
 from airflow_provider_launch.schedulers.docker.naming import APP_ID, Label
@@ -54,7 +54,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     request_in,
 )
 from airflow_provider_launch.schedulers.docker.status import response_from
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.wire import BadRequestError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
@@ -214,6 +214,9 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         """Return the id of the new record; None: it exists, and is of the same app."""
         try:
             return self._creation.create(request, request.app_id, record_body(request))
+        except BadRequestError as error:
+            role = request.roles[0].name
+            raise InvalidAppError(f"role {role!r}: the Docker engine refuses {blamed(error)}") from error
         except TakenError as error:
             self._refuse_other(request, error.labels)
             return None
@@ -237,6 +240,7 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             if len(ids) == 1 and ids[0] in apps:
                 # Roles and metadata cost an inspection, once; the states of many are reported without them.
                 self._catalog.request(apps[ids[0]])
+            self._observer.learn_of_stops((apps[app_id] for app_id in ids if app_id in apps), now)
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:

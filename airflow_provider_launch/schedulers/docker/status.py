@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ending_reason
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of, exit_code_of
+from airflow_provider_launch.schedulers.docker.incidents import incidents
 from airflow_provider_launch.schedulers.docker.reconcile import Assessment
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.retry import Phase
+from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
@@ -42,13 +44,16 @@ def response_from(
         attempts = [c for c in app.attempts.get((role, k), []) if c.app_attempt == number]
         newest = attempts[-1] if attempts else None
         if newest is not None:
-            restarts += newest.attempt
+            restarts += newest.attempt + _outside_restarts(newest, details.get(newest.id))
         status = _replica(role, k, phase, newest, details, hostname, assessment.state)
         by_role.setdefault(role, []).append(status)
+    msg = assessment.msg
+    if msg == NONE and assessment.state in {AppState.RUNNING, AppState.SUCCEEDED}:
+        msg = incidents(app, details) or NONE
     return app_response(
         app.app_id,
         assessment.state,
-        msg=assessment.msg,
+        msg=msg,
         restarts=restarts,
         replicas=by_role,
         app=request.app_def if request else None,
@@ -76,7 +81,7 @@ def _replica(
     if newest is None:
         return status
     detail = details.get(newest.id)
-    status.num_restarts = newest.app_attempt + newest.attempt
+    status.num_restarts = newest.app_attempt + newest.attempt + _outside_restarts(newest, detail)
     status.image_id = newest.image_id or None
     has_failed_start = detail is not None and newest.unstarted and detail.error
     status.exit_code = detail.exit_code if detail and has_failed_start else exit_code_of(newest, detail)
@@ -87,6 +92,10 @@ def _replica(
         status.end_time = detail.finished // _NS or None
     status.reason = _reason(phase, newest, detail)
     return status
+
+
+def _outside_restarts(container: Container, detail: Detail | None) -> int:
+    return max(container.restarts, detail.restarts if detail else 0)
 
 
 def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> str | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["LIST_NEWER", "PULL", "NotFoundError", "RegistryError", "TakenError", "Wire"]
+__all__ = ["LIST_NEWER", "PULL", "BadRequestError", "NotFoundError", "RegistryError", "TakenError", "Wire"]
 
 PULL = "the pull"
 LIST_NEWER = "the list of newer containers"
@@ -53,6 +53,10 @@ _LASTING = (
 
 class RegistryError(LaunchError):
     """The registry refuses a pull, or the engine does not get on with it."""
+
+
+class BadRequestError(SchedulerRejectedError):
+    """What was asked for can never be had, as a path that is none."""
 
 
 class Wire:
@@ -234,9 +238,10 @@ class Wire:
         passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
         if passes or _is_outdated(response):
             is_of_one = code == _SERVER_ERROR and " /containers/" in what and not what.endswith(" /containers/json")
-            kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
-            return kind(f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}")
-        return SchedulerRejectedError(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
+            unavailable = AppUnavailableError if is_of_one else SchedulerUnavailableError
+            return unavailable(f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}")
+        kind = BadRequestError if code == _BAD_REQUEST else SchedulerRejectedError
+        return kind(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
 
 
 def _is_outdated(response: Response) -> bool:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts, unread_attempts
-from airflow_provider_launch.schedulers.api import LogChunk
+from airflow_provider_launch.schedulers.api import LogChunk, LogLine
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.log_reader import CURSOR_KEYS, RESUMED_LINES, LogReader
 from airflow_provider_launch.schedulers.kubernetes.log_stream import StampedLines
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod
 from airflow_provider_launch.schedulers.log_streams import LogStream
+from airflow_provider_launch.schedulers.logs import Stream
 
 __all__ = ["AttemptsLog"]
 
 _REFUSED_S = 600.0
 """For how long no log of a node is followed that has no watchers left: all pods of a node share them."""
+_LOST = "[launch] the pod that ran before was removed, and its log with it: lines may be missing here\n"
 _SETTLE_S = 2.0
 """How long after the end of a program, which is reported in whole seconds, its node may still write lines of it."""
 
@@ -36,29 +38,79 @@ class AttemptsLog:
         """Close the answers that are kept open."""
         self._reader.close()
 
-    def read(self, pods: list[Pod], state: dict[str, Any], now: float) -> LogChunk:
+    def read(self, pods: list[Pod], state: Mapping[str, Any], now: float, beside: Sequence[str] = ()) -> LogChunk:
         """Return the next lines of a replica.
 
         Args:
             pods: of the replica, in the order of its attempts.
             state: where an earlier read left off.
             now: epoch seconds by the server's clock.
+            beside: other containers whose lines are wanted; a cursor has their places as `"beside"`.
         """
+        attempts = [_attempt(pod, beside) for pod in pods]
+        if (entered := _entered(attempts, state)) is not None and _is_lost(pods, state, entered.source):
+            return LogChunk([LogLine(_LOST, Stream.COMBINED, None, entered.number)], entered.key)
 
         def read_one(attempt: Attempt[Pod], state: Mapping[str, Any]) -> AttemptRead:
             pod = attempt.source
-            settles_in_s = max(0.0, min(_SETTLE_S, pod.finished + _SETTLE_S - now)) if pod.finished else 0.0
-            chunk = self._reader.read(pod.name, pod.uid, state, complete=attempt.is_over, settles_in_s=settles_in_s)
-            return AttemptRead(chunk.lines, chunk.cursor)
+            if beside and pod.others:
+                return self._read_all(pod, state, now, beside)
+            lines, cursor = self._read_one(pod, CONTAINER, state, now)
+            return AttemptRead(lines, cursor)
 
-        return read_attempts(map(_attempt, pods), state, read_one)
+        return read_attempts(attempts, state, read_one)
 
-    def stream(self, pods: list[Pod], state: Mapping[str, Any]) -> LogStream | None:
+    def _read_all(self, pod: Pod, state: Mapping[str, Any], now: float, beside: Sequence[str]) -> AttemptRead:
+        """Return the next lines of the program and of the chosen containers of a pod."""
+        places = dict(state.get("beside") or {})
+        lines: list[LogLine] = []
+        chosen = [one for one in pod.others if one.name in beside and one.began]
+        for one in chosen:
+            found, places[one.name] = self._read_one(pod, one.name, places.get(one.name) or {}, now)
+            lines += [line._replace(container=one.name) for line in found]
+        is_done = bool((places.get(CONTAINER) or {}).get("done"))
+        place: Mapping[str, Any] = {name: state[name] for name in CURSOR_KEYS if name in state}
+        # Of init containers the last lines come before the first of the program.
+        if pod.began and not is_done and not (lines and pod.exit_code is None):
+            found, place = self._read_one(pod, CONTAINER, place, now)
+            lines += found
+        cursor = dict(place)
+        # The end of the program is not that of the attempt.
+        if cursor.pop("done", False):
+            places[CONTAINER] = {"done": True}
+        if pod.over and all((places.get(name) or {}).get("done") for name in (CONTAINER, *(o.name for o in chosen))):
+            cursor["done"] = True
+        return AttemptRead(lines, {**cursor, "beside": places}, goes_on=pod.over)
+
+    def _read_one(
+        self, pod: Pod, container: str, place: Mapping[str, Any], now: float
+    ) -> tuple[list[LogLine], Mapping[str, Any]]:
+        """Return the next lines of one container, and the place after them."""
+        if place.get("done"):
+            return [], place
+        one = next((other for other in pod.others if other.name == container), None)
+        exit_code, finished = (one.exit_code, one.finished) if one else (pod.exit_code, pod.finished)
+        settles_in_s = max(0.0, min(_SETTLE_S, finished + _SETTLE_S - now)) if finished else 0.0
+        is_over = pod.over or exit_code is not None
+        chunk = self._reader.read(
+            pod.name, pod.uid, place, complete=is_over, settles_in_s=settles_in_s, container=container
+        )
+        return chunk.lines, chunk.cursor
+
+    def stream(self, pods: list[Pod], state: Mapping[str, Any], beside: Sequence[str] = ()) -> LogStream | None:
         """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
-        for attempt in unread_attempts(map(_attempt, pods), state):
+        attempts = [_attempt(pod, beside) for pod in pods]
+        entered = _entered(attempts, state)
+        if entered is not None and _is_lost(pods, state, entered.source):
+            return None  # a read says so first
+        for attempt in unread_attempts(attempts, state):
             if attempt.has_log or not attempt.is_over:
                 # What is left of an earlier attempt is read first.
-                is_running = attempt.has_log and not attempt.is_over
+                pod = attempt.source
+                places = (state.get("beside") or {}) if attempt.has(state) else {}
+                # A stream is of one container, so the others would not be read meanwhile.
+                unread = [o for o in pod.others if o.name in beside and not (places.get(o.name) or {}).get("done")]
+                is_running = pod.began and not attempt.is_over and pod.exit_code is None and not unread
                 return self._stream_of(attempt, state if attempt.has(state) else {}) if is_running else None
         return None
 
@@ -66,6 +118,7 @@ class AttemptsLog:
         pod = attempt.source
         if time.monotonic() < self._refused_until.get(pod.node, 0.0):
             return None
+        kept = {"beside": state["beside"]} if "beside" in state else {}
         parser = StampedLines({name: state[name] for name in CURSOR_KEYS if name in state})
         tail = RESUMED_LINES if parser.since else None
         answer = self._cluster.follow_log(pod.name, CONTAINER, parser.since, tail=tail)
@@ -75,13 +128,33 @@ class AttemptsLog:
             answer,
             parser,
             host=self._cluster.url,
-            cursor_of=lambda after: {**attempt.key, **after},
+            cursor_of=lambda after: {**attempt.key, **after, **kept},
             attempt=attempt.number,
             on_refused=lambda: self._refused_until.update({pod.node: time.monotonic() + _REFUSED_S}),
         )
 
 
-def _attempt(pod: Pod) -> Attempt[Pod]:
+def _attempt(pod: Pod, beside: Sequence[str]) -> Attempt[Pod]:
     key = {"at": [pod.app_attempt, pod.attempt, pod.disruptions], "uid": pod.uid}
-    is_over = pod.over or pod.exit_code is not None
-    return Attempt(pod, key, pod.app_attempt + pod.attempt, has_log=pod.began, is_over=is_over)
+    others = [one for one in pod.others if one.name in beside]
+    is_over = pod.over or (pod.exit_code is not None and not others)
+    has_log = pod.began or any(one.began for one in others)
+    return Attempt(pod, key, pod.number, has_log=has_log, is_over=is_over)
+
+
+def _entered(attempts: Sequence[Attempt[Pod]], state: Mapping[str, Any]) -> Attempt[Pod] | None:
+    """Return the attempt that a read begins with; None: the one in which the cursor stands, or none."""
+    for attempt in unread_attempts(attempts, state):
+        if attempt.has(state):
+            return None
+        if attempt.has_log or not attempt.is_over:
+            return attempt if attempt.has_log else None
+    return None
+
+
+def _is_lost(pods: Sequence[Pod], state: Mapping[str, Any], pod: Pod) -> bool:
+    """Return whether the pod before this one is gone, with lines that were not read."""
+    if state.get("uid"):
+        return not state.get("done") and state["uid"] not in {one.uid for one in pods}
+    earlier = [one for one in pods if one.app_attempt == pod.app_attempt and one.order < pod.order]
+    return bool(pod.attempt + pod.disruptions) and not earlier

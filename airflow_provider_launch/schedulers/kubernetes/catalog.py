@@ -74,6 +74,8 @@ class Known:
     queued: str = ""
     """Why the queue holds it back."""
     queued_at: float = float("-inf")
+    removals_at: float = float("-inf")
+    """When it was asked last whether somebody removed a pod while its program ran."""
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
     """Uids of the Jobs of the answer."""

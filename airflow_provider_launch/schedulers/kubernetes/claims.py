@@ -7,7 +7,7 @@ import time
 
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
-from airflow_provider_launch.schedulers.kubernetes.client import Cluster, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.kubernetes.refusals import asks_for_rest
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, restricted
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    InvalidAppError,
     LaunchError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
@@ -47,6 +48,8 @@ class Claims:
                     pass
                 except NotFoundError as error:
                     raise self._no_namespace(error) from error
+                except MalformedError as error:
+                    raise InvalidAppError(f"the Service of the app, see option overlay.service: {error}") from error
                 else:
                     return True, request
             # What is refused now may be running already: a repeated submission meets its own quota.
@@ -98,6 +101,11 @@ class Claims:
                     continue
                 except NotFoundError as error:
                     return self._no_namespace(error)
+                except MalformedError as error:
+                    # Another submission would meet the same answer.
+                    has_overlay = request.has_overlay or bool(role.overlays)
+                    where = ", see option overlay and the overlays of the role" if has_overlay else ""
+                    return InvalidAppError(f"role {role.name!r}: the cluster cannot take its {kind}{where}: {error}")
                 except SchedulerRejectedError as error:
                     if is_passing(str(error)):
                         continue

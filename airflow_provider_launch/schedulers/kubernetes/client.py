@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 
-__all__ = ["Cluster", "ConflictError", "NotFoundError", "NotStartedError", "TakenError", "chunks"]
+__all__ = [
+    "Cluster",
+    "ConflictError",
+    "MalformedError",
+    "NotFoundError",
+    "NotStartedError",
+    "TakenError",
+    "chunks",
+]
 
 PAGE = 500
 _GROUPS = {
@@ -358,12 +366,16 @@ class _ExpiredError(LaunchError):
     """The token of a list is too old."""
 
 
-class _InvalidError(SchedulerRejectedError):
-    """The object is not as it must be, or a test of a JSON Patch failed."""
+class MalformedError(SchedulerRejectedError):
+    """The object is not as it must be, whenever it is sent."""
 
 
-class _BadRequestError(SchedulerRejectedError):
-    """Not understood, or not to be had now."""
+class _InvalidError(MalformedError):
+    """The same; or a test of a JSON Patch failed."""
+
+
+class _BadRequestError(MalformedError):
+    """Not understood; or, of a log, not to be had now."""
 
 
 def _log_query(container: str, since: str | None, tail: int | None) -> dict[str, str]:

@@ -26,11 +26,22 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
 
-__all__ = ["BACKSTOP_S", "CONTAINER", "format_request", "job_body", "owner", "plan_text", "pod_body", "record_body"]
+__all__ = [
+    "BACKSTOP_S",
+    "CONTAINER",
+    "SIDECAR_GRACE_S",
+    "format_request",
+    "job_body",
+    "owner",
+    "plan_text",
+    "pod_body",
+    "record_body",
+]
 
 CONTAINER = "main"
 BACKSTOP_S = 60
 """Seconds after which Kubernetes ends what no observer has ended."""
+SIDECAR_GRACE_S = 30.0
 _REPLICA = "LAUNCH_REPLICA_ID"
 _TTL = "ttlSecondsAfterFinished"
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
@@ -125,6 +136,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
     body = patched(body, role.overlays.get("V1Job", {}), values, f"{what} V1Job")
     if _has_later_jobs(request):
         body["spec"].pop(_TTL, None)
+    _keep_last_lines(body["spec"]["template"]["spec"])
     return body
 
 
@@ -166,6 +178,13 @@ def format_request(request: KubernetesRequest) -> str:
     return "\n".join(lines)
 
 
+def _keep_last_lines(pod: Mapping[str, Any]) -> None:
+    """Let Kubernetes keep the last lines of other containers that fail, so that nobody has to read their logs."""
+    others = [one for one in pod["containers"] if one.get("name") != CONTAINER]
+    for container in [*(pod.get("initContainers") or []), *others]:
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+
+
 # ---- parts of a body -------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +220,9 @@ def plan_text(request: KubernetesRequest) -> str:
         **({"group": request.on_disruption} if request.is_group else {}),
         "leader": request.success_policy == "leader",
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
+        **({"sidecar_grace_s": request.sidecar_grace_s} if request.sidecar_grace_s != SIDECAR_GRACE_S else {}),
+        **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
+        **({"container_logs": request.container_logs} if request.container_logs else {}),
     }
     return json.dumps(plan, separators=(",", ":"))
 
@@ -237,6 +259,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         # First, since a value can refer only to those before it.
         {"name": _REPLICA, **_field(f"metadata.labels['{Label.INDEX}']")},
         {"name": "LAUNCH_ATTEMPT", **_attempt(role, attempt)},
+        {"name": "LAUNCH_DISRUPTIONS", **_field(f"metadata.annotations['{Annotation.IGNORED}']")},
         *({"name": name, "value": text} for name, text in texts.items()),
         *role.container.get("env", []),
     ]

@@ -68,6 +68,8 @@ class Annotation:
     """Of pods: how many the group has."""
     GROUP_RETRIES = "kueue.x-k8s.io/retriable-in-group"
     """Of pods: whether Kueue waits for another one in the place of one that has ended."""
+    OUTLIVED = "launch.io/outlived-by-sidecars"
+    """Of pods: that we stop it, since sidecars ran on after its program had failed."""
     FAILURES = "batch.kubernetes.io/job-index-failure-count"
     """Of pods, by Kubernetes: how many attempts of this replica have failed before."""
     IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"

@@ -11,7 +11,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
+from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, side_containers, wait_among
+from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER, SIDECAR_GRACE_S
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.sentinels import NONE
@@ -28,6 +29,7 @@ __all__ = [
     "apps_in",
     "epoch",
     "job_of",
+    "newest_attempts",
     "plan_in",
     "pod_of",
 ]
@@ -61,6 +63,12 @@ class Plan:
     """How long the Jobs stay once the app has ended. None: for ever, or by their own limit."""
     group: str | None = None
     """What the disruption of one pod means, `retry` or `fail`, where a queue admits all pods of the app as one."""
+    sidecar_grace_s: float = SIDECAR_GRACE_S
+    """How long sidecars may run once the program has ended."""
+    container_logs: tuple[str, ...] = ()
+    """Containers beside `main` whose logs are read, too."""
+    accepts_stop: bool = False
+    """Whether a program that ends with 0 when its pod is deleted has succeeded."""
 
     def decides(self, job: Job) -> bool:
         """Return whether the job is the one whose replica 0 decides."""
@@ -256,7 +264,40 @@ class Pod:
     started: float | None
     finished: float | None
     deleting: bool
+    deletion_asked: float | None
+    """When somebody asked for its deletion."""
     disruption: str
+    others: tuple[SideContainer, ...] = ()
+    """Its containers beside the program, init containers first."""
+    scheduler: str = ""
+    """The scheduler that is to choose its node."""
+    outlived: bool = False
+    """Whether it was stopped by us since sidecars ran on after its program."""
+
+    @property
+    def was_stopped_outside(self) -> bool:
+        """Whether somebody asked for its deletion before its program ended."""
+        asked, finished = self.deletion_asked, self.finished
+        return asked is not None and finished is not None and asked <= finished
+
+    @property
+    def digest(self) -> str:
+        """The image that ran, as `name@sha256:...`; empty: its node knows no digest of it."""
+        image = self.image_id.removeprefix("docker-pullable://")
+        # An image that was loaded into a node has an id alone, by which no other node finds it.
+        return image if "@sha256:" in image else ""
+
+    @property
+    def number(self) -> int:
+        """How many attempts of the replica came before, those included that were taken away."""
+        return self.app_attempt + self.attempt + self.disruptions
+
+    @property
+    def kept_by(self) -> tuple[str, ...]:
+        """The containers that keep it from ending, once its program has ended."""
+        if self.exit_code is None or self.over:
+            return ()
+        return tuple(one.name for one in self.others if one.outlives)
 
     @property
     def over(self) -> bool:
@@ -266,7 +307,7 @@ class Pod:
     @property
     def stopped(self) -> bool:
         """Whether it was ended by us."""
-        return self.phase == "Failed" and self.reason == "DeadlineExceeded"
+        return self.phase == "Failed" and self.reason == "DeadlineExceeded" and not self.outlived
 
     @property
     def order(self) -> tuple[int, int, int, float, str]:
@@ -316,7 +357,18 @@ def plan_in(text: str) -> Plan:
         document.get("leader", False),
         document.get("ttl_s"),
         document.get("group"),
+        document.get("sidecar_grace_s", SIDECAR_GRACE_S),
+        tuple(document.get("container_logs", ())),
+        document.get("accepts_stop", False),
     )
+
+
+def newest_attempts(pods: Iterable[Pod], attempt: int) -> dict[tuple[str, int], Pod]:
+    """Return the newest pod of each replica in an attempt of the app, by role's slug and number."""
+    found: dict[tuple[str, int], Pod] = {}
+    for pod in sorted((pod for pod in pods if pod.app_attempt == attempt), key=lambda pod: pod.order):
+        found[pod.role, pod.replica] = pod
+    return found
 
 
 def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
@@ -388,7 +440,14 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
     unscheduled = conditions.get("PodScheduled", {})
     if not reason and unscheduled.get("status") == "False":
         reason, message = unscheduled.get("reason", ""), unscheduled.get("message", "")
+    outlived = Annotation.OUTLIVED in notes
+    if outlived and reason == "DeadlineExceeded":
+        reason = message = ""
     terminated = ended or {}
+    others = side_containers(spec, status, CONTAINER)
+    if running is None and ended is None and status.get("phase") == "Pending":
+        waits, why = wait_among(others)
+        reason, message = (waits, why) if waits else (reason, message)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -412,8 +471,17 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         started=epoch(terminated.get("startedAt") or (running or {}).get("startedAt")),
         finished=epoch(terminated.get("finishedAt")),
         deleting="deletionTimestamp" in metadata,
+        deletion_asked=_asked_at(metadata),
         disruption=disruption,
+        others=others,
+        scheduler=spec.get("schedulerName", ""),
+        outlived=outlived,
     )
+
+
+def _asked_at(metadata: Mapping[str, Any]) -> float | None:
+    until = epoch(metadata.get("deletionTimestamp"))
+    return None if until is None else until - (metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def epoch(text: str | None) -> float | None:

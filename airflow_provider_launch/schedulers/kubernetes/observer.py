@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,19 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selec
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Job, Plan, Pod, pod_of
-from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, Assessment, assess
-from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
-from airflow_provider_launch.schedulers.kubernetes.status import newest_attempts, response_from
+from airflow_provider_launch.schedulers.kubernetes.objects import (
+    App,
+    AppRecord,
+    Job,
+    Plan,
+    Pod,
+    newest_attempts,
+    pod_of,
+)
+from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
+from airflow_provider_launch.schedulers.kubernetes.sidecars import jobs_kept, pods_kept
+from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
@@ -238,6 +247,12 @@ class Observer:
             notes |= self._cause(app, plan, assessment)
         self._note(app.record, notes)
 
+    def note_failure(self, record: AppRecord, cause: str) -> None:
+        """Write down that an app has failed, and why; no-op if somebody else has settled its end."""
+        notes = {Annotation.RESULT: AppState.FAILED.name, f"{Annotation.CAUSE}{record.attempt}": cause[:500]}
+        with contextlib.suppress(ConflictError, NotFoundError):
+            self._note(record, notes)
+
     def _expire(self, plan: Plan, jobs: list[Job], now: float) -> None:
         """Let the TTL of Jobs that have ended begin, so that none goes long before the others."""
         for job in jobs:
@@ -284,7 +299,7 @@ class Observer:
         uids: dict[str, str] = {}
         owners = [*record.owners]
         for role in request.roles:
-            body = job_body(request, role, record.attempt)
+            body = job_body(request, _with_image(role, self._catalog.of(app.app_id).pods), record.attempt)
             # `blockOwnerDeletion`: a deleted app is seen until its pods have gone.
             reference = {**owner("Service", record.name, record.uid), "blockOwnerDeletion": True}
             body["metadata"]["ownerReferences"] = [reference]
@@ -342,12 +357,36 @@ class Observer:
             if change or job.ended is None:
                 self._cluster.patch("jobs", job.name, _ending(job, why, change, plan))
             if 0 < len(live) <= _STOPPED_PODS:
-                for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now)])
+                lingers_s = 0.0 if job.ended == SIDECARS else _LINGERS_S
+                for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now, lingers_s)])
+
+    def stop_sidecars(self, app: App, plan: Plan, now: float) -> None:
+        """Stop what only sidecars keep: pods of programs that have failed, Jobs all of whose programs ended well."""
+        pods = self._catalog.of(app.app_id).pods
+        for job in jobs_kept(app, plan, pods, now):
+            mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
+            change = _last_moment(job, mine, plan, now)
+            with contextlib.suppress(NotFoundError, ConflictError):  # the next poll goes on with it
+                self._cluster.patch("jobs", job.name, _ending(job, SIDECARS, change, plan))
+        for pod in pods_kept(app, plan, pods, now):
+            notes = {Annotation.OUTLIVED: ",".join(pod.kept_by)}
+            change = {"metadata": {"uid": pod.uid, "annotations": notes}, "spec": {"activeDeadlineSeconds": 1}}
+            with contextlib.suppress(NotFoundError, ConflictError):
+                self._cluster.patch("pods", pod.name, change)
 
     def _stop(self, pod: Pod) -> None:
         """Let the node end a pod: TERM, and KILL after its grace."""
         with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
             self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _with_image(role: KubernetesRole, pods: Iterable[Pod]) -> KubernetesRole:
+    """Return the role with the very image that its first attempt ran, as far as that is known by its digest."""
+    ran = [pod for pod in pods if pod.role == role.slug and pod.digest]
+    if not ran:
+        return role
+    first = min(ran, key=lambda pod: pod.order)
+    return replace(role, container={**role.container, "image": first.digest})
 
 
 def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str, Any]:
@@ -367,11 +406,11 @@ def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str,
     return {"activeDeadlineSeconds": int(now - started) + max(1, int(rest_s))}
 
 
-def _is_to_stop(pod: Pod, now: float) -> bool:
+def _is_to_stop(pod: Pod, now: float, lingers_s: float) -> bool:
     """Return whether a pod may run on, or still begin; what has just ended by itself keeps its own end."""
     if pod.over or pod.deleting or pod.deadline == 1:
         return False
-    return pod.exit_code is None or now - (pod.finished or now) > _LINGERS_S
+    return pod.exit_code is None or now - (pod.finished or now) >= lingers_s
 
 
 def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str, Any]:

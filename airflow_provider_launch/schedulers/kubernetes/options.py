@@ -123,6 +123,17 @@ class _RunOpts(StructuredOpts):
     grace_s: Annotated[float, Ge(0)] = 10.0
     """Seconds between TERM and KILL when replicas are stopped; whole seconds, rounded up."""
 
+    on_outside_stop: Literal["fail", "accept"] = "fail"
+    """What it means when a program ends with 0 because its pod was deleted or evicted: a failure, or what the exit code
+    says."""
+
+    sidecar_grace_s: Annotated[float, Ge(0)] = 30.0
+    """Seconds for which other containers of a pod may run once its program has ended; then the pod is stopped, and the
+    exit code of the program counts. Native sidecars are stopped by Kubernetes at once."""
+
+    container_logs: Optional[list[str]] = None
+    """Names of init containers and sidecars whose logs are shown, too, as `[role/k name]`."""
+
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its start: by its followers, and a minute after
     its grace by Kubernetes itself. None means no limit."""

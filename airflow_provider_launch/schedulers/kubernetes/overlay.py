@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 __all__ = ["OURS", "checked_overlay", "merged"]
 
 OURS = {
-    "pod": {"restartPolicy", "subdomain", "hostname"},
+    "pod": {"restartPolicy", "subdomain", "hostname", "activeDeadlineSeconds"},
     "container": {"name", "command", "args", "image", "terminationMessagePath"},
     "job": {
         "backoffLimit",
@@ -47,8 +48,23 @@ def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise InvalidAppError(
                 f"option overlay: {kind}.{taken[0]} is set by the scheduler 'kubernetes' itself; leave it out"
             )
+        _refuse_models(kind, part)
         found[kind] = dict(part)
+    for variable in found.get("container", {}).get("env") or []:
+        if isinstance(variable, Mapping) and str(variable.get("name")).startswith("LAUNCH_"):
+            raise InvalidAppError(
+                f"option overlay: variable {variable['name']} of container.env is set by the launcher; rename it"
+            )
     return found
+
+
+def _refuse_models(kind: str, part: object) -> None:
+    try:
+        json.dumps(part)
+    except (TypeError, ValueError) as error:
+        raise InvalidAppError(
+            f"option overlay: {kind!r} holds what is no JSON ({error}); write its objects as dicts"
+        ) from error
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "STRAY", "TIME", "Assessment", "assess"]
+__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "SIDECARS", "STRAY", "TIME", "Assessment", "assess"]
 
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
-LEADER = "leader"
-"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a cancel; it has no app; or the
-leader has succeeded."""
+LEADER, SIDECARS = "leader", "sidecars"
+"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a cancel; it has no app; the
+leader has succeeded; or all of its programs have ended well, and sidecars run on."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ class _Assessor:
     # ---- what is -----------------------------------------------------------------------------------------------------
 
     def _phase(self, job: Job) -> Phase:
-        if job.complete:
+        if job.complete or (job.ended == SIDECARS and job.finished):
             return Phase.SUCCEEDED
         if job.ended not in {None, OWN}:
             return Phase.STOPPED if job.finished else Phase.RUNNING
@@ -146,7 +146,7 @@ class _Assessor:
         return Phase.WAITING if job.suspended else Phase.RUNNING
 
     def _has_decided(self, job: Job) -> bool:
-        return self.plan.decides(job) and job.complete
+        return self.plan.decides(job) and (job.complete or (job.ended == SIDECARS and job.finished))
 
     def _decision(self, phases: dict[str, Phase]) -> Decision:
         if any(self._has_decided(job) for job in self.members.values()):
@@ -191,7 +191,8 @@ class _Assessor:
         timed = decision.next is RetryAction.FAIL and decision.cause is None
         assert self.record is not None
         # Of Jobs that Kubernetes has removed since, only the record knows.
-        known = NONE if len(self.members) == len(self.plan.roles) else self.record.why
+        is_known = len(self.members) == len(self.plan.roles) and Phase.FAILED in phases.values()
+        known = NONE if is_known else self.record.why
         msg = limit if timed or self._beyond_backstop() else known
         if live:
             why = TIME if timed else PEER
@@ -244,7 +245,8 @@ class _Assessor:
         if not self.record.released:
             ready = [] if self.plan.queue else [job for job in self.members.values() if job.suspended]
             return Assessment(waiting, NONE, phases, release=ready if begun else None)
-        return Assessment(self._state_of_live(), NONE, phases)
+        kept = [(job, SIDECARS) for job in self.members.values() if job.ended == SIDECARS and not job.finished]
+        return Assessment(self._state_of_live(), NONE, phases, end=kept)
 
     def _state_of_live(self) -> AppState:
         if self.plan.queue and any(job.held for job in self.members.values()):

@@ -82,6 +82,11 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
+    sidecar_grace_s: float = 30.0
+    on_outside_stop: str = "fail"
+    has_overlay: bool = False
+    """Whether option `overlay` was given."""
+    container_logs: list[str] = field(default_factory=list)
     security: str = "none"
     """The option of that name; `restricted` where the namespace asks for it."""
     is_whole: bool = True
@@ -215,6 +220,10 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         ttl_s=opts.ttl_s,
         job=overlay.get("job", {}),
         service=overlay.get("service", {}),
+        sidecar_grace_s=opts.sidecar_grace_s,
+        container_logs=list(opts.container_logs or []),
+        on_outside_stop=opts.on_outside_stop,
+        has_overlay=bool(overlay),
         security=opts.security,
         app=app_to_dict(app),
     )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
+from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -34,19 +35,29 @@ from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import (
+    App,
+    AppRecord,
+    Plan,
+    apps_in,
+    newest_attempts,
+    plan_in,
+    pod_of,
+)
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
+from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_reason
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
     KubernetesRequest,
     build_request,
     unpacked,
 )
-from airflow_provider_launch.schedulers.kubernetes.status import ending_of, newest_attempts, response_from
+from airflow_provider_launch.schedulers.kubernetes.status import ending_of, killed_pod, response_from
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
@@ -77,11 +88,15 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 _NO_PLAN = Plan((), None, 0, queue=False)
 _LIVE = frozenset({AppState.SUBMITTED, AppState.PENDING, AppState.RUNNING})
 _FEW_RECORDS = 2
+_SECOND_S = 1.0
+"""The server's times are whole seconds."""
+_REMOVALS_S = 10.0
+"""How often it is asked who removed the pods of an app that runs."""
 _MARKS_S = 60.0
 """How often the records of apps are read whose Jobs report enough."""
 _HELD = "suspended: a queue, or a person, holds it back"
-_SILENT_S = 5.0
-"""How often the events are asked why a Job has no pods."""
+_QUEUED_S = 5.0
+"""How often it is asked why a queue holds an app back."""
 
 
 class KubernetesScheduler(
@@ -126,6 +141,7 @@ class KubernetesScheduler(
         self._catalog = Catalog(self.cluster)
         self._claims = Claims(self.cluster, self._catalog)
         self._observer = Observer(self.cluster, self._catalog)
+        self._events = PodEvents(self.cluster)
         self._logs = AttemptsLog(self.cluster)
         self._records_at = time.monotonic()
 
@@ -178,7 +194,42 @@ class KubernetesScheduler(
             records = self._records(open_apps, now)
             assessed = {app.app_id: self._assessed(app, now, records, alone=len(ids) == 1) for app in open_apps}
             self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, assessed.values())])
-            return {app_id: self._described(apps.get(app_id), assessed.get(app_id)) for app_id in ids}
+            for app_id, found in assessed.items():
+                assessed[app_id] = self._stopped_outside(found, now) if found else None
+            for app, plan, assessment in filter(None, assessed.values()):
+                if assessment.state in {AppState.PENDING, AppState.RUNNING} and not assessment.end:
+                    self._observer.stop_sidecars(app, plan, now)
+            return {app_id: self._described(apps.get(app_id), assessed.get(app_id), now) for app_id in ids}
+
+    def _stopped_outside(self, found: tuple[App, Plan, Assessment], now: float) -> tuple[App, Plan, Assessment]:
+        """Fail an app of which somebody has removed a pod whose program then ended with 0: Kubernetes counts success.
+
+        The observer that sees it first writes it down, since events are gone after an hour.
+        """
+        app, plan, assessment = found
+        if plan.accepts_stop or assessment.end or assessment.state not in {AppState.RUNNING, AppState.SUCCEEDED}:
+            return found
+        known = self._catalog.of(app.app_id)
+        missing = succeeded_without_pod(app, plan, known.pods)
+        if not missing or (app.record is not None and app.record.deleting):
+            return found
+        if assessment.state is AppState.RUNNING and time.monotonic() - known.removals_at < _REMOVALS_S:
+            return found
+        known.removals_at = time.monotonic()
+        record = self._catalog.record(app.app_id)
+        if (
+            record is not None
+            and record.result is None
+            and (killed := first_killed(missing, known.pods, self._events.killed))
+        ):
+            role, k = killed
+            text = ending_text(ReplicaEnd(0, outside="its pod was deleted"))
+            self._observer.note_failure(record, failure_message(role.name, k, text, record.attempt))
+            record = self._catalog.record(app.app_id)
+        if record is None or record.result is not AppState.FAILED:
+            return found
+        app.record = record
+        return app, plan, assess(app, plan, now)
 
     def _final(self, app: App) -> DescribeAppResponse | None:
         known = self._catalog.of(app.app_id)
@@ -187,7 +238,9 @@ class KubernetesScheduler(
         same = known.final_of == {job.uid for job in app.jobs.values() if not job.deleting}
         return known.final if same else None
 
-    def _described(self, app: App | None, assessed: tuple[App, Plan, Assessment] | None) -> DescribeAppResponse | None:
+    def _described(
+        self, app: App | None, assessed: tuple[App, Plan, Assessment] | None, now: float
+    ) -> DescribeAppResponse | None:
         if assessed is None:
             return self._final(app) if app else None
         app, plan, assessment = assessed
@@ -201,7 +254,13 @@ class KubernetesScheduler(
             if known.began is not None and not held:
                 response.state = AppState.RUNNING
             elif held or response.msg == NONE:
-                response.msg = self._queued(app, plan) if held else self._silence(app) or NONE
+                waits = self._queued(app, plan) if held else self._events.reason_to_wait(app, known, now)
+                response.msg = waits or NONE
+        if kept := [pod.finished or now for pod in known.pods if pod.kept_by]:
+            response.act_in_s = max(0.0, min(kept) + plan.sidecar_grace_s - now) + _SECOND_S
+        if response.state is AppState.FAILED and (killed := killed_pod(app, known.pods)):
+            cause = self._events.cause_of_kill(killed)
+            response.msg += f"; {cause}" if cause else ""
         if response.state is AppState.RUNNING:
             known.began = app.attempt
         if is_terminal(response.state) and known.request is not None and app.jobs:
@@ -274,29 +333,13 @@ class KubernetesScheduler(
     def _queued(self, app: App, plan: Plan) -> str:
         """Return why a queue, or a person, holds an app back."""
         known = self._catalog.of(app.app_id)
-        if time.monotonic() - known.queued_at > _SILENT_S:
+        if time.monotonic() - known.queued_at > _QUEUED_S:
             known.queued = queue_reason(self.cluster, app, plan) or _HELD
             if app.attempt and (record := app.record or self._catalog.found(app.app_id)):
                 before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
                 known.queued = f"{known.queued}; attempt {app.attempt} ended: {before}"
             known.queued_at = time.monotonic()
         return known.queued
-
-    def _silence(self, app: App) -> str:
-        """Return why a Job has no pods, which only the events report."""
-        known = self._catalog.of(app.app_id)
-        for job in app.jobs.values():
-            if job.suspended:
-                return _HELD
-            if job.active or job.attempt != app.attempt or job.started is None:
-                continue
-            if time.monotonic() - known.silence_at > _SILENT_S:
-                fields = f"involvedObject.name={job.name},reason=FailedCreate"
-                events, _ = self.cluster.list("events", "", fields=fields)
-                known.silence = f"FailedCreate: {events[-1].get('message', '')}"[:500] if events else ""
-                known.silence_at = time.monotonic()
-            return known.silence
-        return ""
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
@@ -414,7 +457,7 @@ class KubernetesScheduler(
             if not pods and not fresh:
                 pods, fresh = self._catalog.pods_now(app_id, slug, k), True
             try:
-                chunk = self._logs.read(pods, state, time.time() + self.cluster.ahead_s)
+                chunk = self._logs.read(pods, state, time.time() + self.cluster.ahead_s, plan.container_logs)
             except NotFoundError:
                 # The pod was removed, and its log with it.
                 chunk = LogChunk([], state or None)
@@ -431,15 +474,17 @@ class KubernetesScheduler(
             return None
         plan = self._catalog.plan_for(app_id)
         slug = next((role.slug for role in plan.roles if role.name == role_name), "")
-        return self._logs.stream(self._catalog.pods_known(app_id, slug, k), cursor if isinstance(cursor, dict) else {})
+        state = cursor if isinstance(cursor, dict) else {}
+        return self._logs.stream(self._catalog.pods_known(app_id, slug, k), state, plan.container_logs)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         slug = next((role.slug for role in self._catalog.plan_for(app_id).roles if role.name == role_name), "")
         for list_pods in (self._catalog.pods_known, self._catalog.pods_now):
-            # Of several the last one: those before it were taken away, and do not count as attempts.
-            pods = [pod for pod in list_pods(app_id, slug, k) if pod.app_attempt + pod.attempt == attempt]
+            pods = [pod for pod in list_pods(app_id, slug, k) if pod.number == attempt]
             if pods and (pods[-1].over or pods[-1].exit_code is not None):
                 return ending_of(pods[-1])
+            if not pods and any(pod.number > attempt for pod in list_pods(app_id, slug, k)):
+                return "its pod was removed, and its log with it"
         return ""
 
 

@@ -7,28 +7,31 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Plan, PlannedRole, Pod
-from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
+from airflow_provider_launch.schedulers.kubernetes.containers import failed_among
+from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
+from airflow_provider_launch.schedulers.kubernetes.objects import (
+    App,
+    Condition,
+    Job,
+    Plan,
+    PlannedRole,
+    Pod,
+    newest_attempts,
+)
+from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, Assessment
+from airflow_provider_launch.schedulers.kubernetes.removals import REMOVED, failed_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["cause_of", "ending_of", "newest_attempts", "response_from", "waits_for"]
+__all__ = ["cause_of", "ending_of", "killed_pod", "response_from", "waits_for"]
 
 _STARTING = {"", "ContainerCreating", "PodInitializing"}
 _TEXT = 500
 
 Newest = dict[tuple[str, int], Pod]
-
-
-def newest_attempts(pods: Iterable[Pod], attempt: int) -> Newest:
-    """Return the newest pod of each replica in an attempt of the app, by role's slug and number."""
-    found: Newest = {}
-    for pod in sorted((pod for pod in pods if pod.app_attempt == attempt), key=lambda pod: pod.order):
-        found[pod.role, pod.replica] = pod
-    return found
 
 
 def response_from(
@@ -59,16 +62,24 @@ def response_from(
         msg = cause_of(app, plan, newest)
     elif assessment.state is AppState.PENDING and msg == NONE:
         msg = waits_for(newest.values()) or NONE
+    elif assessment.state is AppState.RUNNING and msg == NONE:
+        msg = incidents(app, plan, newest) or NONE
     failed = _first_failed(app, newest)
     response = app_response(
         app.app_id,
         assessment.state,
         msg=msg,
-        restarts=app.attempt + sum(pod.attempt for pod in newest.values()),
+        restarts=app.attempt + sum(pod.attempt + pod.disruptions for pod in newest.values()),
         replicas=replicas,
         app=request.app_def if request else None,
     )
     response.is_stuck = assessment.state is AppState.PENDING and any(map(_is_stuck, newest.values()))
+    names = {role.slug: role.name for role in plan.roles}
+    response.early_logs = frozenset(
+        (names.get(pod.role, pod.role), pod.replica)
+        for pod in newest.values()
+        if not pod.began and any(one.began for one in pod.others if one.name in plan.container_logs)
+    )
     if assessment.state is AppState.FAILED and failed:
         response.structured_error_msg = _reply(failed)
     return response
@@ -80,6 +91,9 @@ def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     if pod := _first_failed(app, newest):
         name = names.get(pod.role, pod.role)
         return failure_message(name, pod.replica, ending_text(_end_of(pod)), pod.app_attempt + pod.attempt)
+    for role, own, k in failed_without_pod(app, plan, newest.values()):
+        if own.failing is None or own.failing.reason != "PodFailurePolicy":
+            return failure_message(role.name, k, REMOVED, app.attempt)
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         if job and (failing := job.failing):
@@ -115,6 +129,15 @@ def waits_for(pods: Iterable[Pod]) -> str:
     return ""
 
 
+def killed_pod(app: App, pods: Iterable[Pod]) -> Pod | None:
+    """Return the pod that made the app fail, if its program was killed and nothing says by whom."""
+    pod = _first_failed(app, newest_attempts(pods, app.attempt))
+    if pod is None:
+        return None
+    end = _end_of(pod)
+    return pod if end.signal_name and not (end.out_of_memory or end.preempted or end.note) else None
+
+
 def _first_failed(app: App, newest: Newest) -> Pod | None:
     failed = []
     for (slug, replica), pod in newest.items():
@@ -134,12 +157,17 @@ def _end_of(pod: Pod) -> ReplicaEnd:
     note = f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     if pod.exit_code is None:
         note = f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
+    beside = failed_among(pod.others) if not (pod.exit_code or pod.disruption) else None
+    evicted = note if pod.reason == "Evicted" else ""
     return ReplicaEnd(
         pod.exit_code,
         # An exit code of 0 is no failure, whatever was killed beside the program.
         out_of_memory=pod.ended_by == "OOMKilled" and bool(pod.exit_code),
         start_error=" ".join(pod.end_message.split())[:_TEXT] if pod.ended_by == "StartError" else "",
         preempted=pod.disruption or "",
+        # The cause comes before the signal by which its node has ended the program.
+        beside=evicted or (beside.end if beside else ""),
+        last_lines=beside.last_lines if beside and not evicted else "",
         note=note if pod.reason or pod.exit_code is None else "",
     )
 
@@ -154,7 +182,7 @@ def _replica(
         if job and k in job.completed:
             status.exit_code = 0
         return status
-    status.num_restarts = pod.app_attempt + pod.attempt
+    status.num_restarts = pod.number
     status.exit_code = pod.exit_code
     status.image_id = pod.image_id or None
     status.start_time = int(pod.started) if pod.started else None
@@ -169,6 +197,8 @@ def _state(  # noqa: PLR0911 - a table
     job: Job | None, pod: Pod | None, k: int, state: AppState, *, led: bool
 ) -> AppState:
     if (job and k in job.completed) or (pod and pod.phase == "Succeeded"):
+        return AppState.SUCCEEDED
+    if job and job.ended == SIDECARS and pod and pod.over and pod.exit_code == 0:
         return AppState.SUCCEEDED
     if state is AppState.SUCCEEDED:
         return AppState.CANCELLED if led else AppState.SUCCEEDED
@@ -189,10 +219,10 @@ def _reason(pod: Pod, state: AppState) -> str | None:
     if not end.start_error and state in {AppState.PENDING, AppState.SUBMITTED}:
         return waits_for([pod]) or None
     if not end.start_error and pod.stopped:
-        return "stopped"
+        return "stopped" if state is not AppState.SUCCEEDED else None
     return ending_reason(end, pod.reason or None)
 
 
 def _reply(pod: Pod) -> str:
     """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`."""
-    return pod.end_message if pod.end_message and pod.ended_by != "StartError" else NONE
+    return pod.end_message if pod.end_message and pod.exit_code and pod.ended_by != "StartError" else NONE

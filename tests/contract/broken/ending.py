@@ -336,6 +336,16 @@ class TellsEveryObserverAnotherEnd(ChangesWhatIsTold):
             found.state = self.end
 
 
+class _Trusting(AppThread):
+    def _note_stop(self, replica: Any) -> None:
+        pass
+
+
+@caught_by("test_what_somebody_else_has_stopped_is_no_success")
+class TakesAStopForSuccess(Threads):
+    app_thread = _Trusting
+
+
 @caught_by("test_closing_a_scheduler_leaves_its_apps_alone")
 class CloseCancelsItsApps(Threads):
     def __init__(self, *args: Any, **kwargs: Any) -> None:

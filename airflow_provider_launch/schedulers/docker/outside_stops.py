@@ -1,0 +1,39 @@
+"""What somebody else did to a container, as the events of the engine show it: pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["OutsideStop", "learn"]
+
+_DEADLY = {signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
+"""Signals that ask a program to end; others, as SIGHUP, mean something else to many programs."""
+
+
+@dataclass
+class OutsideStop:
+    """How a container was ended that nobody here has ended."""
+
+    by: str = ""
+    """Name of the signal. Empty: it has ended by itself."""
+    restarts: int = 0
+    """How often it was restarted before."""
+
+
+def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
+    """Add what an event says; return the id of the container if it has ended by itself, else nothing.
+
+    Of one that was killed it is not certain yet: a restart begins with a kill, too.
+    """
+    container, action = str(event.get("id") or ""), event.get("Action")
+    stop = found.setdefault(container, OutsideStop())
+    if action == "kill":
+        number = str(((event.get("Actor") or {}).get("Attributes") or {}).get("signal") or "")
+        if number.isdecimal() and int(number) in _DEADLY:
+            stop.by = signal.Signals(int(number)).name
+    elif action == "restart":
+        stop.by, stop.restarts = "", stop.restarts + 1
+    return container if action == "die" and not stop.by else ""

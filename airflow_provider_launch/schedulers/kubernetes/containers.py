@@ -1,0 +1,117 @@
+"""The containers of a pod beside `main`, as its status shows them: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = ["SideContainer", "failed_among", "side_containers", "wait_among"]
+
+_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+_LINES, _TEXT = 5, 300
+
+
+@dataclass(frozen=True)
+class SideContainer:
+    """An init container or a sidecar."""
+
+    name: str
+    is_init: bool
+    """Whether it runs before `main`; the container is then an init container or a native sidecar."""
+    is_native: bool
+    """Whether it is a native sidecar, which Kubernetes itself stops after `main`."""
+    running: bool
+    exit_code: int | None
+    reason: str
+    """Why it waits or has ended, by the runtime."""
+    message: str
+    """Its last lines where it has failed, or what the runtime says of its wait."""
+    started: float | None
+    finished: float | None
+
+    @property
+    def began(self) -> bool:
+        """Whether it has a log."""
+        return self.running or self.exit_code is not None
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return f"{'init container' if self.is_init and not self.is_native else 'container'} {self.name!r}"
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it keeps the pod once `main` has ended."""
+        return self.running and not self.is_init
+
+    @property
+    def end(self) -> str:
+        """How it failed."""
+        if self.reason == "OOMKilled":
+            return f"{self.title} out of memory (exit code {self.exit_code})"
+        return f"{self.title} exit code {self.exit_code}"
+
+    @property
+    def last_lines(self) -> str:
+        """The last lines that it wrote, on one line."""
+        lines = [line.strip() for line in self.message.splitlines() if line.strip()]
+        return " / ".join(lines[-_LINES:])[-_TEXT:]
+
+
+def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: str) -> tuple[SideContainer, ...]:
+    """Return the other containers of a pod, init containers first.
+
+    Args:
+        spec: of the pod.
+        status: of the pod.
+        main: the name of the container that runs the program.
+    """
+    native = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
+    init = [_container(one, is_init=True, native=native) for one in status.get("initContainerStatuses") or []]
+    beside = [one for one in status.get("containerStatuses") or [] if one["name"] != main]
+    return (*init, *(_container(one, is_init=False, native=native) for one in beside))
+
+
+def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) -> SideContainer:
+    state = document.get("state") or {}
+    running, ended, waiting = (state.get(name) for name in ("running", "terminated", "waiting"))
+    # What runs again after a failure shows that only as its last state.
+    last = (document.get("lastState") or {}).get("terminated") or {}
+    said = ended or waiting or {}
+    return SideContainer(
+        name=document["name"],
+        is_init=is_init,
+        is_native=document["name"] in native,
+        running=running is not None,
+        exit_code=ended.get("exitCode") if ended else None,
+        reason=said.get("reason", ""),
+        message=said.get("message", "") or last.get("message", ""),
+        started=_epoch((ended or running or {}).get("startedAt")),
+        finished=_epoch((ended or {}).get("finishedAt")),
+    )
+
+
+def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
+    """Return reason and message of why `main` has not begun; both empty: no other container is the reason."""
+    for one in containers:
+        if not one.is_init:
+            continue
+        if not one.began and one.reason not in _STARTING:
+            return one.reason, f"{one.title}: {one.message}"
+        if one.running and not one.is_native:
+            since = datetime.fromtimestamp(one.started or 0.0, timezone.utc)
+            # The time and not the seconds since: each change of this text is logged.
+            return f"{one.title} runs since {since:%H:%M:%S} UTC", ""
+    return "", ""
+
+
+def failed_among(containers: Iterable[SideContainer]) -> SideContainer | None:
+    """Return the container that failed first; None: none has."""
+    failed = [one for one in containers if one.exit_code]
+    return min(failed, key=lambda one: one.finished or 0.0, default=None)
+
+
+def _epoch(text: str | None) -> float | None:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None

@@ -1,0 +1,95 @@
+"""Why pods do not start or were killed, where only their events say so.
+
+Events are a right of their own, and hints: who may not read them loses the reason, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_launch.schedulers.kubernetes.catalog import Known
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod
+from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
+
+__all__ = ["PodEvents"]
+
+_ASKED_S = 10.0
+"""How often the events of one app are asked for."""
+_SILENT_S = 5.0
+"""How long a pod may wait without a reason until its events are asked for."""
+_TEXT = 500
+
+
+class PodEvents:
+    """Reads the newest events of the pods and Jobs of one namespace."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def reason_to_wait(self, app: App, known: Known, now: float) -> str:
+        """Return why an app waits whose pods give no reason; empty: not known.
+
+        Args:
+            app: its Jobs.
+            known: its pods, as they were seen last.
+            now: epoch seconds by the server's clock.
+        """
+        for job in app.jobs.values():
+            if job.suspended:
+                return "suspended: a queue, or a person, holds it back"
+        for job in app.jobs.values():
+            if not job.active and job.attempt == app.attempt and job.started is not None:
+                return self._asked(known, job)
+        waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.began and not pod.over]
+        waiting = [pod for pod in waiting if now - pod.created > _SILENT_S]
+        return (self._asked(known, waiting[0]) or _untaken(waiting[0])) if waiting else ""
+
+    def cause_of_kill(self, pod: Pod) -> str:
+        """Return what the events say of a pod whose program was killed; empty: nothing, or we may not ask."""
+        with contextlib.suppress(LaunchError):
+            return self._newest(f"involvedObject.uid={pod.uid},type=Warning")
+        return ""
+
+    def killed(self) -> Iterable[Mapping[str, Any]]:
+        """Return the events of containers that nodes have stopped; none, if we may not ask."""
+        with contextlib.suppress(SchedulerRejectedError):
+            return self._cluster.list("events", "", fields="involvedObject.kind=Pod,reason=Killing")[0]
+        return ()
+
+    def _asked(self, known: Known, of: Job | Pod) -> str:
+        if time.monotonic() - known.silence_at > _ASKED_S:
+            known.silence_at = time.monotonic()
+            reason = "reason=FailedCreate" if isinstance(of, Job) else "type=Warning"
+            try:
+                known.silence = self._newest(f"involvedObject.uid={of.uid},{reason}")
+            except SchedulerRejectedError as error:
+                known.silence = f"the reason is not known: {error}"[:_TEXT]
+            except LaunchError:
+                pass  # it was asked for beside the state, which is known
+        return known.silence
+
+    def _newest(self, fields: str) -> str:
+        events, _ = self._cluster.list("events", "", fields=fields)
+        newest = max(events, key=_time, default=None)
+        if newest is None:
+            return ""
+        return " ".join(f"{newest.get('reason', '')}: {newest.get('message', '')}".split())[:_TEXT]
+
+
+def _untaken(pod: Pod) -> str:
+    """Return why nothing at all is known of a pod; empty: something is."""
+    if pod.reason:
+        return ""
+    if pod.node:
+        return f"node {pod.node!r} has not taken the pod"
+    return f"no scheduler has taken the pod: is there a scheduler {pod.scheduler!r} in the cluster?"
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((text for text in times if text), event["metadata"].get("creationTimestamp") or "")

@@ -1,0 +1,62 @@
+"""Replicas whose pods somebody has removed: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan, PlannedRole, Pod, newest_attempts
+
+__all__ = ["REMOVED", "failed_without_pod", "first_killed", "succeeded_without_pod"]
+
+REMOVED = "its pod was removed from outside, and its log with it"
+
+
+def succeeded_without_pod(app: App, plan: Plan, pods: Iterable[Pod]) -> list[tuple[PlannedRole, Job, int]]:
+    """Return the replicas that count as succeeded and have no pod: it was removed before or after their end."""
+    return list(_without_pod(app, plan, pods, lambda job: job.completed))
+
+
+def failed_without_pod(app: App, plan: Plan, pods: Iterable[Pod]) -> list[tuple[PlannedRole, Job, int]]:
+    """Return the replicas that have failed because their last pods were removed."""
+    return list(_without_pod(app, plan, pods, lambda job: job.failed))
+
+
+def _without_pod(
+    app: App, plan: Plan, pods: Iterable[Pod], indexes: Callable[[Job], Collection[int]]
+) -> Iterator[tuple[PlannedRole, Job, int]]:
+    newest = newest_attempts(pods, app.attempt)
+    for role in plan.roles:
+        job = app.jobs.get((role.slug, app.attempt))
+        if job is None or job.ended is not None:
+            continue  # what we end may lose its pods
+        for k in sorted(indexes(job)):
+            pod = newest.get((role.slug, k))
+            # Of one that may be tried again the last attempt counts.
+            if pod is None or (k in job.failed and pod.attempt < job.retries and pod.phase != "Failed"):
+                yield role, job, k
+            elif k in job.completed and pod.deleting:
+                yield role, job, k  # it is there for a moment more
+
+
+def first_killed(
+    missing: Sequence[tuple[PlannedRole, Job, int]],
+    pods: Iterable[Pod],
+    events: Callable[[], Iterable[Mapping[str, Any]]],
+) -> tuple[PlannedRole, int] | None:
+    """Return the first replica whose program ran when its pod was removed; None: there is none.
+
+    Args:
+        missing: replicas without pods.
+        pods: those that are left.
+        events: returns those of the reason `Killing`; there is one where a node stops a container that runs.
+    """
+    stopped = {(pod.role, pod.replica) for pod in pods if pod.was_stopped_outside}
+    for role, _, k in missing:
+        if (role.slug, k) in stopped:
+            return role, k
+    names = {str((event.get("involvedObject") or {}).get("name") or "") for event in events()}
+    for role, job, k in missing:
+        if any(name.startswith(f"{job.name}-{k}-") for name in names):
+            return role, k
+    return None

@@ -1,0 +1,35 @@
+"""Podman has a socket like Docker's, and is refused by its name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.schedulers.docker.scheduler import create_scheduler
+from airflow_provider_launch.specs.errors import InvalidAppError
+from tests.support.local import until
+
+SERVICE = ("system", "service", "--time=30")
+
+
+@pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed")
+def test_podman_is_refused_by_name(tmp_path: Path):
+    socket = tmp_path / "podman.sock"
+    # Podman takes only short names for the directory of what runs.
+    with (
+        tempfile.TemporaryDirectory(prefix="pod") as run,
+        subprocess.Popen(
+            ["podman", "--root", tmp_path / "root", "--runroot", run, *SERVICE, f"unix://{socket}"],
+            stderr=subprocess.DEVNULL,
+        ) as service,
+    ):
+        try:
+            until(socket.exists)
+            with pytest.raises(InvalidAppError, match="is Podman"):
+                create_scheduler("tests", host=f"unix://{socket}").describe("any")
+        finally:
+            service.terminate()

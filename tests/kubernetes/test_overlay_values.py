@@ -1,0 +1,25 @@
+"""What no overlay of an app may hold: no cluster is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay
+from airflow_provider_launch.specs.errors import InvalidAppError
+
+
+class V1Volume:
+    """As the models of the kubernetes package, which are no JSON."""
+
+
+@pytest.mark.parametrize(
+    ("overlay", "text"),
+    [
+        ({"pod": {"volumes": [V1Volume()]}}, "'pod' holds what is no JSON .*V1Volume.* write its objects as dicts"),
+        ({"pod": {"activeDeadlineSeconds": 3}}, "pod.activeDeadlineSeconds is set by the scheduler"),
+        ({"container": {"env": [{"name": "LAUNCH_REPLICA_ID", "value": "7"}]}}, "LAUNCH_REPLICA_ID .* rename it"),
+    ],
+)
+def test_what_would_be_refused_late_or_not_at_all_is_refused_at_once(overlay, text):
+    with pytest.raises(InvalidAppError, match=text):
+        checked_overlay(overlay)
