@@ -147,7 +147,7 @@ def test_what_happens_to_a_running_app_is_written_once(log: TaskLog, written: An
     tracker = StateTracker("x", unavailable_for_s=60, known=True)
     for answer in (RUNNING, paused, paused, RUNNING, RUNNING):
         for event in tracker.learn(answer).events:
-            log.tell(event)
+            log.write_event(event)
 
     assert written() == ["app x: RUNNING", "app x: RUNNING (worker/0 is paused)", "app x: RUNNING"]
 
