@@ -23,7 +23,16 @@ def test_podman_is_refused_by_name(tmp_path: Path):
     with (
         tempfile.TemporaryDirectory(prefix="pod") as run,
         subprocess.Popen(
-            ["podman", "--root", tmp_path / "root", "--runroot", run, *SERVICE, f"unix://{socket}"],
+            [
+                "podman",
+                "--storage-driver=vfs",
+                "--root",
+                tmp_path / "root",
+                "--runroot",
+                run,
+                *SERVICE,
+                f"unix://{socket}",
+            ],
             stderr=subprocess.DEVNULL,
         ) as service,
     ):
