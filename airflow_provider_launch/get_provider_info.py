@@ -347,6 +347,15 @@ def get_provider_info() -> dict[str, Any]:
                         "rounded up. Empty means 10.0.",
                         "schema": {"minimum": 0, "type": ["number", "null"]},
                     },
+                    "on_outside_stop": {
+                        "label": "On outside stop",
+                        "description": "What it means when a program ends "
+                        "with 0 because somebody else has "
+                        "stopped its container: a failure, "
+                        "or what the\n"
+                        "exit code says. Empty means fail.",
+                        "schema": {"enum": ["fail", "accept", None], "type": ["string", "null"]},
+                    },
                     "time_limit_s": {
                         "label": "Time limit (seconds)",
                         "description": "Seconds after which the app is ended "
@@ -633,6 +642,35 @@ def get_provider_info() -> dict[str, Any]:
                         "replicas are stopped; whole seconds, "
                         "rounded up. Empty means 10.0.",
                         "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "on_outside_stop": {
+                        "label": "On outside stop",
+                        "description": "What it means when a program ends "
+                        "with 0 because its pod was "
+                        "deleted or evicted: a failure, or "
+                        "what the exit code\n"
+                        "says. Empty means fail.",
+                        "schema": {"enum": ["fail", "accept", None], "type": ["string", "null"]},
+                    },
+                    "sidecar_grace_s": {
+                        "label": "Sidecar grace (seconds)",
+                        "description": "Seconds for which other "
+                        "containers of a pod may run once "
+                        "its program has ended; then the "
+                        "pod is stopped, and the\n"
+                        "exit code of the program counts. "
+                        "Native sidecars are stopped by "
+                        "Kubernetes at once. Empty means "
+                        "30.0.",
+                        "schema": {"minimum": 0, "type": ["number", "null"]},
+                    },
+                    "container_logs": {
+                        "label": "Container logs",
+                        "description": "Names of init containers and "
+                        "sidecars whose logs are shown, "
+                        "too, as [role/k name]. Empty means "
+                        "unset.",
+                        "schema": {"items": {"type": "string"}, "type": ["array", "null"]},
                     },
                     "time_limit_s": {
                         "label": "Time limit (seconds)",
