@@ -44,8 +44,22 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     engines: dict[str, EngineApps] = {"local": LocalApps(home / "root")}
     if ENGINES["docker"]() is None:
         engines["docker"] = DockerApps(request.getfixturevalue("docker_engine"))
-    running = Live(Airflow(home, {name: engine.connection for name, engine in engines.items()}), engines)
+    connections = {name: engine.connection for name, engine in engines.items()}
+    images = {name: engine.image for name, engine in engines.items()}
+    if ENGINES["kubernetes"]() is None:
+        # For pipelines only.
+        cluster = request.getfixturevalue("kubernetes_engine")
+        extra = {
+            "kubeconfig_path": str(cluster.kubeconfig),
+            "namespace": request.getfixturevalue("kubernetes_namespace"),
+        }
+        connections["kubernetes"] = {"conn_type": "launch_kubernetes", "extra": {**extra, "pull": "never"}}
+        images["kubernetes"] = cluster.image
     with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, image in images.items():
+            patch.setenv(f"LIVE_IMAGE_{name.upper()}", image)
+        running = Live(Airflow(home, connections), engines)
         for engine in engines.values():
             # After Airflow, which would launch more.
             stack.callback(engine.close, running.names)

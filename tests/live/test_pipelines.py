@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +12,29 @@ from typing import Any
 import pytest
 
 from tests.live.conftest import Live
-from tests.live.runs import ENDED, Run
+from tests.live.runs import ENDED, Run, texts_of
 from tests.support.local import until
+from tests.support.repeats import SOAK
 
-MODES = ("sync", "deferrable")
+# A run takes minutes of the one Airflow that all share: engines but the worker's own are for the soak.
+_ENGINES = ["local", *(["docker", "kubernetes"] if SOAK else [])]
+EACH = [
+    pytest.param(engine, mode, marks=pytest.mark.engine(engine))
+    for engine in _ENGINES
+    for mode in ("sync", "deferrable")
+]
 
 
 class PipelineRun(Run):
     """A run of a pipeline, whose tasks have a folder to talk to the test."""
 
-    def __init__(self, live: Live, dag_id: str) -> None:
+    def __init__(self, live: Live, name: str, engine: str, mode: str) -> None:
+        dag_id = f"{name}_{engine}_{mode}"
+        self.live, self.engine = live, engine
         self.folder = Path(live.airflow.home) / f"talk-{dag_id}-{time.monotonic_ns()}"
         self.folder.mkdir()
+        # Programs in containers may be another user.
+        self.folder.chmod(0o777)
         super().__init__(live.airflow, dag_id, folder=str(self.folder))
 
     def instances(self) -> list[dict[str, Any]]:
@@ -46,16 +58,39 @@ class PipelineRun(Run):
             assert has_time or condition(), f"{self.dag_id} {self.state()}: {self.states()}"
             time.sleep(1)
 
+    def attempt(self, task_id: str) -> dict[str, Any]:
+        """The record of the last attempt, as a user sees it."""
+        found = self._ask("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/attempt")["value"]
+        return json.loads(found) if isinstance(found, str) else found
+
+    def links(self, task_id: str) -> dict[str, str | None]:
+        return self._ask("GET", f"{self._path}/taskInstances/{task_id}/links")["extra_links"]
+
+    def log_of(self, task_id: str) -> list[str]:
+        headers = {"accept": "application/json"}
+        answer = self._ask("GET", f"{self._path}/taskInstances/{task_id}/logs/1", headers=headers)
+        return [text for entry in answer["content"] for text in texts_of(entry)]
+
+    def remove_apps(self) -> None:
+        """Remove what the run has left at an engine that others use, too."""
+        engine = self.live.engines.get(self.engine)
+        for one in self.instances() if engine and self.engine != "local" else ():
+            path = f"{self._path}/taskInstances/{one['task_id']}"
+            path += f"/{one['map_index']}" if one["map_index"] >= 0 else ""
+            answer = self.airflow.ask("GET", f"{path}/xcomEntries/handle")
+            if answer.is_success:
+                engine.vanish(answer.json()["value"].strip('"').rpartition("/")[2])
+
     def clear_from(self, task_id: str) -> None:
         body = {"dry_run": False, "dag_run_id": self.run_id, "task_ids": [task_id], "only_failed": False}
         body |= {"reset_dag_runs": True, "include_downstream": True}
         self._ask("POST", f"/dags/{self.dag_id}/clearTaskInstances", body)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_no_step_runs_twice_when_workers_are_lost(live: Live, mode: str) -> None:
-    """A worker is lost in a plain task, in both kinds of branch, in a handler and in each element of a map."""
-    run = PipelineRun(live, f"ways_{mode}")
+@pytest.mark.parametrize(("engine", "mode"), EACH)
+def test_no_step_runs_twice_when_workers_are_lost(live: Live, engine: str, mode: str) -> None:
+    """A worker is lost in each type of step: alone, in a branch, a handler, a map, an included file, a conditional."""
+    run = PipelineRun(live, "ways", engine, mode)
     killed: set[str] = set()
 
     def lose(step: str, task_id: str, index: int = -1) -> None:
@@ -79,25 +114,30 @@ def test_no_step_runs_twice_when_workers_are_lost(live: Live, mode: str) -> None
     go_on("beside.left.left", "beside.right.mend")
     for index in range(3):
         lose("each", "many.each.each", index)
+    go_on(*(f"many.each.each[{index}]" for index in range(3)))
+    lose("inner", "part.inner")
+    go_on("part.inner")
+    lose("chosen", "choose.default.chosen")
     (run.folder / "go").touch()
     run.wait_until(lambda: run.state() in ENDED)
 
     assert run.state() == "success", run.states()
-    assert {path.name: path.read_text() for path in run.folder.glob("begun-*")} == dict.fromkeys(
-        ("begun-alone-", "begun-left-", "begun-mend-", "begun-each-0", "begun-each-1", "begun-each-2"), "x\n"
-    )
+    once = ("alone-", "left-", "mend-", "each-0", "each-1", "each-2", "inner-", "chosen-")
+    found = {path.name: path.read_text() for path in run.folder.glob("begun-*")}
+    assert found == dict.fromkeys((f"begun-{step}" for step in once), "x\n")
     # A deferred task has no worker that could be lost.
-    assert killed or mode == "deferrable"
+    assert mode == "deferrable" or len(killed) == len(once)
     states = run.states()
     assert states["beside.right.bad"] == "failed"
     assert states["many.each.check[1]"] == "failed"
     assert {states[f"many.each.other[{index}]"] for index in (0, 2)} == {"skipped"}
     assert states["many.each.other[1]"] == "success"
+    run.remove_apps()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_has_succeeded_stays_when_a_failed_step_is_cleared(live: Live, mode: str) -> None:
-    run = PipelineRun(live, f"kept_{mode}")
+@pytest.mark.parametrize(("engine", "mode"), EACH)
+def test_what_has_succeeded_stays_when_a_failed_step_is_cleared(live: Live, engine: str, mode: str) -> None:
+    run = PipelineRun(live, "kept", engine, mode)
     run.wait_until(lambda: run.state() in ENDED)
     assert run.states() == {"create": "success", "read": "failed", "success": "upstream_failed"}
 
@@ -108,3 +148,10 @@ def test_what_has_succeeded_stays_when_a_failed_step_is_cleared(live: Live, mode
 
     assert run.states() == {"create": "success", "read": "success", "success": "success"}
     assert (run.folder / "created").read_text() == "x\n"
+    code = {one["type"]: one for one in run.attempt("create")["code"]}
+    assert code["dag"]["message"] == "bundle dags-folder"
+    assert engine == "local" or (code["image"]["dependable"], "sha256:" in code["image"]["identifier"]) == (True, True)
+    assert run.links("create")["Attempt"].endswith(f"/runs/{run.run_id}/tasks/create/xcom")
+    last_line = next(text for text in reversed(run.log_of("create")) if "on " in text and "SUCCEEDED; code:" in text)
+    assert code["app"]["identifier"][:19] in last_line
+    run.remove_apps()
