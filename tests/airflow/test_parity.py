@@ -139,8 +139,8 @@ def test_what_shows_only_in_trouble_reaches_the_trigger() -> None:
 
 # ---- what shows only on an engine that the test drives ---------------------------------------------------------------
 
-ON_AN_ENGINE = {"poll_interval_s", "unavailable_for_s", "on_kill", "logs_from", "start_limit_s"}
-"""Tested below, the last one in `test_start_limit.py`."""
+ON_AN_ENGINE = {"poll_interval_s", "unavailable_for_s", "on_kill", "logs_from", "start_limit_s", "on_finish"}
+"""Tested below, the last two in `test_start_limit.py` and `test_on_finish.py`."""
 in_modes = pytest.mark.parametrize("how", [{}, {"deferrable": True}], ids=["worker", "triggerer"])
 
 
