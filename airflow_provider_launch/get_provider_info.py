@@ -353,7 +353,8 @@ def get_provider_info() -> dict[str, Any]:
                         "with 0 because somebody else has "
                         "stopped its container: a failure, "
                         "or what the\n"
-                        "exit code says. Empty means fail.",
+                        "exit code shows. Empty means "
+                        "fail.",
                         "schema": {"enum": ["fail", "accept", None], "type": ["string", "null"]},
                     },
                     "time_limit_s": {
@@ -649,7 +650,7 @@ def get_provider_info() -> dict[str, Any]:
                         "with 0 because its pod was "
                         "deleted or evicted: a failure, or "
                         "what the exit code\n"
-                        "says. Empty means fail.",
+                        "shows. Empty means fail.",
                         "schema": {"enum": ["fail", "accept", None], "type": ["string", "null"]},
                     },
                     "sidecar_grace_s": {

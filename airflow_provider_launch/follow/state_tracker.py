@@ -132,9 +132,9 @@ class StateTracker:
     def _compare(self, learned: StateUpdate, answer: DescribeAppResponse) -> None:
         before, self.response = self.response, answer
         changed = before is None or before.state != answer.state
-        # What waits says for what, and what runs what has happened to it.
-        told = answer.state in {AppState.PENDING, AppState.RUNNING}
-        another_reason = told and before is not None and before.msg != answer.msg
+        # What waits shows for what, and what runs what has happened to it.
+        is_shown = answer.state in {AppState.PENDING, AppState.RUNNING}
+        another_reason = is_shown and before is not None and before.msg != answer.msg
         if changed or another_reason:
             learned.events.append(StateChanged(None if before is None else before.state, answer.state, answer))
         if self._start is not None:

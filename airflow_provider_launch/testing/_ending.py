@@ -86,7 +86,7 @@ class EndingTests(ContractBase):
         assert found.state is AppState.FAILED
         assert "stopped from outside" in found.msg
         assert late is not None
-        assert (late.state, late.msg) == (found.state, found.msg), "whoever asks later"
+        assert (late.state, late.msg) == (found.state, found.msg), "an observer that comes later"
 
     def test_time_limit_ends_the_app(self, apps: Apps) -> None:
         """It ends what nobody watches any more."""

@@ -98,7 +98,7 @@ def test_a_renamed_container_is_followed_and_deleted(docker_apps):
     assert docker_apps.left(app_id) == []
 
 
-def test_a_paused_container_is_said_to_be_paused(docker_apps):
+def test_a_paused_container_is_shown_as_paused(docker_apps):
     app_id, container = running(docker_apps)
     docker_apps.client.api.pause(container)
     found = docker_apps.scheduler.describe(app_id)
@@ -125,7 +125,7 @@ def image(docker_apps) -> Iterator[Callable[[str], str]]:
         docker_apps.client.images.remove(name, force=True)
 
 
-def test_an_unhealthy_container_is_said_to_be_unhealthy(docker_apps, image):
+def test_an_unhealthy_container_is_shown_as_unhealthy(docker_apps, image):
     own = image('HEALTHCHECK --interval=1s --retries=1 CMD ["false"]')
     app_id = docker_apps.start(docker_apps.sh("sleep 60", image=own))
     found = until(docker_apps, app_id, lambda found: found.msg != "<NONE>")

@@ -39,7 +39,7 @@ def test_the_end_of_a_deleted_pod_may_be_accepted(kubernetes_apps):
     assert kubernetes_apps.end(app_id).state is AppState.SUCCEEDED
 
 
-def test_a_pod_that_is_deleted_by_force_is_said_to_be_removed(kubernetes_apps):
+def test_a_pod_that_is_deleted_by_force_is_shown_as_removed(kubernetes_apps):
     found = kubernetes_apps.end(deleted(kubernetes_apps, "echo run; exec sleep 300", force=True))
 
     assert found.state is AppState.FAILED

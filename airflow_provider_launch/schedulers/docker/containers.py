@@ -291,7 +291,7 @@ def container_in(
     Args:
         row: of the list.
         known: what an earlier list has shown, by id.
-        is_copy: tells by the id of an image whether that was made from a container of ours.
+        is_copy: returns for the id of an image whether that was made from a container of ours.
         restarts: how often somebody restarted it while it was polled.
     """
     name = (row.get("Names") or [row["Id"]])[0].lstrip("/")

@@ -89,7 +89,7 @@ class Engine:
             return containers, parsedate_to_datetime(response.headers["Date"]).timestamp()
 
     def _is_copy(self, image_id: str) -> bool:
-        """Tell whether an image was made from a container of ours, and so gives our labels to others."""
+        """Return whether an image was made from a container of ours, and so gives our labels to others."""
         if image_id not in self._copies:
             self._copies[image_id] = Label.NAME in self.images.labels(image_id)
         return self._copies[image_id]
@@ -133,7 +133,7 @@ class Engine:
                 with self.wire.request("POST", "/containers/create", query, body) as response:
                     document = response.json()
                     for text in document.get("Warnings") or []:
-                        log.warning("the Docker engine says of container %s: %s", name, text)
+                        log.warning("the Docker engine reports of container %s: %s", name, text)
                     container_id: str = document["Id"]
                     return container_id
             except TakenError as error:

@@ -121,7 +121,7 @@ class _RunOpts(StructuredOpts):
 
     on_outside_stop: Literal["fail", "accept"] = "fail"
     """What it means when a program ends with 0 because somebody else has stopped its container: a failure, or what the
-    exit code says."""
+    exit code shows."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """Seconds after which the app is ended as FAILED, counted from its submission, by its followers: the engine

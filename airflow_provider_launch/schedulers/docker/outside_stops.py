@@ -24,7 +24,7 @@ class OutsideStop:
 
 
 def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
-    """Add what an event says; return the id of the container if it has ended by itself, else nothing.
+    """Add what an event shows; return the id of the container if it has ended by itself, else nothing.
 
     Of one that was killed it is not certain yet: a restart begins with a kill, too.
     """

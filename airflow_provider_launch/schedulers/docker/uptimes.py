@@ -26,7 +26,7 @@ class Uptimes:
     def restarts(self, row: Mapping[str, Any]) -> int:
         """Return how often the container of a row was seen to begin anew.
 
-        Its program begins once; whoever sees it run for a shorter time than before sees another start.
+        Its program begins once; an observer that sees it run for a shorter time than before sees another start.
         """
         found = _UP.match(row.get("Status") or "")
         known = self._seen.get(row["Id"])

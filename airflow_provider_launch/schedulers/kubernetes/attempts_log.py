@@ -102,7 +102,7 @@ class AttemptsLog:
         attempts = [_attempt(pod, beside) for pod in pods]
         entered = _entered(attempts, state)
         if entered is not None and _is_lost(pods, state, entered.source):
-            return None  # a read says so first
+            return None  # a read states it first
         for attempt in unread_attempts(attempts, state):
             if attempt.has_log or not attempt.is_over:
                 # What is left of an earlier attempt is read first.

@@ -27,7 +27,7 @@ class SideContainer:
     reason: str
     """Why it waits or has ended, by the runtime."""
     message: str
-    """Its last lines where it has failed, or what the runtime says of its wait."""
+    """Its last lines where it has failed, or what the runtime reports of its wait."""
     started: float | None
     finished: float | None
 
@@ -79,15 +79,15 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
     running, ended, waiting = (state.get(name) for name in ("running", "terminated", "waiting"))
     # What runs again after a failure shows that only as its last state.
     last = (document.get("lastState") or {}).get("terminated") or {}
-    said = ended or waiting or {}
+    current = ended or waiting or {}
     return SideContainer(
         name=document["name"],
         is_init=is_init,
         is_native=document["name"] in native,
         running=running is not None,
         exit_code=ended.get("exitCode") if ended else None,
-        reason=said.get("reason", ""),
-        message=said.get("message", "") or last.get("message", ""),
+        reason=current.get("reason", ""),
+        message=current.get("message", "") or last.get("message", ""),
         started=_epoch((ended or running or {}).get("startedAt")),
         finished=_epoch((ended or {}).get("finishedAt")),
     )

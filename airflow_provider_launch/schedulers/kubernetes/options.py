@@ -125,7 +125,7 @@ class _RunOpts(StructuredOpts):
 
     on_outside_stop: Literal["fail", "accept"] = "fail"
     """What it means when a program ends with 0 because its pod was deleted or evicted: a failure, or what the exit code
-    says."""
+    shows."""
 
     sidecar_grace_s: Annotated[float, Ge(0)] = 30.0
     """Seconds for which other containers of a pod may run once its program has ended; then the pod is stopped, and the

@@ -1,4 +1,4 @@
-"""Why pods do not start or were killed, where only their events say so.
+"""Why pods do not start or were killed, where only their events show it.
 
 Events are a right of their own, and hints: who may not read them loses the reason, and nothing else.
 """
@@ -49,7 +49,7 @@ class PodEvents:
         return (self._asked(known, waiting[0]) or _untaken(waiting[0])) if waiting else ""
 
     def cause_of_kill(self, pod: Pod) -> str:
-        """Return what the events say of a pod whose program was killed; empty: nothing, or we may not ask."""
+        """Return what the events show of a pod whose program was killed; empty: nothing, or we may not ask."""
         with contextlib.suppress(LaunchError):
             return self._newest(f"involvedObject.uid={pod.uid},type=Warning")
         return ""

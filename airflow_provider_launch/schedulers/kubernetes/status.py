@@ -130,7 +130,7 @@ def waits_for(pods: Iterable[Pod]) -> str:
 
 
 def killed_pod(app: App, pods: Iterable[Pod]) -> Pod | None:
-    """Return the pod that made the app fail, if its program was killed and nothing says by whom."""
+    """Return the pod that made the app fail, if its program was killed and nothing shows by whom."""
     pod = _first_failed(app, newest_attempts(pods, app.attempt))
     if pod is None:
         return None
