@@ -42,8 +42,6 @@ class DescribeAppResponse:
     msg: str = NONE
     structured_error_msg: str = NONE
     ui_url: str | None = None
-    pages: Mapping[str, str] = field(default_factory=dict)
-    """What else has a page, as the queue or the log, to its address; the task log names them beside `ui_url`."""
     metadata: dict[str, Any] = field(default_factory=dict)
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
@@ -53,6 +51,8 @@ class DescribeAppResponse:
     """Seconds until an observer has something to do, as to end the app at its time limit; None: nothing is due."""
     early_logs: frozenset[tuple[str, int]] = frozenset()
     """Role and number of replicas that wait, and have a log already."""
+    pages: Mapping[str, str] = field(default_factory=dict)
+    """What else has a page, as the queue or the log, to its address; the task log names them beside `ui_url`."""
 
     def to_status(self) -> AppStatus:
         """Return the part that callers of the launcher see."""
