@@ -166,7 +166,7 @@ class _TellsOfTheLost(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         found = super().describe_many(app_ids)
         lost = [app_id for app_id, response in found.items() if response and response.state is AppState.UNKNOWN]
-        return found | {app_id: self.logged(app_id) for app_id in lost}
+        return found | {app_id: self.reported(app_id) for app_id in lost}
 
 
 @caught_by(LOST)

@@ -55,7 +55,7 @@ class ChangesWhatIsTold(Threads):
         found = super().describe_many(app_ids)
         for response in found.values():
             if response:
-                self.logged(response)
+                self.reported(response)
         return found
 
 
