@@ -13,7 +13,7 @@ from airflow.sdk import conf
 from airflow_provider_launch._task.log_limit import LogLimit
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
-from airflow_provider_launch.follow.events import Ended, Event, LogGap, LogLines, Progress, StateChanged, Tick
+from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.links.launch import show_ui
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import is_terminal
@@ -65,7 +65,6 @@ class AppFollow:
         app_id = parse_app_handle(handle).app_id
         self._check = check
         self._is_part = is_part
-        self.has_gap = False
         """Whether lines may be missing in the task log."""
         self._limit = LogLimit(options.max_log_bytes, progress.shown_bytes)
         self.log = TaskLog(
@@ -121,6 +120,11 @@ class AppFollow:
         return self.log.tails
 
     @property
+    def has_gap(self) -> bool:
+        """Whether lines may be missing in the task log, of this part of the task or of an earlier one."""
+        return self.log.has_gap
+
+    @property
     def progress(self) -> FollowProgress:
         """Where another part of the task continues."""
         progress = self.log.progress(self._follower.cursors)
@@ -145,7 +149,6 @@ class AppFollow:
         failed = 0
         for event in self._follower:
             self._check()
-            self.has_gap = self.has_gap or isinstance(event, LogGap) or failed > 0
             if failed < _LOG_FAILURES:
                 try:
                     self._write(event)
@@ -153,6 +156,7 @@ class AppFollow:
                 except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
                     # Reported nowhere, because the log is what is broken; given up after some in a row.
                     failed += 1
+                    self.log.has_gap = True
             if isinstance(event, StateChanged) and is_terminal(event.new):
                 on_end(event.response)
             if isinstance(event, Ended):

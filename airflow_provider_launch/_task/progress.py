@@ -41,6 +41,8 @@ class FollowProgress:
 
     since: float | None = None
     """Epoch seconds since when the task follows the app."""
+    has_gap: bool = False
+    """Whether lines may be missing in the task log."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; what is empty is left out."""
@@ -54,6 +56,7 @@ class FollowProgress:
             "began": self.began,
             "deadline": self.deadline,
             "since": self.since,
+            "has_gap": self.has_gap,
         }
         return {name: value for name, value in values.items() if value}
 
@@ -71,6 +74,7 @@ class FollowProgress:
             _number(value.get("began")),
             _number(value.get("deadline")),
             _number(value.get("since")),
+            has_gap=bool(value.get("has_gap")),
         )
 
 

@@ -90,6 +90,7 @@ class TaskLog:
         "_quiet_since",
         "_replicas",
         "began",
+        "has_gap",
         "last_state",
         "url",
     )
@@ -116,6 +117,8 @@ class TaskLog:
             if pieces := pieces_in(place):
                 self._replicas.setdefault(key, _Replica([])).pieces = pieces
         self.last_state = progress.state
+        self.has_gap = progress.has_gap
+        """Whether lines may be missing here."""
         self.began = progress.began
         """Epoch seconds of the first state that was not PENDING. None: not yet."""
         self._quiet_since = time.monotonic()
@@ -140,7 +143,14 @@ class TaskLog:
 
     def progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
         """Return what was logged, without last lines and shown bytes; `cursors` are where the logs continue."""
-        return FollowProgress(cursors, self.last_state, attempts=self.attempts, url=self.url, began=self.began)
+        return FollowProgress(
+            cursors,
+            self.last_state,
+            attempts=self.attempts,
+            url=self.url,
+            began=self.began,
+            has_gap=self.has_gap,
+        )
 
     def write_event(self, event: Event) -> None:
         """Write the event; what has no line of its own (a tick, the end) writes nothing."""
@@ -154,6 +164,7 @@ class TaskLog:
         elif isinstance(event, StateChanged):
             self._state(event)
         elif isinstance(event, LogGap):
+            self.has_gap = True
             where = f" of {event.role}/{event.replica}" if event.role is not None else ""
             self._log.warning("app %s: log%s: %s", self._name, where, event.message)
             metrics.count("log_gaps")
@@ -212,8 +223,11 @@ class TaskLog:
             return  # an earlier part of the task has logged it
         replica = self._begin_lines(key)
         self._line_log.warning(f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'how is not known'} ---")
-        replica.attempt = event.attempt + 1
-        self._line_log.info(f"[{key}] --- attempt {replica.attempt} ---")
+        self._begin_attempt(key, replica, event.attempt + 1)
+
+    def _begin_attempt(self, key: str, replica: _Replica, attempt: int) -> None:
+        replica.attempt = attempt
+        self._line_log.info(f"[{key}] --- attempt {attempt} ---")
 
     @property
     def is_quiet(self) -> bool:
@@ -292,19 +306,17 @@ class TaskLog:
         out, err = self._line_log.info, self._line_log.warning
         for line in lines:
             if line.attempt != replica.attempt:
-                replica.attempt = line.attempt
-                out(f"{prefix}--- attempt {line.attempt} ---")
+                self._begin_attempt(key, replica, line.attempt)
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
-            if line.container:
-                write(f"[{key} {line.container}] {unfolded(text)}")
-                continue
             # Four bytes is the longest character, so most lines need no second check.
-            if len(text) * 4 <= PIECE_BYTES:
-                write(prefix + text if "group::" not in text else prefix + unfolded(text))
+            if len(text) * 4 > PIECE_BYTES:
+                self._long(_label(key, line), text, write, replica.pieces)
+            elif line.container:
+                write(f"[{_label(key, line)}] {unfolded(text)}")
             else:
-                self._long(key, text, write, replica.pieces)
+                write(prefix + text if "group::" not in text else prefix + unfolded(text))
             replica.pieces = 0
         self._keep_tail(replica, lines)
 
@@ -319,11 +331,11 @@ class TaskLog:
         """
         replica = self._begin_lines(key)
         if line.attempt != replica.attempt:
-            replica.attempt = line.attempt
-            self._line_log.info(f"[{key}] --- attempt {line.attempt} ---")
+            self._begin_attempt(key, replica, line.attempt)
         write = self._line_log.warning if line.stream is _STDERR else self._line_log.info
         replica.pieces = 0
-        head = f"[{key} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{key}]"
+        label = _label(key, line)
+        head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"
         write(f"{head} {unfolded(parts[number])}")
         if number == len(parts) - 1:
             self._keep_tail(replica, [line])
@@ -355,6 +367,11 @@ class TaskLog:
             return
         for number, part in enumerate(parts[first:], first + 1):
             write(f"[{key} {number}/{len(parts)}] {unfolded(part)}")
+
+
+def _label(key: str, line: LogLine) -> str:
+    """Return who wrote a line: the program of a replica, or another container beside it."""
+    return f"{key} {line.container}" if line.container else key
 
 
 def pieces(text: str) -> list[str]:

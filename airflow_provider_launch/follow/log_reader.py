@@ -455,6 +455,8 @@ class LogReader:
         if stream is not None and is_wanted:
             # Before the first line: this is the last moment at which a request harms no other stream.
             self._report_attempts(replica, stream.attempt)
+            with self._changed:
+                is_wanted = stream in self._streamed  # `stop` or `leave` may have come meanwhile
         if stream is None or not is_wanted:
             engine.release()
             if stream is not None:

@@ -277,7 +277,11 @@ class OperatorRun:
         elif not self._held.lasts:
             self._log.info("%s is kept: a retry could not know that it has succeeded", handle)
         else:
-            self._held.keep_value(value)
+            try:
+                self._held.keep_value(value)
+            except Exception as problem:  # noqa: BLE001 - the task has succeeded
+                self._log.warning("%s is kept: its result could not be stored for a retry: %s", handle, problem)
+                return
             self._remove(handle)
 
     def _remove_ended(self, handle: str, error: Exception) -> None:

@@ -176,9 +176,10 @@ class Attempt:
         """Keep which images ran."""
         self.record.code = with_digests(self.record.code, statuses)
 
-    def add_code(self, identities: Sequence[Mapping[str, Any]]) -> None:
-        """Keep more of what names the code."""
-        self.record.code = [*self.record.code, *map(dict, identities)]
+    def add_code(self, identities: Sequence[Mapping[str, Any]] | None) -> None:
+        """Keep more of what names the code, as far as an executor has filled it in."""
+        blank = {"type": "plugin", "identifier": "", "dependable": False, "message": ""}
+        self.record.code = [*self.record.code, *({**blank, **one} for one in identities or ())]
 
     def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
         """End the record of a success."""

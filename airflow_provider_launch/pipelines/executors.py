@@ -376,13 +376,7 @@ def _check_options(
     except ModuleNotFoundError:
         return
     prefix = "".join(part.capitalize() for part in backend.name.split("_"))
-    classes = [value for name, value in vars(module).items() if name in (f"{prefix}Opts", f"{prefix.upper()}Opts")]
-    opts = classes[0] if classes else next(
-        (value for name, value in vars(module).items() if name.endswith("Opts") and name != "StructuredOpts"), None
-    )  # fmt: skip
-    if opts is None:
-        return
-    schema = opts.as_runopts()
+    schema = getattr(module, f"{prefix}Opts").as_runopts()
     known = [*setting_names(), *(name for name, _ in schema)]
     problems.extend(
         Problem(f"{name!r} is no setting of executor {kind!r}; {closest(name, known)}", place)

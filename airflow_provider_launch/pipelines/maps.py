@@ -73,10 +73,7 @@ def unrolled(
         with TaskGroup(str(at), group_display_name=str(item)):
             part = renderer.graph(branch, inside, sources)
         entry >> part.entry
-        made.exits += part.exits
-        made.ends += part.ends
-        made.members += part.members
-        made.inner += part.inner
+        made.add(part)
         branches.append([source for source in part.outputs if source not in sources])
     fan_in = FanIn(
         task_id="fan_in",

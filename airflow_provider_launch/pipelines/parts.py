@@ -32,6 +32,13 @@ class Part:
     outputs: list[Source] = field(default_factory=list)
     """Where parameters come from after a success."""
 
+    def add(self, part: Part) -> None:
+        """Take the tasks of a part that runs beside the others."""
+        self.exits += part.exits
+        self.ends += part.ends
+        self.members += part.members
+        self.inner += part.inner
+
 
 class GraphRenderer(Protocol):
     """Makes the tasks of the graphs of one pipeline."""

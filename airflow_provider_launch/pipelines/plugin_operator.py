@@ -87,6 +87,7 @@ _OURS = (
     "code_dir",
     "data_dir",
     "data_volume",
+    "mounts",
     "overrides",
     "patches",
 )

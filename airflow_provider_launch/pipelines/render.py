@@ -183,10 +183,7 @@ class Renderer:
             with TaskGroup(task_id_of(name), group_display_name=name):
                 part = self.graph(graph, scope, sources)
             before >> part.entry
-            made.exits += part.exits
-            made.ends += part.ends
-            made.members += part.members
-            made.inner += part.inner
+            made.add(part)
             made.outputs += [source for source in part.outputs if source not in made.outputs]
         return made
 

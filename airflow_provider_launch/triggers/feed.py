@@ -205,8 +205,10 @@ class Feed:
             written = pieces_in(self._places.get(key)) if self._written == 0 else 0
             self._parts_written = written if written < len(self._parts) else 0
         part = self._parts[self._parts_written]
-        with contextlib.suppress(Exception):
+        try:
             self._context.run(self._task_log.write_piece, key, line, self._parts, self._parts_written)
+        except Exception:  # noqa: BLE001 - a log that fails must not stop the logs of the others
+            self._task_log.has_gap = True
         self._parts_written += 1
         if self._parts_written == len(self._parts):
             self._parts, self._parts_written = [], 0
@@ -237,6 +239,7 @@ class Feed:
         self._drop(item)
 
     def _write(self, event: Event) -> None:
-        # A log that fails must not stop the logs of the others.
-        with contextlib.suppress(Exception):
+        try:
             self._context.run(self._task_log.write_event, event)
+        except Exception:  # noqa: BLE001 - a log that fails must not stop the logs of the others
+            self._task_log.has_gap = True

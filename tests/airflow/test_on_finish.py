@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_launch._task.task_log import TaskLog
+from airflow_provider_launch.follow.events import Event, LogLines
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
@@ -57,6 +59,27 @@ def test_an_app_goes_when_its_result_and_log_were_taken(deferrable, on_finish, s
         assert any("working" in line for line in ran.lines)
         assert api.xcoms["t", "return_value"]["result"] == {"n": 7}
     assert is_there(api) == stays
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_an_app_stays_where_a_line_could_not_be_written(deferrable, monkeypatch) -> None:
+    """Whichever part of the task missed it."""
+    writes, missed = TaskLog.write_event, list[Event]()
+
+    def write(log: TaskLog, event: Event) -> None:
+        if isinstance(event, LogLines) and not missed:
+            missed.append(event)
+            raise OSError("no space left")
+        writes(log, event)
+
+    monkeypatch.setattr(TaskLog, "write_event", write)
+    api = FakeExecutionApi()
+    task = launch(sh("sleep 1; echo working; sleep 1; echo done"), deferrable=deferrable)
+    ran = run_to_end(task, api)[0] if deferrable else run_task(task, api)
+
+    assert ran.state == "success"
+    assert missed
+    assert is_there(api)
 
 
 def test_the_configuration_decides_where_a_task_does_not(monkeypatch) -> None:
