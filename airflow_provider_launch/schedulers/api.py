@@ -293,18 +293,31 @@ class Scheduler(abc.ABC, Generic[T]):
             raise ValueError(f"older_than_s={older_than_s} must be 0 or more seconds")
         limit = time.time() - older_than_s
         wanted = (owner or {}).items()
-        rows = {row.app_id: row for row in self.list() if wanted <= row.owner.items()}
-        old = [row for row in rows.values() if row.created_at is not None and row.created_at <= limit]
+        created = {
+            row.app_id: row.created_at
+            for row in self.list()
+            if wanted <= row.owner.items() and row.created_at is not None and row.created_at <= limit
+        }
         deleted = []
-        for app_id, response in self.describe_many([row.app_id for row in old]).items():
+        for app_id, response in self.describe_many(created).items():
             if response is None:
                 continue
-            ends = [replica.end_time for role in response.roles_statuses for replica in role.replicas]
-            ended_at = max((end for end in ends if end is not None), default=0)
-            if (is_terminal(response.state) and ended_at <= limit) or (live and not is_terminal(response.state)):
+            has_ended = is_terminal(response.state)
+            ended_at = self._ended_at(response, created[app_id]) if has_ended else None
+            if (ended_at is not None and ended_at <= limit) or (live and not has_ended):
                 self.delete(app_id)
                 deleted.append(app_id)
         return deleted
+
+    def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
+        """Return when the last replica of an app ended, in epoch seconds; None: that is not known.
+
+        What never began has ended when it was created.
+        """
+        replicas = [replica for role in response.roles_statuses for replica in role.replicas]
+        if any(one.end_time is None and one.state in {AppState.SUCCEEDED, AppState.FAILED} for one in replicas):
+            return None
+        return max((one.end_time for one in replicas if one.end_time is not None), default=created_at)
 
     @abc.abstractmethod
     def _cancel_existing(self, app_id: str) -> None: ...

@@ -267,7 +267,7 @@ class EndingTests(ContractBase):
         dag_id = apps.new_id()
         ids = {}
         for name, script, dag in (
-            ("ended", "true", dag_id),
+            ("ended", "sleep 6", dag_id),
             ("live", "echo up; exec sleep 300", dag_id),
             ("foreign", "true", f"{dag_id}x"),
         ):
@@ -278,6 +278,8 @@ class EndingTests(ContractBase):
         apps.end(ids["ended"])
         apps.end(ids["foreign"])
         owner = {"dag_id": dag_id}
+        # Its launch is longer ago than its end, and the end counts.
+        assert apps.another().sweep(6, owner=owner) == []
         time.sleep(1)  # ends are known in whole seconds
 
         assert apps.another().sweep(3600, live=True, owner=owner) == []

@@ -182,7 +182,7 @@ def test_what_can_never_be_is_the_error_of_its_author(docker_apps, fields, optio
 def test_a_start_that_is_refused_without_a_trace_fails_with_its_text(docker_apps, docker_proxy):
     """As by engines that leave `State.Error` empty."""
     refusal = error(500, "OCI runtime error: setting rlimit: operation not permitted")
-    docker_proxy.add(Fault(refusal, "POST", "/start$"))
+    docker_proxy.add(Fault(refusal, "POST", "/start$", times=2))
     found = docker_apps.run(docker_apps.sh("true"))
 
     assert found.state is AppState.FAILED

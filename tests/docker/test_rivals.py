@@ -210,7 +210,8 @@ def test_an_older_app_that_is_deleted_disturbs_no_list(docker_apps, docker_proxy
 def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
     """Two launchers make it in the same moment, and the one that would remove its own again dies."""
     slow = docker_apps.another()
-    info = docker_apps.info(docker_apps.sh("echo begun"), network="app")
+    # It goes with the end of its app.
+    info = docker_apps.info(docker_apps.sh("sleep 2"), network="app")
     prepare = slow._creation.prepare
 
     def prepare_twice(request):
@@ -222,8 +223,8 @@ def test_two_networks_of_one_name_are_made_one(docker_apps, monkeypatch):
     monkeypatch.setattr(slow._creation, "prepare", prepare_twice)
     slow.schedule(info)
 
-    assert docker_apps.end(info.request.app_id).state is AppState.SUCCEEDED
     assert len(docker_apps.client.networks.list(names=[info.request.app_id])) == 1
+    assert docker_apps.end(info.request.app_id).state is AppState.SUCCEEDED
 
 
 def test_two_networks_of_somebody_else_are_reported_at_once(docker_apps):

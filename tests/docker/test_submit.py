@@ -18,6 +18,7 @@ from airflow_provider_launch.specs import (
     AppState,
     BindMount,
     DeviceMount,
+    InvalidAppError,
     LaunchError,
     Resource,
     SchedulerRejectedError,
@@ -32,10 +33,10 @@ ABSENT = "launch-tests/absent:none"
 NOWHERE = "127.0.0.1:1/absent:none"
 
 
-def refusal(docker_apps, *roles, **how):
+def refusal(docker_apps, *roles, error=SchedulerRejectedError, **how):
     """Submit what is refused, see that nothing is left of it, and return the text."""
     info = docker_apps.info(*roles, **how)
-    with pytest.raises(SchedulerRejectedError) as caught:
+    with pytest.raises(error) as caught:
         docker_apps.scheduler.schedule(info)
     assert docker_apps.left(info.request.app_id) == []
     assert docker_apps.scheduler.describe(info.request.app_id) is None
@@ -59,12 +60,12 @@ def test_a_missing_image_that_may_not_be_pulled(docker_apps, docker_proxy, posit
 @pytest.mark.parametrize("pull", ["missing", "always"])
 def test_a_registry_that_is_not_reached(docker_apps, pull):
     # With `always` the record is made before the pull.
-    docker_apps.client.api.tag(docker_apps.image, "127.0.0.1:1/present", "none")
+    docker_apps.client.api.tag(docker_apps.image, f"127.0.0.1:1/{pull}", "none")
     try:
-        image = NOWHERE if pull == "missing" else "127.0.0.1:1/present:none"
+        image = NOWHERE if pull == "missing" else f"127.0.0.1:1/{pull}:none"
         text = refusal(docker_apps, docker_apps.sh("true", image=image), pull=pull)
     finally:
-        docker_apps.client.api.remove_image("127.0.0.1:1/present:none", noprune=True)
+        docker_apps.client.api.remove_image(f"127.0.0.1:1/{pull}:none", noprune=True)
     assert f"image '{image}' cannot be pulled: " in text
     assert "no credentials were sent" in text
     assert "connection refused" in text
@@ -107,14 +108,18 @@ def test_an_image_of_another_platform(docker_apps):
 
 
 def test_more_cpus_than_the_host_has(docker_apps):
-    text = refusal(docker_apps, docker_apps.sh("true", resource=Resource(cpu=4096, gpu=0, memMB=0)))
+    text = refusal(
+        docker_apps, docker_apps.sh("true", resource=Resource(cpu=4096, gpu=0, memMB=0)), error=InvalidAppError
+    )
     assert "CPUs" in text
 
 
 def test_a_bind_source_that_is_missing(docker_apps):
     """The engine must not make an empty directory of it, as it does for the older kind of bind."""
     mount = BindMount("/absent/source", "/data", read_only=True)
-    text = refusal(docker_apps, docker_apps.sh("true", "a"), docker_apps.sh("true", "b", mounts=[mount]))
+    text = refusal(
+        docker_apps, docker_apps.sh("true", "a"), docker_apps.sh("true", "b", mounts=[mount]), error=InvalidAppError
+    )
     assert "/absent/source" in text
 
 

@@ -181,11 +181,6 @@ class Plan:
         """Return the plan of the app, which each of its containers carries."""
         return _plan(app.plan_source.plan)
 
-    @staticmethod
-    def of_text(text: str) -> Plan:
-        """Return the plan that a container carries."""
-        return _plan(text)
-
 
 @lru_cache(maxsize=1024)
 def _plan(text: str) -> Plan:

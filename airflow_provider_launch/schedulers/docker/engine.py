@@ -85,8 +85,9 @@ class Engine:
         query = {"all": "1", "filters": json.dumps(filters)}
         with self.wire.request("GET", "/containers/json", query, what=LIST_NEWER if since else "") as response:
             rows = json_rows(response.iter_content(_PIECE_BYTES))
-            containers = [container_in(row, known or {}, self._is_copy, self._uptimes.restarts(row)) for row in rows]
-            return containers, parsedate_to_datetime(response.headers["Date"]).timestamp()
+            now = parsedate_to_datetime(response.headers["Date"]).timestamp()
+            restarts = self._uptimes.restarts
+            return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
 
     def _is_copy(self, image_id: str) -> bool:
         """Return whether an image was made from a container of ours, and so gives our labels to others."""

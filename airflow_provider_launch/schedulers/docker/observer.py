@@ -63,6 +63,8 @@ _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
 _POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
 """How often a container is inspected that was never started, at first and after long."""
+_START_AGAIN_S = 0.5
+"""How long after a refusal without a reason a container is started again, once."""
 _SOON_S = 30.0
 """How long somebody may be about to start it."""
 _STOP_AGAIN_S = 60.0
@@ -116,22 +118,23 @@ class Observer:
             apps: as the engine lists them.
             now: the engine's time in epoch seconds.
         """
-        ended = [container for app in apps for container in ended_well(app)]
-        new = [c for c in ended if c.id not in self._asked and not Plan.of_text(c.plan).accepts_stop]
+        ended = [container for app in apps if not Plan.of(app).accepts_stop for container in ended_well(app)]
+        new = [container for container in ended if container.id not in self._asked]
         if not new:
             return
-        self._asked.update({container.id: True for container in new})
-        with contextlib.suppress(SchedulerRejectedError):  # a socket that does not show events
-            since = min(container.created for container in new)
+        since = min(container.created for container in new)
+        try:
             stops = self._engine.stops([container.id for container in new], since, int(now) + 1)
-            for container in new:
-                stop = stops.get(container.id)
-                if stop is None or not (stop.by or stop.restarts):
-                    continue
+        except SchedulerRejectedError:  # a socket that does not show events
+            stops = {}
+        for container in new:
+            stop = stops.get(container.id)
+            if stop is not None and (stop.by or stop.restarts):
                 self.inspect(container)
                 if container.id in self.details:
                     known = self.details[container.id]
                     self.details[container.id] = dataclasses.replace(known, outside=stop.by, restarts=stop.restarts)
+            self._asked[container.id] = True
 
     def inspect(self, container: Container) -> None:
         """Learn the detail of a container; again while it was never started, which may change."""
@@ -272,11 +275,23 @@ class Observer:
                 self._engine.remove(container_id, force=False)
 
     def _start(self, app: App, container: Container) -> None:
+        refusal = self._refusal_of_start(container)
+        if refusal is not None:
+            # An engine that is busy for a moment refuses as well.
+            time.sleep(_START_AGAIN_S)
+            refusal = self._refusal_of_start(container)
+        if refusal is not None:
+            cause = f"{container.role}/{container.replica} could not be started: {refusal}"
+            number = container.app_attempt
+            self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
+
+    def _refusal_of_start(self, container: Container) -> SchedulerRejectedError | None:
+        """Start a container; return the engine's refusal if the container itself does not show why."""
         try:
             # By name: an observer that takes the container over renames it first.
             self._engine.start(container.name)
         except (NotFoundError, TakenError):
-            return  # taken over, or being removed
+            return None  # taken over, or being removed
         except SchedulerRejectedError as error:
             # Its inspection shows why, to everyone.
             self._polled_at.pop(container.id, None)
@@ -284,9 +299,8 @@ class Observer:
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]
                 if state["Status"] == "created" and not state.get("Error"):
-                    cause = f"{container.role}/{container.replica} could not be started: {error}"
-                    number = container.app_attempt
-                    self.set_mark(app, end_mark(number), EndMark(number, FAIL, cause))
+                    return error
+        return None
 
     def _take_over(self, app: App, containers: list[Container]) -> None:
         """Start what others have created; their own start, if it still comes, then fails."""

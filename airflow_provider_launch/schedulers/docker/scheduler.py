@@ -367,6 +367,15 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 self._observer.set_mark(app, CANCEL)
             self._observer.work(app_id, cancelled=True)
 
+    def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
+        with self._catalog.mutex:
+            app = self._catalog.poll([response.app_id])[0].get(response.app_id)
+            # A list shows the exit code, and only an inspection when it was.
+            for container in app.replicas() if app else ():
+                if not container.unstarted:
+                    self._observer.inspect(container)
+        return super()._ended_at(self.describe(response.app_id) or response, created_at)
+
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)
         with self._catalog.mutex:

@@ -11,10 +11,11 @@ import builtins
 import contextlib
 import copy
 import dataclasses
+import functools
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
@@ -194,14 +195,17 @@ class KubernetesScheduler(
             records = self._records(open_apps, now)
             assessed = {app.app_id: self._assessed(app, now, records, alone=len(ids) == 1) for app in open_apps}
             self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, assessed.values())])
+            killed = functools.cache(self._events.killed)  # one list of events for all apps
             for app_id, found in assessed.items():
-                assessed[app_id] = self._stopped_outside(found, now) if found else None
+                assessed[app_id] = self._stopped_outside(found, now, killed) if found else None
             for app, plan, assessment in filter(None, assessed.values()):
                 if assessment.state in {AppState.PENDING, AppState.RUNNING} and not assessment.end:
                     self._observer.stop_sidecars(app, plan, now)
             return {app_id: self._described(apps.get(app_id), assessed.get(app_id), now) for app_id in ids}
 
-    def _stopped_outside(self, found: tuple[App, Plan, Assessment], now: float) -> tuple[App, Plan, Assessment]:
+    def _stopped_outside(
+        self, found: tuple[App, Plan, Assessment], now: float, list_killed: Callable[[], Iterable[Mapping[str, Any]]]
+    ) -> tuple[App, Plan, Assessment]:
         """Fail an app of which somebody has removed a pod whose program then ended with 0: Kubernetes counts success.
 
         The observer that sees it first writes it down, since events are gone after an hour.
@@ -217,11 +221,7 @@ class KubernetesScheduler(
             return found
         known.removals_at = time.monotonic()
         record = self._catalog.record(app.app_id)
-        if (
-            record is not None
-            and record.result is None
-            and (killed := first_killed(missing, known.pods, self._events.killed))
-        ):
+        if record is not None and record.result is None and (killed := first_killed(missing, known.pods, list_killed)):
             role, k = killed
             text = ending_text(ReplicaEnd(0, outside="its pod was deleted"))
             self._observer.note_failure(record, failure_message(role.name, k, text, record.attempt))
@@ -480,10 +480,11 @@ class KubernetesScheduler(
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         slug = next((role.slug for role in self._catalog.plan_for(app_id).roles if role.name == role_name), "")
         for list_pods in (self._catalog.pods_known, self._catalog.pods_now):
-            pods = [pod for pod in list_pods(app_id, slug, k) if pod.number == attempt]
+            every = list_pods(app_id, slug, k)
+            pods = [pod for pod in every if pod.number == attempt]
             if pods and (pods[-1].over or pods[-1].exit_code is not None):
                 return ending_of(pods[-1])
-            if not pods and any(pod.number > attempt for pod in list_pods(app_id, slug, k)):
+            if not pods and any(pod.number > attempt for pod in every):
                 return "its pod was removed, and its log with it"
         return ""
 
