@@ -234,8 +234,9 @@ def test_what_is_sent_is_what_the_dry_run_shows(docker_apps, docker_proxy, netwo
 
 @pytest.fixture
 def two_roles(docker_apps):
-    """Return a new request of an app with two replicas."""
-    return lambda: docker_apps.info(docker_apps.sh("echo begun", "a"), docker_apps.sh("echo begun", "b"))
+    """Return a new request of an app with two replicas, which run on while it is submitted: an end costs requests."""
+    script = "echo begun; sleep 1"
+    return lambda: docker_apps.info(docker_apps.sh(script, "a"), docker_apps.sh(script, "b"))
 
 
 def assert_started_once(docker_apps, *app_ids: str) -> None:
