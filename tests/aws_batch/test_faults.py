@@ -49,10 +49,10 @@ def test_throttling_beyond_our_time_is_an_outage_and_the_same_call_starts_one_ap
     make, batch_server, batch_queue, docker_engine, monkeypatch, operation
 ) -> None:
     """A minute is waited within a call; the task repeats the call for as long as `unavailable_for_s` says."""
-    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.client._THROTTLED_S", 1.0)
     scheduler = make()
     info = request(scheduler, sh(docker_engine.image, "echo hi"), batch_queue)
-    with batch_server.settings(rates={operation: 0.0001}):
+    with batch_server.settings(rates={operation: 0.0001}), monkeypatch.context() as short:
+        short.setattr("airflow_provider_launch.schedulers.aws_batch.client._THROTTLED_S", 1.0)
         # The first one is let through.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(lambda: scheduler.schedule(request(scheduler, sh(IDLE_IMAGE, ""), batch_queue))).result()
