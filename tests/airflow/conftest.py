@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,16 @@ def launch_home(tmp_path_factory, monkeypatch):
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("LAUNCH_HOME", str(home))
     return home
+
+
+@pytest.fixture(autouse=True)
+def no_masks() -> Iterator[None]:
+    """Each test masks its own secrets only: those of another one may be in what it shows."""
+    from airflow.sdk._shared.secrets_masker import reset_secrets_masker
+
+    reset_secrets_masker()
+    yield
+    reset_secrets_masker()
 
 
 @pytest.fixture

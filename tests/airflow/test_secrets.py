@@ -12,14 +12,9 @@ from airflow_provider_launch.specs import AppDef, Role
 
 
 @pytest.fixture(autouse=True)
-def fetched():
+def fetched(no_masks):
     """This process has fetched a secret, as a worker does for a template."""
-    from airflow.sdk._shared.secrets_masker import reset_secrets_masker
-
-    reset_secrets_masker()
     mask_secret("hush-variable")
-    yield
-    reset_secrets_masker()
 
 
 def app(env: dict[str, str] | None = None, args: list[str] | None = None) -> AppDef:
