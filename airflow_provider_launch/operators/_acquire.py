@@ -1,4 +1,4 @@
-"""The app of one try: launched, or taken up from an earlier try."""
+"""The app of one try: launched, or adopted from an earlier try."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class AppAcquirer:
         operator: the task of the DAG, rendered.
         app: the checked app.
         hook: reaches the scheduler.
-        held: gets the current app.
+        tracker: gets the current app.
     """
 
-    def __init__(self, operator: OperatorFields, app: AppDef, hook: LaunchHook, held: AttemptTracker) -> None:
+    def __init__(self, operator: OperatorFields, app: AppDef, hook: LaunchHook, tracker: AttemptTracker) -> None:
         self._op = operator
         self._app = app
         self._hook = hook
-        self._held = held
+        self._tracker = tracker
         self._log = operator.log
         self._ti: Any = None
         self.value: dict[str, Any] | None = None
@@ -64,7 +64,7 @@ class AppAcquirer:
     def _scheduler(self) -> Scheduler[Any]:
         return self._hook.scheduler
 
-    def obtain(self, context: Context, cfg: dict[str, Any]) -> tuple[str, DescribeAppResponse | None]:
+    def acquire(self, context: Context, cfg: dict[str, Any]) -> tuple[str, DescribeAppResponse | None]:
         """Return the handle of the app of this try; with it what is known, if the app was there before.
 
         Args:
@@ -72,9 +72,9 @@ class AppAcquirer:
             cfg: the options of a launch.
         """
         self._ti = context["ti"]
-        record = self._held.recall(context.get("task_state_store"))
-        if not self._held.lasts:
-            self._log.info("this Airflow has no task state store: a retry cannot take up the app of an earlier try")
+        record = self._tracker.load(context.get("task_state_store"))
+        if not self._tracker.is_persistent:
+            self._log.info("this Airflow has no task state store: a retry cannot adopt the app of an earlier try")
         clear_number = int(getattr(context["dag_run"], "clear_number", 0) or 0)
         first = max(0, int(context["ti"].try_number) - 1)
         max_tries = int(getattr(context["ti"], "max_tries", -1))
@@ -82,7 +82,7 @@ class AppAcquirer:
         step = next_step(record, clear_number, max_tries, retries)
         digest = spec_hash(self._app, cfg)
         if record is not None and step is NextStep.REPLACE and self._is_here(record, step):
-            self._retire(record)
+            self._cancel_replaced(record)
         if record is not None and step is NextStep.RESUME and self._is_here(record, step):
             # What was cleared meanwhile was another task of the run.
             record = dataclasses.replace(
@@ -136,8 +136,8 @@ class AppAcquirer:
             self.value = record.value
             return record.handle, None
         # A kill from here on concerns this app.
-        self._held.hold(record)
-        response = self._held.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))
+        self._tracker.track(record)
+        response = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))
         if response is None:
             if record.state == "intent":
                 if Capability.ADOPT not in self._scheduler.capabilities:
@@ -160,30 +160,30 @@ class AppAcquirer:
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
         handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
-        self._op.request = f"taken up from an earlier try: {handle}"
+        self._op.request = f"adopted from an earlier try: {handle}"
         show_request(self._op, self._ti)
-        taken_up = dataclasses.replace(record, state="scheduled", handle=handle)
-        self._held.hold(taken_up)
-        self._held.keep(taken_up)
+        adopted = dataclasses.replace(record, state="scheduled", handle=handle)
+        self._tracker.track(adopted)
+        self._tracker.save(adopted)
         return handle, response
 
-    def _retire(self, record: Record) -> None:
+    def _cancel_replaced(self, record: Record) -> None:
         """End the app from before a clear, and wait a while until it has ended."""
         # A kill from here on concerns this app.
-        self._held.hold(record)
+        self._tracker.track(record)
         scheduler = self._scheduler
-        response = self._held.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
+        response = self._tracker.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
         if response is None or is_terminal(response.state):
             return
         self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
-        self._held.retry_while_unavailable(lambda: scheduler.cancel(record.app_id))
+        self._tracker.retry_while_unavailable(lambda: scheduler.cancel(record.app_id))
         wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
-            response = self._held.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
+            response = self._tracker.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
             if response is None or is_terminal(response.state):
                 return
-            self._held.check()
+            self._tracker.check()
             time.sleep(min(0.2, scheduler.poll_interval_s))
         self._log.warning("app %s has not ended within %.0f s after its cancel", record.app_id, wait_s)
 
@@ -192,11 +192,11 @@ class AppAcquirer:
         op = self._op
         runner = self._hook.runner
         # Launches nothing, so a wrong app leaves no trace; only a workspace needs an engine here.
-        info = self._held.retry_while_unavailable(
+        info = self._tracker.retry_while_unavailable(
             lambda: runner.dryrun(self._app, self._backend, cfg, parent_run_id=_run_id(self._ti), app_id=record.app_id)
         )
         # A build may have taken minutes.
-        self._held.check()
+        self._tracker.check()
         self._show(info)
         for role in self._app.roles:
             for given, meant in near_misses(role):
@@ -207,8 +207,8 @@ class AppAcquirer:
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
-        self._held.keep(record)
-        self._held.hold(record)
+        self._tracker.save(record)
+        self._tracker.track(record)
         began = time.monotonic()
         try:
             handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
@@ -222,9 +222,9 @@ class AppAcquirer:
         metrics.count("apps_launched", backend=self._backend)
         app_id = parse_app_handle(handle).app_id
         launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
-        self._held.hold(launched)
-        self._held.check()
-        self._held.keep(launched)
+        self._tracker.track(launched)
+        self._tracker.check()
+        self._tracker.save(launched)
         # Not before: the app does not wait for it, and a kill finds the app known.
         show_request(op, self._ti)
         self._log.info("launched %s", handle)
@@ -234,9 +234,9 @@ class AppAcquirer:
         runner = self._hook.runner
         try:
             # Where a second submit may start a second app, an outage is not retried.
-            return (
-                self._held.retry_while_unavailable(lambda: runner.schedule(info)) if adopts else runner.schedule(info)
-            )
+            if not adopts:
+                return runner.schedule(info)
+            return self._tracker.retry_while_unavailable(lambda: runner.schedule(info))
         except AppConflictError:
             # After an intent the id belongs to an earlier try, and the DAG has changed since.
             if not was_intended:

@@ -136,7 +136,7 @@ class Memory:
         self._store = store
 
     @property
-    def lasts(self) -> bool:
+    def is_persistent(self) -> bool:
         """True if another try will see what is saved."""
         return self._store is not None
 

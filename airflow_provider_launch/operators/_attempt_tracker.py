@@ -41,31 +41,31 @@ class AttemptTracker:
         """The app has ended well: a kill from here on ends nothing."""
         self._record: Record | None = None
 
-    def hold(self, record: Record) -> None:
+    def track(self, record: Record) -> None:
         """Make an app the current one: a kill from here on cancels this one."""
         self._record = record
         if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `OperatorRun`
             killer.app_id = record.app_id
 
-    def recall(self, store: StateStore | None) -> Record | None:
-        """Return what the last try has kept in this store, where `keep` writes from now on."""
+    def load(self, store: StateStore | None) -> Record | None:
+        """Return what the last try has saved in this store, where `save` writes from now on."""
         self._memory = Memory(store)
         return self._memory.load()
 
     @property
-    def lasts(self) -> bool:
-        """True if another try will see what is kept."""
-        return self._memory.lasts
+    def is_persistent(self) -> bool:
+        """True if another try will load what is saved."""
+        return self._memory.is_persistent
 
-    def keep(self, record: Record) -> None:
+    def save(self, record: Record) -> None:
         """Let the next try know."""
         self._memory.save(record)
 
-    def keep_value(self, value: dict[str, Any]) -> None:
+    def save_value(self, value: dict[str, Any]) -> None:
         """Let the next try return this, should this worker die before Airflow knows of the success."""
         if self._record is not None:
             self._record = dataclasses.replace(self._record, value=value)
-            self.keep(self._record)
+            self.save(self._record)
 
     def close(self, error: Exception) -> None:
         """Let the next try know that the app has ended, and as what."""
@@ -76,7 +76,7 @@ class AttemptTracker:
         outcome = str(status.state) if status is not None else type(error).__name__
         # After a kill Airflow may refuse to store anything; the next try then finds an app that has ended.
         with contextlib.suppress(Exception):
-            self.keep(dataclasses.replace(record, state="closed", outcome=outcome))
+            self.save(dataclasses.replace(record, state="closed", outcome=outcome))
 
     def check(self) -> None:
         """Leave as soon as the task was killed."""
@@ -136,7 +136,7 @@ class AttemptTracker:
     def _note_kill(self, record: Record) -> None:
         """Keep the record open, and log that a clear may have been the reason of the kill."""
         with contextlib.suppress(Exception):
-            self.keep(dataclasses.replace(record, outcome=KILLED))
+            self.save(dataclasses.replace(record, outcome=KILLED))
 
     def _had_succeeded(self, record: Record) -> bool:
         with contextlib.suppress(Exception):

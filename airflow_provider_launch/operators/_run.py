@@ -80,7 +80,7 @@ class OperatorRun:
         self._ti: Any = None
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
-        self._held = AttemptTracker(operator, self._hook)
+        self._tracker = AttemptTracker(operator, self._hook)
         self._has_gap = True  # until the log was read to its end
 
     @property
@@ -127,9 +127,9 @@ class OperatorRun:
         except BaseException as error:
             # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
             if isinstance(error, AppKilledError) or not isinstance(error, Exception):
-                self._held.cancel_killed()
+                self._tracker.cancel_killed()
             elif isinstance(error, AppNotStartedError):
-                self._held.cancel_not_started(error)
+                self._tracker.cancel_not_started(error)
             self._close(killer)
             raise
         self._close(killer)
@@ -142,22 +142,22 @@ class OperatorRun:
 
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
-        self._held.check()
+        self._tracker.check()
         self._on_finish()  # what is wrong with it must not show when the app has ended
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
         self._ti = context["ti"]
         self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
-        acquirer = AppAcquirer(self._op, self._app, self._hook, self._held)
-        handle, response = acquirer.obtain(context, cfg)
-        # What is taken up may have written before.
+        acquirer = AppAcquirer(self._op, self._app, self._hook, self._tracker)
+        handle, response = acquirer.acquire(context, cfg)
+        # An adopted app may have written before.
         is_new = response is None
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", handle)
         if acquirer.value is not None:
             return acquirer.value
-        self._held.check()
+        self._tracker.check()
         places = self._mask_secrets(handle, cfg)
         if not self._op.wait:
             response = self._wait_for_begin(handle, response, is_new=is_new)
@@ -195,7 +195,7 @@ class OperatorRun:
         limit_s = op.defer_after_s
         if limit_s is None:
             limit_s = conf.getfloat("launch", "defer_after_s", fallback=_DEFER_AFTER_S)
-        # Two followers would not agree on which lines of an app that is taken up are old.
+        # Two followers would not agree on which lines of an adopted app are old.
         if limit_s <= 0 or (op.logs_from == "now" and not is_new):
             return False, FollowProgress()
         with self._follower(handle, FollowProgress(), is_new=is_new, is_part=True) as follow:
@@ -213,7 +213,7 @@ class OperatorRun:
             handle,
             self._op.follow_options,
             progress,
-            self._held.check,
+            self._tracker.check,
             is_new=is_new,
             is_part=is_part,
         )
@@ -222,7 +222,7 @@ class OperatorRun:
         self._ti = context["ti"]
         end_checkpoint(self._ti)
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
-        record = self._held.recall(context.get("task_state_store"))
+        record = self._tracker.load(context.get("task_state_store"))
         # The trigger may have failed before it found the app, which runs all the same.
         handle = handle or (record.handle if record is not None else "")
         if not handle:
@@ -233,13 +233,13 @@ class OperatorRun:
         drop_request_link(self._op)
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
-        self._held.hold(record)
+        self._tracker.track(record)
         # Else the field would lose what the first part of the task has shown.
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)
             self._op.request = str(native) if native else None
             register(kept_values(self._scheduler, app_id))
-        self._held.check()
+        self._tracker.check()
         if why == "deadline":
             # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
             raise AirflowTaskTimeout(text)
@@ -257,12 +257,12 @@ class OperatorRun:
             value = self._follow(handle, progress, is_new=is_new)
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result not be readable: the next try polls it.
-            self._held.close(error)
+            self._tracker.close(error)
             self._remove_ended(handle, error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
         # result; a clear is reported by its number.
-        self._held.check()
+        self._tracker.check()
         self._remove_succeeded(handle, value)
         return value
 
@@ -274,11 +274,11 @@ class OperatorRun:
             return
         if self._has_gap:
             self._log.warning("%s is kept, since its log may not be complete here", handle)
-        elif not self._held.lasts:
+        elif not self._tracker.is_persistent:
             self._log.info("%s is kept: a retry could not know that it has succeeded", handle)
         else:
             try:
-                self._held.keep_value(value)
+                self._tracker.save_value(value)
             except Exception as problem:  # noqa: BLE001 - the task has succeeded
                 self._log.warning("%s is kept: its result could not be stored for a retry: %s", handle, problem)
                 return
@@ -363,8 +363,8 @@ class OperatorRun:
         op._app_ended(response)  # noqa: SLF001 - for operators built on this one
         metrics.count("apps_ended", backend=self._backend, state=response.state.name)
         if response.state == AppState.SUCCEEDED:
-            self._held.succeeded = True
-            result = results[0] if results else self._held.retry_while_unavailable(lambda: self._result(app_id))
+            self._tracker.succeeded = True
+            result = results[0] if results else self._tracker.retry_while_unavailable(lambda: self._result(app_id))
             return as_xcom(handle, response, result, roles=self._app.roles)
         if op.do_xcom_push:
             # As after a success, for tasks that run whatever happened before them.

@@ -62,9 +62,9 @@ class LaunchAppOperator(BaseOperator):
         poll_interval_s: seconds between two polls of the app. None: what suits the scheduler.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
         log_roles: whose lines are shown. None: all roles; empty: no lines.
-        logs_from: "start", or "now": an app that is taken up again is shown without its earlier lines.
+        logs_from: "start", or "now": an adopted app is shown without its earlier lines.
         max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
-        on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to take up.
+        on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to adopt.
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
         start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
@@ -232,7 +232,7 @@ class LaunchAppOperator(BaseOperator):
     # ---- run -------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Launch or take up the app, follow it, and return what XCom gets.
+        """Launch or adopt the app, follow it, and return what XCom gets.
 
         Raises:
             AirflowFailException: app, options or connection are wrong; no retry helps.

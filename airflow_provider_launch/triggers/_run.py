@@ -41,7 +41,7 @@ _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
 # Answers come on the pollers' threads, silence is noticed on the event loop. One for all: nothing waits under it.
-_JUDGING = threading.Lock()
+_DECIDING = threading.Lock()
 
 
 class TriggerFields(Protocol):
@@ -168,7 +168,7 @@ class TriggerRun:
         """Return why the waiting is over and its message; None: it is not over."""
         # Before the check: what comes after it, while something is saved, must not wait for the next one.
         self._has_news = False
-        with _JUDGING:
+        with _DECIDING:
             ended, error = self._watch.has_ended(), self._error
         if ended:
             return "ended", ""
@@ -255,7 +255,7 @@ class TriggerRun:
 
     def tick(self) -> None:
         """Take account of a missing answer; and of the deadline, for clocks may be set."""
-        with _JUDGING:
+        with _DECIDING:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
                 if self._watch.response is not None and self._task_log.is_quiet:
@@ -310,7 +310,7 @@ class TriggerRun:
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 
     def _hear(self, answer: Answer) -> None:
-        with _JUDGING:
+        with _DECIDING:
             before = self._watch.response
             learned = self._watch.learn(answer)
             response = self._watch.response
@@ -353,7 +353,7 @@ class TriggerRun:
             with contextlib.suppress(LaunchError):
                 copied = copied_variables(await asyncio.to_thread(self._native))
         await aregister(hidden_values(response.roles, copied, places or ()))
-        with _JUDGING:
+        with _DECIDING:
             self._is_masked = True
             if self._waits_for_masks is not None:
                 self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])

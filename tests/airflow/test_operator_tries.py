@@ -157,7 +157,7 @@ def test_a_worker_that_dies_during_the_launch_leaves_one_app(engine, make_api, p
     assert api.store["launch"]["app_id"] == intents[0]["app_id"]
 
 
-def test_an_id_that_somebody_else_has_is_not_taken_up(engine, make_api) -> None:
+def test_an_id_that_somebody_else_has_is_not_adopted(engine, make_api) -> None:
     run_task(on_cluster("one", wait=False), make_api())
     ran = run_task(on_cluster("two", wait=False), make_api())
 
@@ -235,7 +235,7 @@ def test_an_error_that_reports_nothing_of_the_app_starts_no_second_one(engine, m
     assert engine.started == 1
 
 
-def test_an_app_that_is_taken_up_is_shown_from_now_on(engine, make_api, play) -> None:
+def test_an_app_that_was_adopted_is_shown_from_now_on(engine, make_api, play) -> None:
     api = make_api(retries=1)
     run_task(on_cluster(wait=False), api)
     (app_id,) = engine.apps

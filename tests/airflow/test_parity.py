@@ -229,7 +229,7 @@ def test_a_task_that_is_killed_leaves_its_app_where_it_should(engine, api, monke
     ("logs_from", "expected"),
     [("now", ["[worker/0] new"]), ("start", ["[worker/0] old", "[worker/0] new"])],
 )
-def test_an_app_that_is_taken_up_is_shown_from_there_on(engine, make_api, how, logs_from, expected) -> None:
+def test_an_app_that_was_adopted_is_shown_from_there_on(engine, make_api, how, logs_from, expected) -> None:
     api = make_api(retries=1)
     runs(engine)
     assert isinstance(run_task(on_cluster(deferrable=True), api).msg, DeferTask)
