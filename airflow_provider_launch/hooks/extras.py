@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts, resolve_options
@@ -27,6 +27,8 @@ class LaunchOptions:
     """One line that differs between connections which do not see each other's apps; holds no secret."""
     locked: tuple[str, ...] = ()
     """Names of options in `cfg` that tasks cannot change."""
+    placeholders: Mapping[str, Any] = field(default_factory=dict)
+    """Values for settings that steps of pipelines leave to the connection, by name."""
 
 
 def split_extras(

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -101,9 +102,15 @@ class LaunchHook(BaseHook):
             return self._options({})
         used = {name: getattr(connection, name) for name in ("host", "port", "login", "password", "schema")}
         refuse_standard_fields(self.launch_conn_id, used)
-        extras = _extras(connection, self.launch_conn_id)
+        extras = dict(_extras(connection, self.launch_conn_id))
+        placeholders = extras.pop("placeholders", None)
+        if not isinstance(placeholders, (Mapping, type(None))):
+            raise InvalidAppError(
+                f"connection {self.launch_conn_id!r}: the extra 'placeholders' must be an object of values by name, "
+                f"not {type(placeholders).__name__}"
+            )
         try:
-            return self._options(extras)
+            return replace(self._options(extras), placeholders=dict(placeholders or {}))
         except InvalidAppError as error:
             raise InvalidAppError(f"connection {self.launch_conn_id!r}: {error}") from error
 

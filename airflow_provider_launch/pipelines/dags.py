@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from airflow_provider_launch.pipelines import parameters
+from airflow_provider_launch.pipelines.executors import task_limit
 from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
 from airflow_provider_launch.pipelines.model import PipelineModel
@@ -106,9 +107,7 @@ def dag_from_model(
     settings: dict[str, Any] = {"catchup": False}
     if model.graph.description:
         settings["description"] = model.graph.description
-    limit = model.executor.config.get("parallelism")
-    if model.executor.config.get("enable_parallel", True) is False:
-        limit = 1
+    limit = task_limit(model)
     if limit is not None:
         settings["max_active_tasks"] = limit
     schedule = dag_kwargs.pop("schedule", None)

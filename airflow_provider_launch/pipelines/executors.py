@@ -1,4 +1,4 @@
-"""Executors by type, and the settings of a step: those of the pipeline, its own, and placeholders."""
+"""Executors by type, and where a step runs, with which settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, mapping_of, resolve
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
 from airflow_provider_launch.util.docstrings import field_docstrings
@@ -22,6 +23,7 @@ __all__ = [
     "executor_problems",
     "placement",
     "setting_names",
+    "task_limit",
 ]
 
 PLUGINS_GROUP = "airflow_provider_launch.executors"
@@ -107,16 +109,12 @@ class ExecutorSettings:
     patches: Mapping[str, Any] = field(default_factory=dict)
     """For `mocked`: step to the `command` and `command_type` that runs instead; all other tasks do nothing."""
     placeholders: Mapping[str, Any] = field(default_factory=dict)
-    """Values for settings that a step leaves empty, by their name."""
+    """Values for settings that a step leaves empty, by their name. Of one without a value, the connection has it, in
+    `placeholders` of its extra."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings by a name of your own, to which `overrides` of a step refer."""
     auto_remove_container: bool = True
     """Accepted for files of magnus; what becomes of ended containers is decided by the connection."""
-
-
-_SPELLINGS = {"docker_image": "image", "environment": "env", "memMB": "memory_mb", "nodes": "replicas"}
-_MERGED = frozenset({"env", "labels", "annotations", "resources", "node_selector"})
-"""Mappings whose keys are merged; everything else is replaced as a whole."""
 
 
 def setting_names() -> list[str]:
@@ -134,6 +132,8 @@ class Placement:
     settings: ExecutorSettings
     options: Mapping[str, Any]
     """Options of the scheduler, for the `cfg` of the launch; all settings for a plug-in."""
+    left_to_connection: tuple[str, ...] = ()
+    """Placeholders whose value only the connection knows: what they set is missing until the task runs."""
 
     @property
     def conn_id(self) -> str:
@@ -141,14 +141,26 @@ class Placement:
         return self.settings.conn_id or (self.backend.conn_id if self.backend else "")
 
 
-def placement(model: PipelineModel, step: TaskStep) -> Placement:
+def task_limit(model: PipelineModel) -> int | None:
+    """Return how many tasks of a run there are at a time; None for Airflow's own limit."""
+    if model.executor.config.get("enable_parallel", True) is False:
+        return 1
+    return model.executor.config.get("parallelism")
+
+
+def placement(model: PipelineModel, step: TaskStep, connection: ConnectionPlaceholders | None = None) -> Placement:
     """Return where a step runs.
+
+    Args:
+        model: the pipeline.
+        step: a task of it.
+        connection: placeholders of the connection; None while a file is read, when no connection is.
 
     Raises:
         PipelineError: a setting is wrong, or a placeholder has no value.
     """
     problems: list[Problem] = []
-    found = _placement(model, step, problems)
+    found = _placement(model, step, problems, connection)
     if problems or found is None:
         raise PipelineError(problems)
     return found
@@ -162,7 +174,7 @@ def executor_problems(model: PipelineModel, steps: list[TaskStep]) -> Iterator[P
         names = {step.name for step in steps}
         problems.extend(
             Problem(f"'patches' names {name!r}, which is no task; {closest(name, names)}", model.executor.place)
-            for name in _mapping(model.executor.config.get("patches"))
+            for name in mapping_of(model.executor.config.get("patches"))
             if name not in names
         )
     seen = {str(problem) for problem in problems}
@@ -187,14 +199,20 @@ def _check_type(section: ExecutorSection, problems: list[Problem]) -> None:
     problems.append(Problem(f"{section.type!r} is no executor; {cure}", section.place))
 
 
-def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) -> Placement | None:
+def _placement(
+    model: PipelineModel,
+    step: TaskStep,
+    problems: list[Problem],
+    connection: ConnectionPlaceholders | None = None,
+) -> Placement | None:
     section = step.executor or model.executor
     patched = model.executor.type == MOCKED
     if patched:
         # A mocked pipeline runs nothing but its patches, wherever their steps would run.
         section = model.executor
     kind = section.type
-    merged = resolve(model, step, kind, problems)
+    left: list[str] = []
+    merged = resolve(model, step, kind, problems, connection=connection, left=left)
     if merged.pop("run_in_local", False) and kind == "local-container":
         kind = "local"
         merged.pop("image", None)
@@ -208,17 +226,27 @@ def _placement(model: PipelineModel, step: TaskStep, problems: list[Problem]) ->
     if settings is None:
         return None
     if backend is None:
-        if step.command_type == "app":
-            problems.append(Problem(f"executor {kind!r} of a plug-in runs commands, and no apps", step.place))
+        problems.extend(Problem(text, step.place) for text in _plugin_problems(kind, step, left))
         return Placement(kind, None, settings, merged)
-    if backend.in_containers and not settings.image and step.command_type != "app":
+    # What the connection's placeholders set is seen when the task runs.
+    is_known = connection is not None or not left
+    if is_known and backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
     if settings.mounts and not backend.in_containers:
         problems.append(Problem(f"has 'mounts', and executor {kind!r} has none: its tasks see the host's files", place))
-    if step.catalog:
+    if step.catalog and is_known:
         problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
-    return Placement(kind, backend, settings, options)
+    return Placement(kind, backend, settings, options, tuple(left))
+
+
+def _plugin_problems(kind: str, step: TaskStep, left: list[str]) -> Iterator[str]:
+    """Yield what the executor of a plug-in cannot do."""
+    if step.command_type == "app":
+        yield f"executor {kind!r} of a plug-in runs commands, and no apps"
+    if left:
+        names = ", ".join(map(repr, left))
+        yield f"leaves {names} to a connection, and executor {kind!r} of a plug-in has none; give it a value"
 
 
 def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> Iterator[str]:
@@ -234,91 +262,6 @@ def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> I
         yield "has 'data_volume'; name the folder where the workers have it mounted as 'data_dir'"
 
 
-# ---- layers ---------------------------------------------------------------------------------------------------
-
-
-def resolve(model: PipelineModel, step: TaskStep, kind: str, problems: list[Problem]) -> dict[str, Any]:
-    """Return the settings of a step: pipeline, then `executor` of the step, then its `overrides`.
-
-    A later one wins, key by key. A key without a value takes that of the placeholder of its name: a mapping is spread
-    beneath the keys which the step gives, anything else is the value.
-    """
-    common = dict(model.executor.config) if model.executor.type == kind else {}
-    placeholders = {
-        **_mapping(common.pop("placeholders", None)),
-        **_mapping((step.executor.config if step.executor else {}).get("placeholders")),
-    }
-    profiles = {**placeholders, **_mapping(common.get("overrides"))}
-    common.pop("overrides", None)
-    effective = {_SPELLINGS.get(name, name): value for name, value in common.items()}
-    layers: list[Mapping[str, Any]] = []
-    if step.executor is not None:
-        layers.append({key: value for key, value in step.executor.config.items() if key != "placeholders"})
-    if kind in step.overrides:
-        layers.append(_override(step, kind, step.overrides[kind], profiles, problems))
-    for layer in layers:
-        effective = _layered(effective, layer, placeholders, step, problems)
-    for name in [name for name, value in effective.items() if value is None]:
-        # Left empty by the pipeline itself.
-        effective = _layered(_without(effective, name), {name: None}, placeholders, step, problems)
-    return effective
-
-
-def _override(
-    step: TaskStep, kind: str, given: Any, profiles: Mapping[str, Any], problems: list[Problem]
-) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    if isinstance(given, str):
-        if isinstance(profiles.get(given), Mapping):
-            return dict(profiles[given])
-        problems.append(
-            Problem(
-                f"'overrides' names {given!r}, for which executor {kind!r} has no placeholder; "
-                f"{closest(given, profiles)}",
-                step.place,
-            )
-        )
-    elif given is not None:
-        problems.append(Problem(f"'overrides' of {kind!r} must be a mapping, or the name of a placeholder", step.place))
-    return {}
-
-
-def _layered(
-    below: Mapping[str, Any],
-    layer: Mapping[str, Any],
-    placeholders: Mapping[str, Any],
-    step: TaskStep,
-    problems: list[Problem],
-) -> dict[str, Any]:
-    explicit = {_SPELLINGS.get(name, name): value for name, value in layer.items() if value is not None}
-    spread: dict[str, Any] = {}
-    for name, value in layer.items():
-        if value is not None:
-            continue
-        if name not in placeholders:
-            problems.append(
-                Problem(
-                    f"leaves {name!r} empty, and there is no placeholder of that name; {closest(name, placeholders)}",
-                    step.place,
-                )
-            )
-        elif isinstance(placeholders[name], Mapping):
-            spread.update({_SPELLINGS.get(key, key): item for key, item in placeholders[name].items()})
-        else:
-            spread[_SPELLINGS.get(name, name)] = placeholders[name]
-    effective = dict(below)
-    for source in (spread, explicit):
-        for name, value in source.items():
-            both = isinstance(value, Mapping) and isinstance(effective.get(name), Mapping) and name in _MERGED
-            effective[name] = {**effective[name], **value} if both else value
-    return effective
-
-
-def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
-
-
 # ---- checks ---------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +271,7 @@ def _split(
     names = set(setting_names())
     own = {name: value for name, value in merged.items() if name in names}
     options = {name: value for name, value in merged.items() if name not in names and name != "cfg"}
-    options.update(_mapping(merged.get("cfg")))
+    options.update(mapping_of(merged.get("cfg")))
     before = len(problems)
     kinds = {name: _expected(name, value) for name, value in own.items()}
     problems.extend(
@@ -383,10 +326,6 @@ def _check_options(
         for name in options
         if schema.registered_name(name) is None
     )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def settings_help() -> dict[str, str]:

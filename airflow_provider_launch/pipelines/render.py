@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, TaskGroup
 
 from airflow_provider_launch.pipelines.checks import incoming
-from airflow_provider_launch.pipelines.executors import MOCKED, placement
+from airflow_provider_launch.pipelines.executors import MOCKED, placement, task_limit
 from airflow_provider_launch.pipelines.gates import (
     CaseCheck,
     CaseGate,
@@ -155,7 +155,7 @@ class Renderer:
             sources=sources,
             scope=scope,
             order=self.next_order(),
-            **task_kwargs(step, scope),
+            **task_kwargs(step, scope, task_limit(self._model)),
         )
         return Part(task, [task], [], [task.task_id], outputs=[Source(task.task_id, scope.group)])
 

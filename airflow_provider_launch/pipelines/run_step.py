@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.apps import Inputs, build_app
 from airflow_provider_launch.pipelines.executors import Placement, placement
+from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
 from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.parameters import from_environment, returned_values
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem, closest
@@ -75,15 +76,21 @@ def run_step(
     if step.secrets:
         raise InvalidAppError(f"step {step.name!r} needs secrets, which Airflow keeps; use airflow tasks test")
     place = placement(model, step)
-    if place.backend is None:
+    backend = place.backend
+    if backend is None:
         raise InvalidAppError(f"executor {place.type!r} is a plug-in, which runs in Airflow; use airflow tasks test")
+    if place.left_to_connection:
+        from airflow_provider_launch.hooks.launch import LaunchHook
+
+        found = LaunchHook.for_connection(place.conn_id).options.placeholders
+        place = placement(model, step, ConnectionPlaceholders(place.conn_id, found))
     folder = (data_dir or Path.cwd()).resolve() if step.catalog else None
     inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder)
     # The folder of a desk is on no volume.
     settings = replace(place.settings, data_volume="")
     app, cfg = build_app(model, step, replace(place, settings=settings), inputs)
     with _runner(place) as (runner, defaults):
-        info = runner.dryrun(app, place.backend.name, {**defaults, **cfg})
+        info = runner.dryrun(app, backend.name, {**defaults, **cfg})
         if is_dry:
             show(str(info))
             return 0, None
@@ -99,7 +106,7 @@ def run_step(
         if status is None or status.state != AppState.SUCCEEDED:
             show(f"{handle} {status.state if status else 'is unknown'}: {status.msg if status else ''}")
             return 1, None
-        result = runner.scheduler(place.backend.name).result(parse_app_handle(handle).app_id)
+        result = runner.scheduler(backend.name).result(parse_app_handle(handle).app_id)
     names = None if step.returns is None else [item.name for item in step.returns]
     return 0, returned_values(result, names, given=values, step=step.name)
 

@@ -129,13 +129,26 @@ class StepOperator(LaunchAppOperator):
     # ---- before ----------------------------------------------------------------------------------------------
 
     def _rendered(self, context: Context) -> tuple[TaskStep, Placement]:
+        from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch.hooks.launch import LaunchHook
+        from airflow_provider_launch.pipelines.executors import placement
+        from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders
+
         app = self.step.app
         if app is not None:
             # A copy: the model belongs to all runs of this process.
             app = self.render_template(dict(app), context)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
-        settings = dataclasses.replace(self.place.settings, env=self.env)
-        return step, dataclasses.replace(self.place, settings=settings, options=self.cfg or {})
+        place, env, cfg = self.place, self.env, self.cfg or {}
+        if place.left_to_connection:
+            # A DAG is made without its connections: they would be read from the database by each parse.
+            with final_errors():
+                found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
+                place = placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
+            env = self.render_template(dict(place.settings.env), context)
+            cfg = self.render_template(dict(place.options), context)
+        settings = dataclasses.replace(place.settings, env=env)
+        return step, dataclasses.replace(place, settings=settings, options=cfg)
 
     def _check_connection(self) -> None:
         """Refuse a connection of another type than the executor's: its options would mean something else."""

@@ -25,8 +25,14 @@ _OURS = {
 }
 
 
-def task_kwargs(step: TaskStep, scope: Scope) -> dict[str, Any]:
-    """Return the arguments of the Airflow task that a step names."""
+def task_kwargs(step: TaskStep, scope: Scope, limit: int | None = None) -> dict[str, Any]:
+    """Return the arguments of the Airflow task that a step names.
+
+    Args:
+        step: the task.
+        scope: the map around it.
+        limit: how many tasks of a run there are at a time, by the pipeline.
+    """
     problems = [
         Problem(f"'airflow' has {name!r}, which is set by {_OURS[name]}", replace(step.place, step=step_path(step)))
         for name in step.airflow
@@ -43,6 +49,8 @@ def task_kwargs(step: TaskStep, scope: Scope) -> dict[str, Any]:
         kwargs.setdefault("retry_delay", timedelta(seconds=step.retry_delay_s or 0))
     elif step.retry_delay_s is not None:
         kwargs["retry_delay"] = timedelta(seconds=step.retry_delay_s)
-    if scope.parallelism is not None:
-        kwargs.setdefault("max_active_tis_per_dagrun", scope.parallelism)
+    limits = [one for one in (limit, scope.parallelism) if one is not None]
+    if scope.group and limits:
+        # The limit of the DAG does not count tasks that are deferred; this one does.
+        kwargs.setdefault("max_active_tis_per_dagrun", min(limits))
     return kwargs

@@ -73,6 +73,7 @@ def test_a_uri_connection_works(monkeypatch) -> None:
         ({"extra": {"keep_days": "many"}}, "keep_days"),
         ({"extra": {"keep_days": -1}}, "keep_days"),
         ({"extra": {"grace_s": [1]}}, "grace_s"),
+        ({"extra": {"placeholders": ["big"]}}, "'placeholders' must be an object of values by name, not list"),
         ({"extra": "{no json"}, "JSON"),
         ({"extra": "[1]"}, "object"),
         ({"host": "h", "login": "me"}, "host, login"),

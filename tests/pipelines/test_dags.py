@@ -61,6 +61,8 @@ def test_a_pipeline_limits_the_tasks_of_a_run(write, config, tasks):
     dag = dag_from_file(write(MAP.format(config=config, more="")))
 
     assert dag.max_active_tasks == tasks
+    # Deferred elements count here only.
+    assert dag.get_task("m.each.a").max_active_tis_per_dagrun == (None if tasks == 16 else tasks)
 
 
 def test_a_map_limits_its_elements(write):

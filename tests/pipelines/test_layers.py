@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from airflow_provider_launch.pipelines import load, validate
-from airflow_provider_launch.pipelines.executors import placement, resolve
+from airflow_provider_launch.pipelines import PipelineError, load, validate
+from airflow_provider_launch.pipelines.executors import placement
+from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, resolve
 
 
 def resolved(write, config: str, overrides: str, kind: str = "local"):
@@ -110,3 +113,100 @@ def test_a_config_file_wins_over_the_pipeline(write):
 
     assert placement(model, model.graph.steps["a"]).backend.name == "kubernetes"
     assert validate(path, write("executor: kubernets\n", "wrong.yaml"))[0].place.file.endswith("wrong.yaml")
+
+
+LEFT = """
+    executor: {type: TYPE, config: {conn_id: place, placeholders: {big: , env: }}}
+    dag:
+      start_at: a
+      steps:
+        a: {type: task, command_type: shell, command: 'export b="$A $B"', returns: [b], overrides: {TYPE: {env: }}, next: c}
+        c: {type: task, command_type: shell, command: 'test "$b" = "1 2"', overrides: {TYPE: big}, next: success}
+    """
+
+
+def left(kind: str = "local") -> str:
+    return LEFT.replace("TYPE", kind)
+
+
+def test_the_connection_has_the_value_of_a_placeholder_that_the_file_leaves_empty(run_pipeline, monkeypatch):
+    """A DAG is made without reading its connections: nothing is defined when the file is read."""
+    extra = {"grace_s": 3, "placeholders": {"env": {"env": {"A": "1", "B": "2"}}, "big": {"cpu": 4, "grace_s": 7}}}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_local", "extra": extra}))
+
+    ran = run_pipeline(left())
+
+    assert ran.state == "success", ran.states
+    config = ran.xcom("c", "attempt")["config"]
+    assert (config["cpu"], config["grace_s"]) == (4, 7)
+    assert ran.xcom("a", "attempt")["config"]["env"] == {"A": "1", "B": "2"}
+
+
+def test_a_placeholder_of_the_file_wins_over_one_of_the_connection(write):
+    text = "executor: {type: local, config: {placeholders: {cpu: 1}}}\n"
+    text += "dag: {start_at: a, steps: {a: {type: task, command: m.f, overrides: {local: {cpu: }}, next: success}}}\n"
+    model = load(write(text))
+
+    found = placement(model, model.graph.steps["a"], ConnectionPlaceholders("place", {"cpu": 9}))
+
+    assert found.settings.cpu == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"bigg": {"cpu": 4}},
+            "leaves placeholder 'big' to connection 'place', which has none of that name; did you mean 'bigg'? add it",
+        ),
+        ({}, "there are none; add it to 'placeholders' in the connection's extra, or give it a value here"),
+        ({"big": {"cpu": "many"}}, "setting 'cpu' must be a whole number from 1 on, not 'many'"),
+        ({"big": {"conn_id": "x"}}, "placeholder 'big' of connection 'place' sets conn_id, which no connection can"),
+        ({"big": {"grace": 1}}, "'grace' is no setting of executor 'local'; did you mean 'grace_s'?"),
+        ({"big": 5}, "'overrides' names 'big', for which executor 'local' has no placeholder"),
+    ],
+)
+def test_what_is_wrong_in_a_connection_has_the_line_of_the_step(write, values, expected):
+    path = write(left())
+    assert validate(path) == []
+    model = load(path)
+
+    with pytest.raises(PipelineError) as caught:
+        placement(model, model.graph.steps["c"], ConnectionPlaceholders("place", values))
+
+    (problem,) = caught.value.problems
+    assert expected.replace("? add it", "?") in str(problem)
+    assert str(problem).startswith(f"{path}:6: step 'c': ")
+
+
+def test_a_placeholder_without_a_value_fails_the_task_before_it_launches(run_pipeline, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_local", "extra": {}}))
+
+    ran = run_pipeline(left())
+
+    assert ran.states["a"] == "failed"
+    assert ran.xcom("a", "handle") is None
+
+
+def test_an_image_may_come_from_the_connection(write):
+    text = (
+        left("kubernetes").replace("conn_id: place, ", "conn_id: place, image: , ").replace("big: ,", "big: , image: ,")
+    )
+    path = write(text)
+    assert validate(path) == []
+    model = load(path)
+    step = model.graph.steps["c"]
+
+    with_image = ConnectionPlaceholders("place", {"image": "repo/a:1", "big": {}})
+    found = placement(model, step, with_image)
+
+    assert found.settings.image == "repo/a:1"
+
+
+def test_settings_that_shape_the_dag_are_not_left_to_a_connection(write):
+    text = "executor: {type: local, config: {conn_id: , placeholders: {conn_id: }}}\n"
+    text += "dag: {start_at: a, steps: {a: {type: task, command: m.f, next: success}}}\n"
+
+    (problem,) = validate(write(text))
+
+    assert "leaves 'conn_id' to the connection, which cannot set it" in str(problem)
