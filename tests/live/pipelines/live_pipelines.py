@@ -24,11 +24,11 @@ for _engine in EXECUTORS:
     if _engine != "local" and not _image:
         continue
     for _mode in ("sync", "deferrable"):
-        for _name in ("ways", "kept"):
+        for _name in ("ways", "kept", *(["limited"] if _engine == "local" else [])):
             _dag = dag_from_file(
                 f"{_name}.yaml",
                 f"{_name}_{_engine}_{_mode}",
-                config=_config(_engine, _image),
+                config=None if _name == "limited" else _config(_engine, _image),
                 max_active_runs=20,
                 default_args={
                     # A busy machine costs tries of its own.
