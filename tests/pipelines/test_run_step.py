@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,18 @@ def test_problems_of_a_file_are_shown(write):
 
     assert ran.returncode == 2
     assert "pipeline.yaml:1: step 'a': 'next' names 'b', which is no step" in ran.stderr
+
+
+def test_airflow_tests_a_task(write, database, tmp_path):
+    """`airflow tasks test` runs a step as it would run in the DAG."""
+    write(FILE, "desk.yaml")
+    text = (
+        "# airflow dag\nfrom airflow_provider_launch.pipelines import dag_from_file\ndag = dag_from_file('desk.yaml')\n"
+    )
+    write(text, "desk.py")
+    command = [sys.executable, "-m", "airflow", "tasks", "test", "desk", "bad"]
+    env = {**os.environ, "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path)}
+
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+    assert "exited with code 3" in ran.stdout + ran.stderr
