@@ -45,6 +45,9 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "extra-links": [
             "airflow_provider_launch.links.launch.SchedulerLink",
+            "airflow_provider_launch.links.launch.JobDefinitionLink",
+            "airflow_provider_launch.links.launch.QueueLink",
+            "airflow_provider_launch.links.launch.SchedulerLogLink",
             "airflow_provider_launch.links.launch.RequestLink",
             "airflow_provider_launch.links.launch.LauncherLink",
             "airflow_provider_launch.pipelines.links.AttemptsLink",

@@ -31,7 +31,7 @@ def provider_info() -> dict[str, Any]:
         # Airflow reads `class-name`, its schema and its pages say `path`.
         "task-decorators": [{"name": "launch", "class-name": _DECORATOR, "path": _DECORATOR}],
         "extra-links": [
-            *(f"{_PACKAGE}.links.launch.{name}" for name in ("SchedulerLink", "RequestLink", "LauncherLink")),
+            *(f"{_PACKAGE}.links.launch.{name}" for name in _LINKS),
             f"{_PACKAGE}.pipelines.links.AttemptsLink",
         ],
         "connection-types": [*map(_type_of, BACKENDS.values()), _plugin_type()],
@@ -39,6 +39,14 @@ def provider_info() -> dict[str, Any]:
     }
 
 
+_LINKS = (
+    "SchedulerLink",
+    "JobDefinitionLink",
+    "QueueLink",
+    "SchedulerLogLink",
+    "RequestLink",
+    "LauncherLink",
+)
 _DECORATOR = f"{_PACKAGE}.decorators.launch.launch_task"
 _DOCS = "https://github.com/airflow-provider-launch/airflow-provider-launch/tree/main/docs"
 

@@ -71,7 +71,7 @@ class AppFollow:
             task.log,
             app_id,
             progress,
-            on_url=lambda url: show_ui(task, ti, url),
+            on_url=lambda url, pages: show_ui(task, ti, url, pages),
             # In a part the first lines are counted here, and the last ones are not kept.
             limit=None if is_part else self._limit,
         )

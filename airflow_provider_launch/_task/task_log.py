@@ -77,13 +77,14 @@ class TaskLog:
         log: the logger of the operator or sensor.
         name: what the app is called in the lines about its state.
         progress: what an earlier part of the task has logged, which is not logged again.
-        on_url: takes the page of the app in its scheduler's user interface, each time another is named.
+        on_url: takes the page of the app in its scheduler's user interface, and its other pages; each time they change.
         limit: how much of a long log is shown. None: all.
     """
 
     __slots__ = (
         "_limit",
         "_line_log",
+        "_linked",
         "_log",
         "_name",
         "_on_url",
@@ -101,7 +102,7 @@ class TaskLog:
         name: str,
         progress: FollowProgress,
         *,
-        on_url: Callable[[str], object] | None = None,
+        on_url: Callable[[str, Mapping[str, str]], object] | None = None,
         limit: LogLimit | None = None,
     ) -> None:
         self._log = log
@@ -110,6 +111,7 @@ class TaskLog:
         self._name = name
         self.url = progress.url
         self._on_url = on_url
+        self._linked: tuple[str, Mapping[str, str]] | None = None
         self._replicas = {key: _Replica([*tail]) for key, tail in progress.tails.items()}
         for key, attempt in progress.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
@@ -291,13 +293,17 @@ class TaskLog:
 
     def _show_url(self, url: str | None, pages: Mapping[str, str]) -> None:
         # Directories of this host (`file://`) are no page that a browser elsewhere can show.
-        if url and url != self.url and url.startswith(("http://", "https://")):
+        if not url or not url.startswith(("http://", "https://")):
+            return
+        if url != self.url:
             self.url = url
             self._log.info("app %s: see %s", self._name, url)
             for what, address in pages.items():
                 self._log.info("app %s: %s: %s", self._name, what, address)
-            if self._on_url is not None:
-                self._on_url(url)
+        if self._on_url is not None and self._linked != (url, pages):
+            # Also by the worker that goes on with a deferred task: Airflow stores its links once more.
+            self._linked = (url, pages)
+            self._on_url(url, pages)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         replica = self._begin_lines(key)

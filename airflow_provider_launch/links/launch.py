@@ -9,13 +9,18 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink, conf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
 __all__ = [
+    "JobDefinitionLink",
     "LauncherLink",
+    "QueueLink",
     "RequestLink",
     "SchedulerLink",
+    "SchedulerLogLink",
     "drop_empty_links",
     "drop_request_link",
     "show_request",
@@ -38,6 +43,46 @@ class SchedulerLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
         """Return the page that was named last; empty text shows no link."""
         return getattr(operator, "ui_url", None) or ""
+
+
+class _PageLink(BaseOperatorLink):
+    """Another page of the scheduler's user interface; only AWS Batch has some."""
+
+    page: str
+    """Its name in `DescribeAppResponse.pages`."""
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which Airflow's server finds the URL."""
+        return f"launch_link_{self.page.replace(' ', '_')}"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
+        """Return the page that was named last; empty text shows no link."""
+        return str(getattr(operator, "ui_pages", {}).get(self.page, ""))
+
+
+class JobDefinitionLink(_PageLink):
+    """The job definition of the app in AWS's console."""
+
+    name = "Job definition"
+    page = "job definition"
+
+
+class QueueLink(_PageLink):
+    """The queue of the app in AWS's console."""
+
+    name = "Job queue"
+    page = "queue"
+
+
+class SchedulerLogLink(_PageLink):
+    """The streams of all replicas and attempts in CloudWatch."""
+
+    name = "CloudWatch log"
+    page = "log"
+
+
+_PAGE_LINKS = (JobDefinitionLink, QueueLink, SchedulerLogLink)
 
 
 class RequestLink(BaseOperatorLink):
@@ -80,21 +125,24 @@ def task_page(ti_key: TaskInstanceKey, task_id: str | None = None) -> str:
     return f"{base.rstrip('/')}/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
 
 
-def show_ui(operator: Any, ti: Any, url: str | None) -> None:
-    """Let the link to the scheduler appear now: Airflow itself asks for links only when a worker is done."""
-    if not url or url == getattr(operator, "ui_url", None):
-        return
-    operator.ui_url = url
+def show_ui(operator: Any, ti: Any, url: str, pages: Mapping[str, str]) -> None:
+    """Let the links to the scheduler appear now: Airflow itself asks for links only when a worker is done."""
+    operator.ui_url, operator.ui_pages = url, pages
     # A link that is missing must not change how the task ends.
     with contextlib.suppress(Exception):
-        ti.xcom_push(SchedulerLink().xcom_key, url)
-        _drop(operator, SchedulerLink)
+        for kind, address in _addresses(url, pages):
+            ti.xcom_push(kind().xcom_key, address)
+            _drop(operator, kind)
 
 
 def drop_empty_links(operator: Any) -> None:
     """Keep Airflow from storing links that lead nowhere: the scheduler has named no page, the DAG no other task."""
     if not getattr(operator, "ui_url", None):
         _drop(operator, SchedulerLink)
+    pages = getattr(operator, "ui_pages", {})
+    for kind in _PAGE_LINKS:
+        if kind.page not in pages:
+            _drop(operator, kind)
     if not getattr(operator, "launched_by", None):
         _drop(operator, LauncherLink)
 
@@ -109,15 +157,21 @@ def _drop(operator: Any, kind: type[BaseOperatorLink]) -> None:
     operator.operator_extra_links = tuple(link for link in operator.operator_extra_links if not isinstance(link, kind))
 
 
-async def show_ui_from_trigger(task_instance: Any, url: str) -> None:
-    """Let the link to the scheduler of a deferred task appear now; without a task instance nothing can be kept."""
+def _addresses(url: str, pages: Mapping[str, str]) -> Iterator[tuple[type[SchedulerLink | _PageLink], str]]:
+    yield SchedulerLink, url
+    yield from ((kind, pages[kind.page]) for kind in _PAGE_LINKS if kind.page in pages)
+
+
+async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str, str]) -> None:
+    """Let the links to the scheduler of a deferred task appear now; without a task instance nothing can be kept."""
     if task_instance is None:
         return
     from airflow.sdk.bases.xcom import BaseXCom
 
     where = {name: getattr(task_instance, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
     with contextlib.suppress(Exception):
-        await BaseXCom.aset(key=SchedulerLink().xcom_key, value=url, **where)
+        for kind, address in _addresses(url, pages):
+            await BaseXCom.aset(key=kind().xcom_key, value=address, **where)
 
 
 def show_request(operator: Any, ti: Any) -> None:

@@ -36,6 +36,7 @@ class OperatorFields(Protocol):
     defer_after_s: float | None
     request: str | None
     ui_url: str | None
+    ui_pages: Mapping[str, str]
     retries: int | None
     execution_timeout: timedelta | None
     do_xcom_push: bool

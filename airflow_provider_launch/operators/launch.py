@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, XComArg
 
-from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
+from airflow_provider_launch.links.launch import (
+    JobDefinitionLink,
+    QueueLink,
+    RequestLink,
+    SchedulerLink,
+    SchedulerLogLink,
+)
 from airflow_provider_launch.operators.templates import (
     as_text,
     has_template,
@@ -84,7 +90,13 @@ class LaunchAppOperator(BaseOperator):
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
     # `request` is known only after the dry run; needed where the link cannot store it at once.
     overwrite_rtif_after_execution = True
-    operator_extra_links = (SchedulerLink(), RequestLink())
+    operator_extra_links = (
+        SchedulerLink(),
+        JobDefinitionLink(),
+        QueueLink(),
+        SchedulerLogLink(),
+        RequestLink(),
+    )
     ui_color = "#d9ecf2"
 
     def __init__(
@@ -136,6 +148,7 @@ class LaunchAppOperator(BaseOperator):
         self.defer_after_s = defer_after_s
         self.request: str | None = None
         self.ui_url: str | None = None
+        self.ui_pages: Mapping[str, str] = {}
         self._killed = False
         self._killer: CancelThread | None = None
         with _final_errors(self.task_id):

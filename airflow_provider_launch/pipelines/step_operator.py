@@ -10,7 +10,6 @@ from airflow.sdk import BaseHook, Variable
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_launch.links.launch import RequestLink, SchedulerLink
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Source, known_parameters
 from airflow_provider_launch.pipelines.links import AttemptsLink
@@ -49,7 +48,7 @@ class StepOperator(LaunchAppOperator):
     # Without `app`: it is built from what the task learns when it runs.
     template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id", "request")
     template_fields_renderers: ClassVar[dict[str, str]] = {"command": "bash", "env": "json", "cfg": "json"}
-    operator_extra_links = (SchedulerLink(), RequestLink(), AttemptsLink())  # type: ignore[assignment]  # one more
+    operator_extra_links = (*LaunchAppOperator.operator_extra_links, AttemptsLink())  # type: ignore[assignment]  # one more
 
     def __init__(
         self,

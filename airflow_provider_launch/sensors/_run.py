@@ -75,6 +75,7 @@ class SensorFields(Protocol):
     execution_timeout: timedelta | None
     do_xcom_push: bool
     ui_url: str | None
+    ui_pages: Mapping[str, str]
     _killed: bool
     _killer: CancelThread | None
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-from airflow_provider_launch.links.launch import LauncherLink, SchedulerLink
+from airflow_provider_launch.links.launch import (
+    JobDefinitionLink,
+    LauncherLink,
+    QueueLink,
+    SchedulerLink,
+    SchedulerLogLink,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,7 +57,13 @@ class AppStatusSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("handle", "launch_conn_id")
-    operator_extra_links = (SchedulerLink(), LauncherLink())
+    operator_extra_links = (
+        SchedulerLink(),
+        JobDefinitionLink(),
+        QueueLink(),
+        SchedulerLogLink(),
+        LauncherLink(),
+    )
     ui_color = "#d9ecf2"
 
     def __init__(
@@ -81,6 +93,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.deferrable = _default_deferrable() if deferrable is None else deferrable
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
         self.ui_url: str | None = None
+        self.ui_pages: Mapping[str, str] = {}
         self.launched_by = handle.operator.task_id if isinstance(handle, PlainXComArg) else None
         self._killed = False
         self._killer: CancelThread | None = None

@@ -27,6 +27,7 @@ from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from airflow_provider_launch._task.options import FollowOptions
@@ -95,7 +96,7 @@ class TriggerRun:
         "_task_log",
         "_timer",
         "_trigger",
-        "_ui_url",
+        "_ui",
         "_waits_for_masks",
         "_watch",
     )
@@ -108,7 +109,8 @@ class TriggerRun:
         self._checkpoint = Checkpoint(trigger.task_instance)
         self._handle = handle
         self._error: Exception | None = None
-        self._ui_url = self._linked = ""
+        self._ui: tuple[str, Mapping[str, str]] = ("", {})
+        self._linked: tuple[str, Mapping[str, str]] = self._ui
         self._stopping: asyncio.Future[dict[str, Any]] | None = None
         self._is_masked = self._is_stopped = False
         self._waits_for_masks: tuple[DescribeAppResponse, bool] | None = None
@@ -139,7 +141,7 @@ class TriggerRun:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
         # That of the class, for the context shows whose log is meant: one for each trigger would be a kilobyte.
         log = type(trigger).logger()
-        self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_url)
+        self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_ui)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
@@ -181,9 +183,9 @@ class TriggerRun:
         if self._feed.checkpoint is not self._saved:
             self._saved = self._feed.checkpoint
             await self._checkpoint.save(self._progress(self._saved))
-        if self._ui_url != self._linked:
-            self._linked = self._ui_url
-            await show_ui_from_trigger(self._trigger.task_instance, self._linked)
+        if self._ui is not self._linked:
+            self._linked = self._ui
+            await show_ui_from_trigger(self._trigger.task_instance, *self._linked)
         return None
 
     def news(self) -> asyncio.Future[None]:
@@ -373,8 +375,8 @@ class TriggerRun:
         if reader.want(standings_of(response, self._trigger.options.log_roles), existing=existing):
             self._hub.pump.wake(self._feed)
 
-    def _show_url(self, url: str) -> None:
-        self._ui_url = url
+    def _show_ui(self, url: str, pages: Mapping[str, str]) -> None:
+        self._ui = (url, pages)
         self._wake()
 
     def _wake(self) -> None:

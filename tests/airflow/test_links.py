@@ -13,20 +13,38 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import SetRenderedFields
 from airflow.sdk.serde import deserialize
 
-from airflow_provider_launch.links.launch import LauncherLink, RequestLink, SchedulerLink
+from airflow_provider_launch.links.launch import (
+    JobDefinitionLink,
+    LauncherLink,
+    QueueLink,
+    RequestLink,
+    SchedulerLink,
+    SchedulerLogLink,
+)
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.guarantees import in_modes
+from tests.airflow.guarantees import launch as place_task
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, run_trigger, sh
+from tests.engines.aws_batch.names import REGION
 
 UI, REQUEST = SchedulerLink().xcom_key, RequestLink().xcom_key
 PAGE = "https://cluster.example/apps/1"
+OTHERS = {"job definition": f"{PAGE}/definition", "queue": f"{PAGE}/queue", "log": f"{PAGE}/log"}
+KEYS = {link.page: link.xcom_key for link in (JobDefinitionLink(), QueueLink(), SchedulerLogLink())}
 
 
 @pytest.fixture
-def seen(engine, api):
+def pages():
+    """The other pages of the app; filled by the test."""
+    return {}
+
+
+@pytest.fixture
+def seen(engine, api, pages):
     """Lets the app name its page and end once the link is there; tells what was there while it ran."""
     found = {}
 
@@ -35,11 +53,12 @@ def seen(engine, api):
         while not engine.apps and time.monotonic() < deadline:
             time.sleep(0.01)
         (app_id,) = engine.apps
-        engine.apps[app_id].ui_url = PAGE
+        engine.apps[app_id].ui_url, engine.apps[app_id].pages = PAGE, pages
         engine.state(app_id, AppState.RUNNING)
         named = time.monotonic()  # a trigger shows it elsewhere
         while PAGE not in [*api.xcoms.values()] and time.monotonic() < min(deadline, named + 2):
             time.sleep(0.01)
+        time.sleep(0.1)  # the other pages follow
         found.update(api.xcoms, rendered=dict(api.rendered))
         engine.state(app_id, AppState.SUCCEEDED)
 
@@ -97,12 +116,16 @@ def test_the_link_of_a_deferred_task_appears_while_it_waits(engine, api, monkeyp
     monkeypatch.setattr(BaseXCom, "aset", keep)
     ran = run_task(launch(sh("true"), launch_conn_id="cluster", deferrable=True), api)
     (app_id,) = engine.apps
-    engine.apps[app_id].ui_url = PAGE
+    engine.apps[app_id].ui_url, engine.apps[app_id].pages = PAGE, {"queue": OTHERS["queue"]}
     engine.state(app_id, AppState.RUNNING)
     run_trigger(AppStatusTrigger(**deserialize(ran.msg.trigger_kwargs)), cancel_after=3)
 
     where = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1}
-    assert [entry for entry in pushed if entry[0] == UI] == [(UI, PAGE, where)]
+    links = {UI, *KEYS.values()}
+    assert [entry for entry in pushed if entry[0] in links] == [
+        (UI, PAGE, where),
+        (KEYS["queue"], OTHERS["queue"], where),
+    ]
 
 
 def test_the_links_of_a_deferred_task_stay_when_it_has_ended(api, seen) -> None:
@@ -114,11 +137,25 @@ def test_the_links_of_a_deferred_task_stay_when_it_has_ended(api, seen) -> None:
     assert '"app_id": "test-dag-t-' in api.rendered["request"]
 
 
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+@pytest.mark.parametrize("named", [[*OTHERS], ["queue"]], ids=["all", "one"])
+def test_other_pages_have_links_of_their_own(api, pages, seen, deferrable, named) -> None:
+    """Job definition, queue and log, as the operator of AWS Batch in the amazon provider has them."""
+
+    pages.update({name: OTHERS[name] for name in named})
+    run_to_end(launch(sh("true"), launch_conn_id="cluster", deferrable=deferrable, defer_after_s=0), api)
+
+    expected = {KEYS[name]: OTHERS[name] for name in named}
+    # That of a deferred task, while it waits: see below.
+    for xcoms in (api.xcoms,) if deferrable else (seen, api.xcoms):
+        assert {key[1]: xcoms[key] for key in xcoms if key[1] in KEYS.values()} == expected
+
+
 def test_without_a_page_there_is_no_link(engine, api) -> None:
     """The server answers null for it, and the user interface shows nothing."""
     run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
 
-    assert ("t", UI) not in api.xcoms
+    assert not {UI, *KEYS.values()} & {key for _, key in api.xcoms}
 
 
 def test_a_mapped_task_links_to_its_own_page(engine, api) -> None:
@@ -196,3 +233,22 @@ def test_the_record_of_an_app_lasts_as_long_as_its_run(script: str, lasts: bool)
     run_task(task, api)
 
     assert (api.expires["launch"] is None) == lasts
+
+
+@pytest.mark.parametrize("place", [pytest.param("aws_batch", marks=pytest.mark.engine("aws_batch"))], indirect=True)
+@in_modes
+def test_a_job_of_aws_batch_links_to_all_pages_of_the_console(place, deferrable) -> None:
+    """As `BatchOperator` does with its four links."""
+    api = FakeExecutionApi()
+    task = place_task(place, place.role("true"), deferrable=deferrable, defer_after_s=0)
+    ran, _ = run_to_end(task, api)
+    (app_id,) = place.apps()
+    home = f"https://console.aws.amazon.com/batch/home?region={REGION}#"
+    found = {key: value for (_, key), value in api.xcoms.items() if key in {UI, *KEYS.values()}}
+
+    assert ran.state == "success", ran.lines
+    assert found.pop(UI).startswith(f"{home}jobs/detail/")
+    assert found.pop(KEYS["job definition"]).startswith(f"{home}job-definition/detail/arn:aws:batch:")
+    assert found.pop(KEYS["queue"]).startswith(f"{home}queues/detail/arn:aws:batch:")
+    assert found.pop(KEYS["log"]).endswith(f"$3FlogStreamNameFilter$3Dlaunch-{app_id}")
+    assert not found

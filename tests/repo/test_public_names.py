@@ -13,7 +13,14 @@ PROMISED = {
     "operators.launch": ["LaunchAppOperator"],
     "sensors.launch": ["AppStatusSensor"],
     "decorators.launch": ["launch_task"],
-    "links.launch": ["LauncherLink", "RequestLink", "SchedulerLink"],
+    "links.launch": [
+        "JobDefinitionLink",
+        "LauncherLink",
+        "QueueLink",
+        "RequestLink",
+        "SchedulerLink",
+        "SchedulerLogLink",
+    ],
     "hooks.launch": ["LaunchHook"],
     "hooks.local": ["LocalLaunchHook"],
     "pipelines": [

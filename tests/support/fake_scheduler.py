@@ -63,6 +63,7 @@ class _App:
     lines: dict[tuple[str, int], list[LogLine]] = field(default_factory=dict)
     result: Any = None
     ui_url: str | None = None
+    pages: dict[str, str] = field(default_factory=dict)
     created_at: float = field(default_factory=time.time)
 
 
@@ -201,6 +202,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
             num_restarts=app.num_restarts,
             msg=app.msg,
             ui_url=app.ui_url,
+            pages=app.pages,
             roles_statuses=statuses,
             roles=copy.deepcopy(app.request.app.roles),
         )

@@ -30,8 +30,6 @@ def other_pages(region: str, job: Mapping[str, Any]) -> dict[str, str]:
         region: of the queue.
         job: as DescribeJobs has it.
     """
-    if "jobQueue" not in job or "jobDefinition" not in job:
-        return {}  # just submitted
     batch = f"{_console(region)}/batch/home?region={region}"
     definition = str(job["jobDefinition"])
     group = log_group(job)

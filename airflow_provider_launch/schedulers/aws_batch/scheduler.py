@@ -141,8 +141,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if decision.action is Action.RESUBMIT and self._resubmission.work(known):
             decision.state = AppState.CANCELLED
         response = response_from(known.request, attempt, decision)
-        if known.jobs and (region := self.aws.region):
-            job = known.jobs[known.attempt]
+        if known.jobs and (region := self.aws.region) and "jobQueue" in (job := known.jobs[known.attempt]):
             response.ui_url, response.pages = job_page(region, job), other_pages(region, job)
         if is_terminal(response.state) and known.jobs:
             if response.state is AppState.FAILED and decision.culprit is not None:
