@@ -1,0 +1,114 @@
+"""The thread that cancels an app for a signal handler, on local processes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from airflow_provider_launch._task.cancel_on_kill import CancelThread
+from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers.local import create_scheduler
+from airflow_provider_launch.specs import AppDef, AppState, Role
+from tests.engines.kubernetes.process import until
+
+END_S = 30
+
+
+@pytest.fixture
+def runner():
+    with Runner("kills") as runner:
+        yield runner
+
+
+@pytest.fixture
+def handle(runner):
+    """A running app."""
+    app = AppDef("sleeps", [Role("r", "", entrypoint="sleep", args=["60"])])
+    handle = runner.schedule(runner.dryrun(app, "local", {}))
+    until(lambda: state(runner, handle) is AppState.RUNNING, END_S, "it runs")
+    yield handle
+    runner.cancel(handle)
+
+
+@pytest.fixture
+def make_thread():
+    made = []
+
+    def make(app_id: str, scheduler=lambda: create_scheduler("kills")) -> CancelThread:
+        thread = CancelThread(scheduler)
+        thread.app_id = app_id
+        made.append(thread)
+        return thread
+
+    yield make
+    for thread in made:
+        thread.close()
+
+
+def state(runner, handle):
+    return runner.status(handle).state
+
+
+def id_of(handle):
+    return handle.rpartition("/")[2]
+
+
+def end(thread):
+    thread._thread.join(END_S)
+    assert not thread._thread.is_alive()
+
+
+def test_an_app_whose_task_left_runs_on(runner, handle, make_thread):
+    made = []
+    thread = make_thread(id_of(handle), lambda: made.append("a client"))
+    thread.close()
+    end(thread)
+
+    assert made == []
+    assert thread.error is None
+    assert state(runner, handle) is AppState.RUNNING
+
+
+def test_a_kill_returns_when_the_app_is_cancelled(runner, handle, make_thread):
+    make_thread(id_of(handle)).fire()
+
+    until(lambda: state(runner, handle) is AppState.CANCELLED, END_S, "it is cancelled")
+
+
+def test_a_second_kill_changes_nothing(runner, handle, make_thread):
+    thread = make_thread(id_of(handle))
+    thread.fire()
+    thread.fire()
+    end(thread)
+
+    assert thread.error is None
+
+
+def test_a_kill_before_there_is_an_app_asks_no_scheduler(make_thread):
+    made = []
+    thread = make_thread("", lambda: made.append("a client"))
+    thread.fire()
+    end(thread)
+
+    assert made == []
+
+
+def test_a_task_that_keeps_its_app_has_no_thread():
+    before = threading.active_count()
+    thread = CancelThread(None)
+    thread.fire()
+    thread.close()
+
+    assert threading.active_count() == before
+
+
+def test_what_the_client_raised_is_kept_for_the_task(make_thread):
+    def refuse():
+        raise PermissionError("no access")
+
+    thread = make_thread("an-app", refuse)
+    thread.fire()
+    end(thread)
+
+    assert isinstance(thread.error, PermissionError)
