@@ -1,4 +1,8 @@
-"""Following one app: the loop that operator, sensor and trigger share."""
+"""Following one app: the loop of operators, sensors and `Runner.wait`.
+
+A trigger has the same parts, `Poller`, `StateTracker` and `LogReader`, and no loop of its own: in a triggerer one
+poller and one `LogPump` serve a thousand apps, where a loop with two threads for each would be two thousand threads.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +60,7 @@ class Follower:
         poller: shared by followers of the same scheduler. None: an own one.
         watches_start: an app that cannot begin is an error after a minute.
         start_by: epoch seconds by which it must have begun; with `watches_start`. None: it may wait for ever.
+        tracker: decides what the answers mean. None: one that follows from the arguments.
     """
 
     def __init__(
@@ -78,12 +83,13 @@ class Follower:
         poller: Poller | None = None,
         watches_start: bool = False,
         start_by: float | None = None,
+        tracker: StateTracker | None = None,
     ) -> None:
         if logs_from not in ("start", "now"):
             raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
         self._app_id = app_id
         self._known = known or scheduled
-        self._watch = StateTracker(
+        self._tracker = tracker or StateTracker(
             app_handle or app_id,
             unavailable_for_s=unavailable_for_s,
             known=self._known,
@@ -131,7 +137,7 @@ class Follower:
     @property
     def response(self) -> DescribeAppResponse | None:
         """The last description of the app, None if there was none yet."""
-        return self._watch.response
+        return self._tracker.response
 
     def __iter__(self) -> Iterator[Event]:
         """Yield events until `Ended`; at least one each 0.2 s.
@@ -191,7 +197,7 @@ class Follower:
                 # The status path comes first: a flood of lines never hides the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
-                yield from self._events_of(self._watch.silence(self._poller.asking_since))
+                yield from self._events_of(self._tracker.silence(self._poller.asking_since))
                 yield from self._log_events()
                 if self._drained():
                     yield from self._end()
@@ -210,11 +216,11 @@ class Follower:
                 self._changed.wait(left)
 
     def _learn(self, answer: Answer) -> Iterator[Event]:
-        if self._watch.has_ended():
+        if self._tracker.has_ended():
             return
-        first = self._watch.response is None
-        learned = self._watch.learn(answer)
-        if (response := self._watch.response) is not None:
+        first = self._tracker.response is None
+        learned = self._tracker.learn(answer)
+        if (response := self._tracker.response) is not None:
             self._want(standings_of(response, self._log_roles), existing=first and not self._scheduled)
             # A caller that knows the app has compared, or been warned.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
@@ -222,7 +228,7 @@ class Follower:
             if any(isinstance(event, StateChanged) for event in learned.events):
                 self._reader.hurry()
             self._poller.ease(self._app_id, self._reader.is_streaming())
-        if self._watch.has_ended():
+        if self._tracker.has_ended():
             # Before the yield: the rest of the log is read while the consumer shows the end.
             self._end_waiter.stop()
             self._poller.unsubscribe(self._app_id, self._hear)
@@ -262,12 +268,12 @@ class Follower:
             self._reader.release(item)
 
     def _drained(self) -> bool:
-        if not self._watch.has_ended() or self._reader:
+        if not self._tracker.has_ended() or self._reader:
             return False
         return self._reader.done() or time.monotonic() - self._reader.progress > self._log_drain_s
 
     def _end(self) -> Iterator[Event]:
-        response = self._watch.response
+        response = self._tracker.response
         assert response is not None
         rest = self._reader.incomplete()
         for role, k, error in rest[:_GAPS_AT_END]:

@@ -139,15 +139,20 @@ class StateTracker:
             learned.events.append(StateChanged(None if before is None else before.state, answer.state, answer))
         if self._start is not None:
             learned.error = self._start.check(answer)
+        learned.error = learned.error or self._check_unknown(answer)
+
+    def _check_unknown(self, answer: DescribeAppResponse) -> Exception | None:
+        """Return the error of an app whose state stays UNKNOWN."""
         if answer.state != AppState.UNKNOWN:
             self._unknown_since = None
-            return
+            return None
         # Retried for a while only: a scheduler that lost track of the app does not find it again.
         now = time.monotonic()
         if self._unknown_since is None:
             self._unknown_since = now
-        if now - self._unknown_since >= min(UNKNOWN_S, self._unavailable_for_s):
-            learned.error = UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
+        if now - self._unknown_since < min(UNKNOWN_S, self._unavailable_for_s):
+            return None
+        return UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
 
     def _gone(self) -> Exception | None:
         # Asked twice: an engine may show an app a moment late, or not for a moment.

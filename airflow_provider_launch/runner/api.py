@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import os
 import threading
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from airflow_provider_launch.settings import (
 )
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
+    AppNotStartedError,
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from airflow_provider_launch.follow.start_limit import StartLimit
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
     from airflow_provider_launch.workspace.api import WorkspaceBuilder
@@ -390,16 +389,13 @@ class Runner:
             return self._status(app_handle, scheduler, parsed)
 
     def _status(self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle) -> AppStatus | None:
-        found = self._described(app_handle, scheduler, parsed)
-        return None if found is None else found.to_status()
+        return self._noted(app_handle, scheduler.describe(parsed.app_id))
 
-    def _described(
-        self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle
-    ) -> DescribeAppResponse | None:
-        found = scheduler.describe(parsed.app_id)
+    def _noted(self, app_handle: AppHandle, found: DescribeAppResponse | None) -> AppStatus | None:
         if found is None:
             self._apps.pop(app_handle, None)
-        return found
+            return None
+        return found.to_status()
 
     def wait(
         self,
@@ -416,7 +412,7 @@ class Runner:
 
         Args:
             app_handle: the app.
-            wait_interval: seconds between two polls.
+            wait_interval: seconds between two polls; an app that has just been launched is polled more often.
             timeout: seconds after which to give up. None: never.
             max_errors: how many errors or UNKNOWN states in a row are tolerated, with growing pauses.
             start_limit_s: seconds from now in which the app must have begun; one that still waits is cancelled.
@@ -429,31 +425,25 @@ class Runner:
             Exception: the last error, when there were too many in a row.
         """
         # To launch and to list needs nothing of the follower.
-        from airflow_provider_launch.follow.start_limit import StartLimit
         from airflow_provider_launch.runner.waits import wait_for_end
 
         scheduler, parsed = self._find(app_handle)
-        limit = StartLimit(app_handle, None if start_limit_s is None else time.time() + start_limit_s)
         with log_event("wait", parsed.scheduler_backend, parsed.app_id):
-            return wait_for_end(
-                lambda: self._status_in_time(app_handle, scheduler, parsed, limit),
-                app_handle,
-                wait_interval,
-                timeout=timeout,
-                max_errors=max_errors,
-            )
-
-    def _status_in_time(
-        self, app_handle: AppHandle, scheduler: Scheduler[Any], parsed: ParsedAppHandle, limit: StartLimit
-    ) -> AppStatus | None:
-        found = self._described(app_handle, scheduler, parsed)
-        if found is None:
-            return None
-        if not_started := limit.check(found):
-            if self._is_own(parsed):
-                scheduler.cancel(parsed.app_id)
-            raise not_started
-        return found.to_status()
+            try:
+                found = wait_for_end(
+                    scheduler,
+                    parsed.app_id,
+                    app_handle,
+                    wait_interval,
+                    timeout=timeout,
+                    max_errors=max_errors,
+                    start_limit_s=start_limit_s,
+                )
+            except AppNotStartedError:
+                if self._is_own(parsed):
+                    scheduler.cancel(parsed.app_id)
+                raise
+            return self._noted(app_handle, found)
 
     def cancel(self, app_handle: AppHandle) -> None:
         """Ask the app to end and return at once; no-op if it is unknown or has ended."""

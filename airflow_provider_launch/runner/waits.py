@@ -1,68 +1,119 @@
-"""Waiting in a program for the end of an app: polls, with growing pauses while they fail."""
+"""Waiting in a program for the end of an app: the follower without logs, and a budget of errors instead of a time."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.specs.errors import AppNotStartedError
-from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.follow.events import Ended, StateChanged
+from airflow_provider_launch.follow.follower import Follower
+from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
+from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_provider_launch.specs.handles import AppHandle
-    from airflow_provider_launch.specs.statuses import AppStatus
+    from airflow_provider_launch.follow.poller import Answer
+    from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 
 __all__ = ["wait_for_end"]
 
 _ERROR_PAUSE_MAX_S = 60.0
+_FIRST_ANSWER_S = 5.0
+"""How long a first answer is waited for, whatever the timeout is."""
+
+
+class _CountingTracker(StateTracker):
+    """Gives up after so many errors or UNKNOWN states in a row, and takes an app that is gone for one that is over."""
+
+    __slots__ = ("_errors", "_interval_s", "_max_errors", "_next_at", "_pauses", "has_answer")
+
+    def __init__(self, name: str, interval_s: float, max_errors: int, start_by: float | None) -> None:
+        super().__init__(name, unavailable_for_s=float("inf"), known=False, watches_start=True, start_by=start_by)
+        self._interval_s = interval_s
+        self._max_errors = max_errors
+        self.has_answer = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._errors = 0
+        self._next_at = 0.0
+        self._pauses = backoff(2 * self._interval_s, max(self._interval_s, _ERROR_PAUSE_MAX_S))
+
+    def learn(self, answer: Answer) -> StateUpdate:
+        self.has_answer = True
+        if isinstance(answer, Exception):
+            return StateUpdate(error=self._count(answer))
+        learned = super().learn(answer)
+        if answer is not None and answer.state != AppState.UNKNOWN:
+            self._reset()
+        return learned
+
+    def silence(self, asking_since: float | None) -> StateUpdate:
+        """Leave a missing answer to the timeout of the wait."""
+        del asking_since
+        return StateUpdate()
+
+    def _check_unknown(self, answer: DescribeAppResponse) -> Exception | None:
+        if answer.state != AppState.UNKNOWN:
+            return None
+        try:
+            answer.to_status().raise_for_status()
+        except Exception as error:  # noqa: BLE001 - counted as one that the scheduler has raised
+            return self._count(error)
+        return None
+
+    def _gone(self) -> Exception | None:
+        return UnknownAppException(self._name) if super()._gone() else None
+
+    def _count(self, error: Exception) -> Exception | None:
+        # The poller may ask more often: the budget lasts as long as the pauses, however many answers come meanwhile.
+        if time.monotonic() >= self._next_at:
+            self._errors += 1
+            self._next_at = time.monotonic() + next(self._pauses)
+        return error if self._errors > self._max_errors else None
 
 
 def wait_for_end(
-    poll: Callable[[], AppStatus | None],
-    app_handle: AppHandle,
+    scheduler: Scheduler[Any],
+    app_id: str,
+    app_handle: str,
     interval_s: float,
     *,
     timeout: float | None,
     max_errors: int,
-) -> AppStatus | None:
-    """Return the status with which the app has ended; None: it is gone.
+    start_limit_s: float | None,
+) -> DescribeAppResponse | None:
+    """Return the description with which the app has ended; None: it is gone.
 
     Args:
-        poll: asks for the status.
+        scheduler: where the app runs.
+        app_id: the app.
         app_handle: the app, for messages.
         interval_s: seconds between two polls.
         timeout: seconds after which to give up. None: never.
         max_errors: how many errors or UNKNOWN states in a row are tolerated.
+        start_limit_s: seconds from now in which it must have begun. None: it may wait for ever.
 
     Raises:
         TimeoutError: the app has not ended in time; it goes on.
-        AppNotStartedError: `poll` has found that it does not begin in time.
+        AppNotStartedError: it has not begun in time, or cannot.
         Exception: the last error, when there were too many in a row.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    longest_s = max(interval_s, _ERROR_PAUSE_MAX_S)
-    errors, pauses = 0, backoff(2 * interval_s, longest_s)
+    began = time.monotonic()
+    start_by = None if start_limit_s is None else time.time() + start_limit_s
+    tracker = _CountingTracker(app_handle, interval_s, max_errors, start_by)
     state = "not known"
-    while True:
+    with Follower(scheduler, app_id, poll_interval_s=interval_s, logs=False, tracker=tracker) as events:
         try:
-            status = poll()
-            if status is None or is_terminal(status.state):
-                return status
-            state = str(status.state)
-            if status.state == AppState.UNKNOWN:
-                status.raise_for_status()
-            errors, pauses = 0, backoff(2 * interval_s, longest_s)
-        except Exception as error:
-            errors += 1
-            if errors > max_errors or isinstance(error, AppNotStartedError):
-                raise
-        pause = next(pauses) if errors else interval_s
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{app_handle} has not ended within {timeout} s; its state is {state}")
-            pause = min(pause, left)
-        time.sleep(pause)
+            for event in events:
+                if isinstance(event, Ended):
+                    return event.response
+                if isinstance(event, StateChanged):
+                    state = str(event.new)
+                waited = time.monotonic() - began
+                if timeout is not None and waited >= (timeout if tracker.has_answer else timeout + _FIRST_ANSWER_S):
+                    raise TimeoutError(f"{app_handle} has not ended within {timeout} s; its state is {state}")
+        except UnknownAppException:
+            return None
+    return None

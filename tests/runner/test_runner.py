@@ -283,6 +283,23 @@ def test_wait_gives_up_after_its_time(runner):
     assert time.monotonic() - began < 1
 
 
+def test_wait_gives_up_in_time_while_a_request_hangs(runner, engine):
+    """A server that does not answer must not keep a program beyond the time it has given."""
+    handle = runner.run(an_app(), "fake", app_id="app-1")
+    engine.state("app-1", AppState.RUNNING)
+    is_over = threading.Event()
+    requests = iter(range(1))
+    engine.on_describe = lambda _ids: None if next(requests, None) is not None else is_over.wait(20)
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError, match="RUNNING"):
+        runner.wait(handle, 0.05, timeout=0.5)
+    took_s = time.monotonic() - began
+    is_over.set()
+
+    assert took_s < 3
+
+
 def test_wait_survives_errors_in_a_row_up_to_its_budget(runner, engine):
     handle = runner.run(an_app(), "fake", app_id="app-1")
     engine.state("app-1", AppState.SUCCEEDED)
