@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs import (
     AppConflictError,
+    AppDef,
     AppState,
     BindMount,
     DeviceMount,
@@ -350,3 +351,21 @@ def test_an_engine_that_is_overloaded_is_no_state(docker_apps, docker_proxy):
     found = docker_apps.scheduler.describe(app_id)
     assert found is not None
     assert found.state is AppState.RUNNING
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+def test_any_label_is_kept_whole(docker_apps):
+    """Docker restricts neither names nor values, so nothing is changed."""
+    given = {"team": "data", "cost centre": "größe & mehr", "größe": "a\nb", "n" * 300: "v" * 5000, "a/b/c": "{}", "": "-"}
+    task = {"dag_id": "größe" * 40, "task_id": "g.train", "run_id": "manual__2026-01-01T00:00:00+00:00"}
+    app = AppDef("app", [docker_apps.sh("true")], metadata={"airflow": task})
+    info = docker_apps.scheduler.submit_dryrun(app, {"pull": "never", "labels": given})
+    docker_apps.ids.add(info.request.app_id)
+    app_id = docker_apps.scheduler.schedule(info)
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    labels = docker_apps.container(app_id)["Config"]["Labels"]
+    assert {name: labels.get(name) for name in given | task} == given | task
+    assert docker_apps.client.api.containers(all=True, filters={"label": [f"cost centre={given['cost centre']}"]})

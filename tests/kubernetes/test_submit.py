@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_launch.specs import AppState, Resource
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
+from airflow_provider_launch.specs import AppDef, AppState, Resource
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     InvalidAppError,
@@ -203,3 +205,31 @@ def test_an_image_of_root_waits_and_shows_why(kubernetes_apps):
     assert found.is_stuck
     apps.scheduler.cancel(app_id)
     assert apps.end(app_id).state is AppState.CANCELLED
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+NAMES = ["team", "cost centre", "größe", "n" * 80, "a/b/c", "example.com/größe", "-", ""]
+VALUES = ["data", "v" * 200, "übergrößen & mehr", "a\nb", "/", "-x-", " ", '{"a": 1}']
+TASK = {"dag_id": "größe" * 40, "task_id": "g.train", "run_id": "manual__2026-01-01T00:00:00+00:00", "try_number": 1}
+
+
+def test_labels_that_the_cluster_would_refuse_are_made_safe_and_kept_whole(kubernetes_apps):
+    apps = kubernetes_apps
+    given = dict(zip(NAMES, VALUES, strict=True))
+    info = apps.scheduler.submit_dryrun(
+        AppDef("app", [apps.sh("true")], metadata={"airflow": TASK}), {"pull": "never", "labels": given}
+    )
+    app_id = apps.scheduler.schedule(info)
+
+    assert apps.end(app_id).state is AppState.SUCCEEDED
+    of_app = f"{Label.APP_ID}={app_id}"
+    found = [item["metadata"] for kind in ("services", "jobs", "pods") for item in apps.cluster.list(kind, of_app)[0]]
+    assert len(found) == 3
+    for metadata in found:
+        labels, annotations = metadata["labels"], metadata["annotations"]
+        names = json.loads(annotations[Annotation.LABEL_NAMES])
+        whole = {names.get(name, name): annotations.get(name, value) for name, value in labels.items()}
+        assert {name: whole.get(name) for name in given} == given
+        assert {name: whole[name] for name in TASK} == {name: str(value) for name, value in TASK.items()}
+    assert apps.cluster.list("pods", f"{of_app},team=data,task_id=g.train")[0]

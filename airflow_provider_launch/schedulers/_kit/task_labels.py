@@ -13,11 +13,13 @@ from airflow_provider_launch.schedulers.ids import make_stable
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.owner import owner_of
 
-__all__ = ["refuse_own_labels", "safe_label", "task_labels"]
+__all__ = ["refuse_own_labels", "safe_label", "safe_label_name", "task_labels"]
 
 _OURS = "launch.io/"
 _LENGTH = 63
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_PREFIX = re.compile(rf"(?=.{{1,253}}/){_PART}(?:\.{_PART})*/")
 
 
 def task_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -36,6 +38,17 @@ def safe_label(value: str) -> str:
     if kept == value and len(kept) <= _LENGTH:
         return kept
     return make_stable(kept[: _LENGTH - 14].rstrip("-_."), value, _LENGTH)
+
+
+def safe_label_name(name: str) -> str:
+    """Return the name of a label in the form that Kubernetes takes; one that had to be changed ends in a hash.
+
+    A prefix such as `example.com/` is kept where it is a host name; else it becomes a part of the name.
+    """
+    found = _PREFIX.match(name)
+    prefix = found[0] if found else ""
+    rest = name[len(prefix) :]
+    return prefix + (safe_label(rest) or make_stable("", name, _LENGTH))
 
 
 def refuse_own_labels(what: str, names: Mapping[str, Any] | None, *others: str) -> None:

@@ -64,6 +64,7 @@ def record_body(request: KubernetesRequest) -> dict[str, Any]:
             "labels": {**request.labels, Label.MANAGED: "true", Label.APP_ID: request.app_id},
             "annotations": {
                 **task_labels(request.app_def.metadata),
+                **request.label_texts,
                 Annotation.APP_NAME: request.name,
                 **({Annotation.OWNER: owner} if owner else {}),
                 Annotation.SPEC_HASH: request.spec_hash,

@@ -43,6 +43,8 @@ class Annotation:
     APP_NAME = "launch.io/app-name"
     OWNER = "launch.io/task"
     """Of the record: the task that launched the app, as JSON."""
+    LABEL_NAMES = "launch.io/label-names"
+    """Names of labels that had to be changed to the names that were given, as JSON."""
     SPEC_HASH = "launch.io/spec-hash"
     PLAN = "launch.io/plan"
     """Of Jobs: roles, replicas, retries and limits as JSON, enough to assess the app from one list of Jobs."""

@@ -105,8 +105,8 @@ class _RunOpts(StructuredOpts):
     retries, all pods or none, which needs Kueue's integration `pod`."""
 
     labels: Optional[dict[str, str]] = None
-    """Labels of the Service, the Jobs and the pods, beside ours. A value that Kubernetes does not take is changed, and
-    kept whole in an annotation of that name."""
+    """Labels of the Service, the Jobs and the pods, beside ours. A name or value that Kubernetes does not take is
+    changed; an annotation of that name has the value whole."""
 
     annotations: Optional[dict[str, str]] = None
     """Annotations of the Jobs and pods, beside ours."""

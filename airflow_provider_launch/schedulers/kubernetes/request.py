@@ -19,9 +19,14 @@ from airflow_provider_launch.schedulers._kit.request import (
     common_fields,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.task_labels import refuse_own_labels, safe_label, task_labels
+from airflow_provider_launch.schedulers._kit.task_labels import (
+    refuse_own_labels,
+    safe_label,
+    safe_label_name,
+    task_labels,
+)
 from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
-from airflow_provider_launch.schedulers.kubernetes.naming import Label, role_slugs
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.overlay import checked_overlay, merged
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -82,6 +87,8 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     """Overlay of the specs of the Jobs."""
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
+    label_texts: dict[str, str] = field(default_factory=dict)
+    """Annotations with what labels cannot hold."""
     sidecar_grace_s: float = 30.0
     on_outside_stop: str = "fail"
     has_overlay: bool = False
@@ -188,6 +195,7 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
     # Those of the user win.
     labels = {**task_labels(app.metadata), **(opts.labels or {})}
+    label_texts = _unlike_labels(labels)
     roles = []
     for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):
         _refuse_unsupported(role)
@@ -205,13 +213,9 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         spec_hash=spec_hash(app, opts),
         ports=assign_ports(app),
         roles=roles,
-        labels={name: safe_label(value) for name, value in labels.items()},
-        annotations={
-            **task_labels(app.metadata),
-            # What a label cannot hold is not lost.
-            **{name: value for name, value in labels.items() if safe_label(value) != value},
-            **(opts.annotations or {}),
-        },
+        labels={safe_label_name(name): safe_label(value) for name, value in labels.items()},
+        label_texts=label_texts,
+        annotations={**task_labels(app.metadata), **label_texts, **(opts.annotations or {})},
         queue=opts.queue,
         on_disruption=opts.on_disruption,
         success_policy=opts.success_policy,
@@ -235,6 +239,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
             f"put large args and env into a file of the image or of a volume"
         )
     return request
+
+
+def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return annotations with what labels cannot hold: whole values, and the names that had to be changed."""
+    names = {safe_label_name(name): name for name in labels}
+    changed = {safe: name for safe, name in names.items() if safe != name}
+    texts = {safe: labels[name] for safe, name in names.items() if safe in changed or safe_label(labels[name]) != labels[name]}
+    return {**texts, **({Annotation.LABEL_NAMES: json.dumps(changed, ensure_ascii=False)} if changed else {})}
 
 
 # ---- parts of a body -------------------------------------------------------------------------------------------------

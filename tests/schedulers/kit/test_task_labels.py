@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_provider_launch.schedulers._kit.task_labels import safe_label, task_labels
+from airflow_provider_launch.schedulers._kit.task_labels import safe_label, safe_label_name, task_labels
 
 SAFE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
@@ -26,6 +26,24 @@ def test_any_other_is_made_safe_and_stays_one_of_a_kind(value):
     assert found
     assert found != safe_label(f"{value}!")
     assert found == safe_label(value)
+
+
+@pytest.mark.parametrize("name", ["team", "example.com/team", "kueue.x-k8s.io/priority-class", "a" * 63])
+def test_a_name_that_is_taken_stays(name):
+    assert safe_label_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/", "cost centre", "größe", "a" * 64, "a/b/c", "Example.com/team", "ex ample/team", "example.com/"]
+)
+def test_any_other_name_is_made_safe_and_stays_one_of_a_kind(name):
+    prefix, _, rest = safe_label_name(name).rpartition("/")
+
+    assert prefix in {"", "example.com"} or name == "a/b/c"
+    assert SAFE.fullmatch(rest)
+    assert rest
+    assert safe_label_name(name) != safe_label_name(f"{name}!")
+    assert safe_label_name(name) == safe_label_name(name)
 
 
 def test_a_task_that_is_not_mapped_has_no_map_index():
