@@ -29,7 +29,7 @@ SECTIONS = {
     "Kubernetes": ["kubernetes_true", "kubernetes_lines", "kubernetes_idle"],
     "Slurm": ["slurm_true", "slurm_end", "slurm_lines", "slurm_idle"],
     "AWS Batch": ["aws_batch"],
-    "Triggerer": ["triggers", "trigger_floods"],
+    "Triggerer": ["triggers", "trigger_floods", "trigger_long_lines"],
 }
 BLOCK = re.compile(r"^`(\w+)`, .*?(?=^`|^## |\Z)", re.MULTILINE | re.DOTALL)
 NAMES = [name for names in SECTIONS.values() for name in names]

@@ -330,10 +330,8 @@ def _has_xcom(value: object) -> bool:
     return isinstance(value, XComArg)
 
 
-@contextlib.contextmanager
-def _final_errors(task_id: str = "") -> Iterator[None]:
+def _final_errors(task_id: str = "") -> contextlib.AbstractContextManager[None]:
     """Let what only a change of the DAG can mend end the task without retries."""
     from airflow_provider_launch._task.errors import final_errors
 
-    with final_errors(task_id):
-        yield
+    return final_errors(task_id)

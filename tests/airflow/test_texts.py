@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import traceback
 
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -11,11 +13,11 @@ from airflow_provider_launch.hooks.docker import DockerLaunchHook
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs import AppDef, Role, macros
+from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import near_misses
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import a_dag, launch, run_task, sh
+from tests.airflow.support import a_dag, launch, run_task, run_to_end, sh
 from tests.airflow.test_sensor import launched, sensor  # noqa: F401 - a fixture
 
 # ---- errors of a DAG -------------------------------------------------------------------------------------------------
@@ -30,6 +32,30 @@ def test_an_import_error_names_the_task() -> None:
         LaunchAppOperator(task_id="train", app=AppDef("x", [Role("w", "", entrypoint="x", num_replicas=0)]))
     with a_dag(), pytest.raises(InvalidAppError, match=r"^task 'wait': streams='out'"):
         AppStatusSensor(task_id="wait", handle="x", streams="out")
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "deferrable"])
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ({"role": sh("exit 3")}, r"^role 'worker' replica 0 .*exited with code 3; app local://"),
+        ({"role": sh("exit 3", num_replicas=2), "skip_on_exit_code": 4}, "exited with code 3"),
+        ({"role": sh("true"), "cfg": {"rot": 1}}, "unknown option 'rot'"),
+        ({"role": sh("true", resource=Resource(cpu=1, gpu=1000, memMB=1))}, "^role 'worker': resource.gpu=1000"),
+    ],
+    ids=["failed", "one of two failed", "wrong option", "refused"],
+)
+def test_below_an_error_of_the_user_are_few_frames_of_ours(api, tmp_path, monkeypatch, task, text, deferrable) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "launch_local", "extra": {"root": str(tmp_path)}}))
+    kwargs = dict(task)
+    ran, _ = run_to_end(launch(kwargs.pop("role"), launch_conn_id="c", deferrable=deferrable, **kwargs), api)
+
+    assert re.search(text, str(ran.error))
+    frames = traceback.extract_tb(ran.error.__traceback__)
+    ours = [f"{frame.filename}:{frame.lineno}" for frame in frames if "/airflow_provider_launch/" in frame.filename]
+    assert 1 <= len(ours) <= 3, ours
+    assert ran.error.__cause__ is None
+    assert ran.error.__suppress_context__ or ran.error.__context__ is None
 
 
 def test_a_template_in_the_place_of_a_number_names_the_cure() -> None:

@@ -10,6 +10,7 @@ from airflow_provider_launch.schedulers.kubernetes.scheduler import VERBS
 from airflow_provider_launch.specs import AppState, Resource, RetryPolicy
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 from tests.engines.kubernetes.queues import PLACE_MB
+from tests.faults import Fault, error
 from tests.support.local import until
 
 pytestmark = [pytest.mark.engine("kubernetes"), pytest.mark.engine("kueue"), pytest.mark.timeout(900)]
@@ -75,6 +76,24 @@ def test_a_user_who_may_not_list_workloads_gets_the_state_without_the_reason(app
 
     assert found.msg == "suspended: a queue, or a person, holds it back"
     assert limited.scheduler.missing_rights() == []
+
+
+@pytest.mark.parametrize("status", [403, 429, 503])
+def test_the_reason_stays_while_it_cannot_be_read(queue, apps_in, kubernetes_engine, monkeypatch, status):
+    """Workloads are asked for beside the state, so the state may be known without them."""
+    monkeypatch.setattr("airflow_provider_launch.schedulers.kubernetes.scheduler._QUEUED_S", 0.0)
+    with kubernetes_engine.proxy(namespace=queue.namespace) as proxy:
+        apps = apps_in(queue.namespace, proxy.kubeconfig)
+        app_id = apps.start(apps.sh("true", resource=Resource(cpu=0, gpu=0, memMB=3 * PLACE_MB)), queue="team")
+        known = apps.until(app_id, lambda found: "insufficient" in found.msg)
+        fault = Fault(error(status), "GET", "/workloads", times=None)
+        proxy.add(fault)
+        texts = {apps.scheduler.describe(app_id).msg for _ in range(3)}
+
+        assert texts == {known.msg}
+        assert fault.hits >= 3
+        proxy.clear()
+        apps.scheduler.cancel(app_id)
 
 
 def test_a_cancel_leaves_a_queue_that_admits_nothing(apps, queue):

@@ -72,7 +72,8 @@ class Known:
     silence: str = ""
     silence_at: float = float("-inf")
     queued: str = ""
-    """Why the queue holds it back."""
+    """Why the queue holds it back, as far as that was ever read."""
+    queued_attempt: int = 0
     queued_at: float = float("-inf")
     removals_at: float = float("-inf")
     """When it was asked last whether somebody removed a pod while its program ran."""

@@ -26,10 +26,10 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
     return any(gate.get("name") == _GATE for gate in pod.get("spec", {}).get("schedulingGates") or [])
 
 
-def queue_reason(cluster: Cluster, app: App, plan: Plan) -> str:
-    """Return why the queue does not let the app start, with the name of the queue; empty if that cannot be read.
+def queue_reason(cluster: Cluster, app: App, plan: Plan) -> str | None:
+    """Return why the queue does not let the app start, with the name of the queue; empty: it has no reason yet.
 
-    To list Workloads is an optional right, and a cluster without Kueue has none of them.
+    None: that cannot be read now. To list Workloads is an optional right, and a cluster without Kueue has none of them.
     """
     jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
     if not jobs:
@@ -37,7 +37,7 @@ def queue_reason(cluster: Cluster, app: App, plan: Plan) -> str:
     try:
         found, _ = _workloads(cluster, app, plan, jobs)
     except (LaunchError, NotFoundError):
-        return ""
+        return None
     return next(filter(None, map(reason_in, found)), "")
 
 

@@ -262,7 +262,7 @@ class KubernetesScheduler(
             cause = self._events.cause_of_kill(killed)
             response.msg += f"; {cause}" if cause else ""
         if response.state is AppState.RUNNING:
-            known.began = app.attempt
+            known.began, known.queued = app.attempt, ""
         if is_terminal(response.state) and known.request is not None and app.jobs:
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
@@ -333,13 +333,22 @@ class KubernetesScheduler(
     def _queued(self, app: App, plan: Plan) -> str:
         """Return why a queue, or a person, holds an app back."""
         known = self._catalog.of(app.app_id)
+        if known.queued_attempt != app.attempt:
+            known.queued, known.queued_at, known.queued_attempt = "", float("-inf"), app.attempt
         if time.monotonic() - known.queued_at > _QUEUED_S:
-            known.queued = queue_reason(self.cluster, app, plan) or _HELD
-            if app.attempt and (record := app.record or self._catalog.found(app.app_id)):
-                before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
-                known.queued = f"{known.queued}; attempt {app.attempt} ended: {before}"
             known.queued_at = time.monotonic()
+            reason = queue_reason(self.cluster, app, plan)
+            # What cannot be read for a moment is as it was.
+            if reason is not None or not known.queued:
+                known.queued = self._after_attempts(app, reason or _HELD)
         return known.queued
+
+    def _after_attempts(self, app: App, reason: str) -> str:
+        """Return the reason with the end of the attempt before."""
+        if not app.attempt or (record := app.record or self._catalog.found(app.app_id)) is None:
+            return reason
+        before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
+        return f"{reason}; attempt {app.attempt} ended: {before}"
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
