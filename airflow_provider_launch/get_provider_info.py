@@ -602,10 +602,10 @@ def get_provider_info() -> dict[str, Any]:
                     "labels": {
                         "label": "Labels",
                         "description": "Labels of the Service, the Jobs and the "
-                        "pods, beside ours. A value that Kubernetes "
-                        "does not take is changed, and\n"
-                        "kept whole in an annotation of that name. "
-                        "Empty means unset.",
+                        "pods, beside ours. A name or value that "
+                        "Kubernetes does not take is\n"
+                        "changed; an annotation of that name has "
+                        "the value whole. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "annotations": {

@@ -358,7 +358,14 @@ def test_an_engine_that_is_overloaded_is_no_state(docker_apps, docker_proxy):
 
 def test_any_label_is_kept_whole(docker_apps):
     """Docker restricts neither names nor values, so nothing is changed."""
-    given = {"team": "data", "cost centre": "größe & mehr", "größe": "a\nb", "n" * 300: "v" * 5000, "a/b/c": "{}", "": "-"}
+    given = {
+        "team": "data",
+        "cost centre": "größe & mehr",
+        "größe": "a\nb",
+        "n" * 300: "v" * 5000,
+        "a/b/c": "{}",
+        "": "-",
+    }
     task = {"dag_id": "größe" * 40, "task_id": "g.train", "run_id": "manual__2026-01-01T00:00:00+00:00"}
     app = AppDef("app", [docker_apps.sh("true")], metadata={"airflow": task})
     info = docker_apps.scheduler.submit_dryrun(app, {"pull": "never", "labels": given})

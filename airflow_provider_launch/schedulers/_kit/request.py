@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -154,7 +155,20 @@ def format_role(
         lines.append(f"  retries: {max_retries} ({policy})")
     lines += [f"  {detail}" for detail in details]
     if replica is not None:
-        lines += [replica(k) for k in range(min(num_replicas, shown))]
+        texts = [replica(k) for k in range(min(num_replicas, shown))]
+        if len(texts) > 1 and _differ_by_number(texts):
+            return [*lines, texts[0], f"  ... and {num_replicas - 1} more that differ by their number only"]
+        lines += texts
         if num_replicas > shown:
             lines.append(f"  ... and {num_replicas - shown} more replicas")
     return lines
+
+
+def _differ_by_number(texts: Sequence[str]) -> bool:
+    """Return whether texts of replicas 0, 1, ... are the same but for their own numbers."""
+    parts = [re.split(r"(\d+)", text) for text in texts]
+    if len({len(each) for each in parts}) > 1:
+        return False
+    columns = zip(*parts, strict=True)
+    numbers = tuple(map(str, range(len(texts))))
+    return all(len(set(column)) == 1 or column == numbers for column in columns)

@@ -245,7 +245,11 @@ def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return annotations with what labels cannot hold: whole values, and the names that had to be changed."""
     names = {safe_label_name(name): name for name in labels}
     changed = {safe: name for safe, name in names.items() if safe != name}
-    texts = {safe: labels[name] for safe, name in names.items() if safe in changed or safe_label(labels[name]) != labels[name]}
+    texts = {
+        safe: labels[name]
+        for safe, name in names.items()
+        if safe in changed or safe_label(labels[name]) != labels[name]
+    }
     return {**texts, **({Annotation.LABEL_NAMES: json.dumps(changed, ensure_ascii=False)} if changed else {})}
 
 
