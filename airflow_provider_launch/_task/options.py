@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from airflow_provider_launch._task.log_limit import check_max_log_bytes
 from airflow_provider_launch.schedulers.logs import Stream
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
-from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.handles import make_app_handle
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
+    from airflow_provider_launch.specs.handles import ParsedAppHandle
     from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = [
@@ -169,7 +170,7 @@ def conn_ids(given: str | Sequence[str] | None) -> list[str]:
     return [given] if isinstance(given, str) and given else list(given or ())
 
 
-def allowed_conn_id(given: str | Sequence[str] | None, handle: str) -> str:
+def allowed_conn_id(given: str | Sequence[str] | None, handle: ParsedAppHandle) -> str:
     """Return the connection of an app.
 
     Args:
@@ -181,10 +182,11 @@ def allowed_conn_id(given: str | Sequence[str] | None, handle: str) -> str:
     """
     if isinstance(given, str) and given:
         return given
-    session = parse_app_handle(handle).session_name
+    session = handle.session_name
     if given and session not in given:
         raise InvalidAppError(
-            f"{handle!r} is an app of connection {session!r}, and launch_conn_id allows {', '.join(map(repr, given))}"
+            f"{make_app_handle(*handle)!r} is an app of connection {session!r}, "
+            f"and launch_conn_id allows {', '.join(map(repr, given))}"
         )
     return session
 

@@ -6,22 +6,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.api import Scheduler
 from airflow_provider_launch.util.backoff import backoff
 
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Poller
+    from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["EndWaiter", "reports_ends"]
+__all__ = ["EndWaiter"]
 
 _WAIT_S = 10.0
 """How long the scheduler may be silent; so long a thread may outlive its watch."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
-
-
-def reports_ends(scheduler: Scheduler[Any]) -> bool:
-    """Whether the scheduler has an `await_end` of its own."""
-    return type(scheduler).await_end is not Scheduler.await_end
 
 
 class EndWaiter:

@@ -11,13 +11,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.follow.end_waiter import EndWaiter, reports_ends
+from airflow_provider_launch.follow.end_waiter import EndWaiter
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
 from airflow_provider_launch.follow.log_places import LogItem, place_after
-from airflow_provider_launch.follow.log_reader import LogReader, has_streams
+from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.poller import Answer, Poller
 from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
 from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
+from airflow_provider_launch.schedulers.api import has_own
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -105,11 +106,6 @@ class Follower:
         # Re-entrant (the default), because a signal handler may raise in the consumer's thread while it holds it.
         self._changed = threading.Condition()
         self._answers: deque[Answer] = deque()
-        # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
-        # Who follows the logs by streams hears of the end there.
-        self._waits_for_ends = poller is None and reports_ends(scheduler) and not (logs and has_streams(scheduler))
-        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._waits_for_ends)
-        self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
         self._reader = LogReader(
             scheduler,
             app_id,
@@ -118,6 +114,12 @@ class Follower:
             streams=streams,
             from_now=logs_from == "now",
         )
+        # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
+        # Who follows the logs by streams hears of the end there.
+        reports_ends = has_own(scheduler, "await_end") and not (logs and self._reader.can_stream)
+        self._waits_for_ends = poller is None and reports_ends
+        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._waits_for_ends)
+        self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
         self._reader.on_program_end = lambda: self._poller.hear_end(app_id)
         self._closed = False
         self._item: LogItem | None = None

@@ -21,7 +21,7 @@ from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_
 from airflow_provider_launch.follow.replica_log import ReplicaLog
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
-from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError, UnknownAppException
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LogReader", "has_streams"]
+__all__ = ["LogReader"]
 
 # Less than one read of a busy log: the reader waits until the writer has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
@@ -63,16 +63,6 @@ _REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
 _REPORTED_ATTEMPTS = 10
 
 
-def has_streams(scheduler: Scheduler[Any]) -> bool:
-    """Whether the scheduler has a `stream_log` of its own."""
-    return _has_own(scheduler, "stream_log")
-
-
-def _has_own(scheduler: Scheduler[Any], name: str) -> bool:
-    default = getattr(Scheduler, name)
-    return getattr(type(scheduler), name, default) is not default
-
-
 def _close(streams: Iterable[LogStream]) -> None:
     for stream in streams:
         stream_engine().close(stream)
@@ -88,7 +78,6 @@ class LogReader:
     __slots__ = (
         "_app_id",
         "_busy_s",
-        "_can_stream",
         "_changed",
         "_chars",
         "_cursors",
@@ -110,6 +99,7 @@ class LogReader:
         "_streamed",
         "_streams",
         "_thread",
+        "can_stream",
         "on_items",
         "on_program_end",
         "progress",
@@ -133,9 +123,9 @@ class LogReader:
         self._streams = streams
         self._from_now = from_now
         self._own_thread = own_thread
-        self._can_stream = has_streams(scheduler)
+        self.can_stream = has_own(scheduler, "stream_log")
         self._gate = gate_of(scheduler)
-        self._shows_unfinished = _has_own(scheduler, "unfinished_line")
+        self._shows_unfinished = has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
         """Called when a stream has brought something or has ended, on another thread."""
         self.on_program_end: Callable[[], object] = lambda: None
@@ -428,7 +418,7 @@ class LogReader:
 
     def _may_stream(self, replica: ReplicaLog) -> bool:
         is_behind, replica.is_behind = replica.is_behind, False
-        wanted = self._can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
+        wanted = self.can_stream and replica.phase is Phase.RUNNING and not (is_behind or replica.skipping)
         return wanted and time.monotonic() >= replica.no_stream_until and stream_engine().reserve()
 
     def _open_stream(self, replica: ReplicaLog) -> bool:

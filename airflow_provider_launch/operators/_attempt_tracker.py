@@ -47,6 +47,11 @@ class AttemptTracker:
         if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `OperatorRun`
             killer.app_id = record.app_id
 
+    @property
+    def app_id(self) -> str:
+        """The current app; empty if there is none yet."""
+        return "" if self._record is None else self._record.app_id
+
     def load(self, store: StateStore | None) -> Record | None:
         """Return what the last try has saved in this store, where `save` writes from now on."""
         self._memory = Memory(store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,7 @@ class OperatorRun:
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
         self._tracker.check()
-        self._on_finish()  # what is wrong with it must not show when the app has ended
+        _ = self._on_finish  # what is wrong with it must not show when the app has ended
         check_streams(self._scheduler, self._op.streams)
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
@@ -158,7 +159,7 @@ class OperatorRun:
         if acquirer.value is not None:
             return acquirer.value
         self._tracker.check()
-        places = self._mask_secrets(handle, cfg)
+        places = self._mask_secrets(cfg)
         if not self._op.wait:
             response = self._wait_for_begin(handle, response, is_new=is_new)
             return as_xcom(handle, response, roles=self._app.roles)
@@ -211,6 +212,7 @@ class OperatorRun:
             self._ti,
             self._scheduler,
             handle,
+            self._tracker.app_id,
             self._op.follow_options,
             progress,
             self._tracker.check,
@@ -258,7 +260,7 @@ class OperatorRun:
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
             # After any other error the app may be running, or only its result not be readable: the next try polls it.
             self._tracker.close(error)
-            self._remove_ended(handle, error)
+            self._remove_ended(error)
             raise
         # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
         # result; a clear is reported by its number.
@@ -270,7 +272,7 @@ class OperatorRun:
 
     def _remove_succeeded(self, handle: str, value: dict[str, Any]) -> None:
         """Remove an app whose result and log were taken, unless `on_finish` keeps it."""
-        if self._on_finish() == "keep":
+        if self._on_finish == "keep":
             return
         if self._has_gap:
             self._log.warning("%s is kept, since its log may not be complete here", handle)
@@ -282,22 +284,23 @@ class OperatorRun:
             except Exception as problem:  # noqa: BLE001 - the task has succeeded
                 self._log.warning("%s is kept: its result could not be stored for a retry: %s", handle, problem)
                 return
-            self._remove(handle)
+            self._remove()
 
-    def _remove_ended(self, handle: str, error: Exception) -> None:
+    def _remove_ended(self, error: Exception) -> None:
         """Remove an app that has failed, or was cancelled, where `on_finish` is "delete"."""
-        if self._on_finish() == "delete" and not isinstance(error, UnknownOutcomeError) and not self._has_gap:
-            self._remove(handle)
+        if self._on_finish == "delete" and not isinstance(error, UnknownOutcomeError) and not self._has_gap:
+            self._remove()
 
-    def _remove(self, handle: str) -> None:
-        app_id = parse_app_handle(handle).app_id
+    def _remove(self) -> None:
+        app_id = self._tracker.app_id
         try:
             self._scheduler.delete(app_id)
         except Exception as problem:  # noqa: BLE001 - how the task ends is decided
             self._log.warning("app %s has ended and could not be removed: %s", app_id, problem)
         else:
-            self._log.info("app %s was removed (on_finish=%s)", app_id, self._on_finish())
+            self._log.info("app %s was removed (on_finish=%s)", app_id, self._on_finish)
 
+    @functools.cached_property
     def _on_finish(self) -> str:
         default = conf.get("launch", "on_finish", fallback=DELETE_SUCCEEDED)
         return check_on_finish(self._op.on_finish or default)
@@ -313,12 +316,12 @@ class OperatorRun:
                     f"{self._op.launch_conn_id!r} locks options past which it reaches; leave it out"
                 )
 
-    def _mask_secrets(self, handle: str, cfg: Mapping[str, Any]) -> list[Place]:
+    def _mask_secrets(self, cfg: Mapping[str, Any]) -> list[Place]:
         """Have the values masked that lines of the app may show, and return their places."""
         copied: dict[str, dict[str, str]] = {}
         if cfg.get("copy_env"):
             with contextlib.suppress(LaunchError):
-                copied = copied_variables(self._scheduler.describe_native(parse_app_handle(handle).app_id))
+                copied = copied_variables(self._scheduler.describe_native(self._tracker.app_id))
         places = places_of(self._app, copied)
         register(hidden_values(self._app.roles, copied, places))
         return places
@@ -346,7 +349,7 @@ class OperatorRun:
     # ---- follow ----------------------------------------------------------------------------------------------
 
     def _follow(self, handle: str, progress: FollowProgress, *, is_new: bool) -> dict[str, Any]:
-        op, app_id = self._op, parse_app_handle(handle).app_id
+        op, app_id = self._op, self._tracker.app_id
         results: list[Any] = []
 
         def read_result(ended: DescribeAppResponse) -> None:

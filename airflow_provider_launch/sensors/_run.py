@@ -35,7 +35,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
     UnknownOutcomeError,
 )
-from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import end_checkpoint
 
@@ -104,7 +104,7 @@ class SensorRun:
             raise InvalidAppError(f"handle={sensor.handle!r} is neither a handle nor the XCom of a LaunchAppOperator")
         parsed = parse_app_handle(self._handle)
         self._app_id = parsed.app_id
-        self._hook = self._hook_of(parsed.session_name)
+        self._hook = self._hook_of(parsed)
         if self._hook.options.backend != parsed.scheduler_backend:
             raise InvalidAppError(
                 f"{self._handle!r} is an app of scheduler {parsed.scheduler_backend!r}, "
@@ -112,15 +112,16 @@ class SensorRun:
             )
         check_streams(self._scheduler, sensor.streams)
 
-    def _hook_of(self, session: str) -> LaunchHook:
+    def _hook_of(self, parsed: ParsedAppHandle) -> LaunchHook:
         given = self._sensor.launch_conn_id
         try:
-            return LaunchHook.for_connection(allowed_conn_id(given, self._handle))
+            return LaunchHook.for_connection(allowed_conn_id(given, parsed))
         except AirflowNotFoundException as error:
             if given:
                 raise
             raise AirflowNotFoundException(
-                f"handle {self._handle!r} names the connection {session!r}: {error}; define it, or give launch_conn_id"
+                f"handle {self._handle!r} names the connection {parsed.session_name!r}: {error}; "
+                f"define it, or give launch_conn_id"
             ) from error
 
     @property
@@ -282,6 +283,7 @@ class SensorRun:
             context["ti"],
             self._scheduler,
             self._handle,
+            self._app_id,
             options,
             progress,
             self._check,

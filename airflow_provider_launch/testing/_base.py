@@ -13,7 +13,14 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, JsonValue, LogChunk, Scheduler
+from airflow_provider_launch.schedulers.api import (
+    Capability,
+    DescribeAppResponse,
+    JsonValue,
+    LogChunk,
+    Scheduler,
+    has_own,
+)
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -228,7 +235,7 @@ class Apps:
             for app_id in self._ids:
                 all_of_them.callback(scheduler.delete, app_id)
         # What is inherited only cancels. The tests of `delete` show that; the others need not wait for it in vain.
-        removes = type(scheduler)._delete_existing is not Scheduler._delete_existing  # noqa: SLF001 - its author's part
+        removes = has_own(scheduler, "_delete_existing")
         for app_id in self._ids:
 
             def is_gone(app_id: str = app_id) -> bool:

@@ -23,7 +23,7 @@ from airflow_provider_launch.follow import (
     StateChanged,
     Unfinished,
 )
-from airflow_provider_launch.schedulers.api import Scheduler
+from airflow_provider_launch.schedulers.api import has_own
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
@@ -144,7 +144,7 @@ class FollowTests(ContractBase):
 
     def test_a_stream_that_is_cut_again_and_again_loses_no_line(self, apps: Apps) -> None:
         """Balancers, restarts of servers and networks end connections; the log of the task has no gap and no echo."""
-        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.cut_streams() is None:
+        if not has_own(apps.scheduler, "stream_log") or apps.engine.cut_streams() is None:
             pytest.skip("no streams of the engine can be cut")
         app_id = apps.start(apps.sh(_LONG_WRITER, num_replicas=_CUT_REPLICAS))
         events, cuts = list[Event](), 0
@@ -184,7 +184,7 @@ class FollowTests(ContractBase):
             1,
             "up",
         ]
-        if type(apps.scheduler).attempt_ending is not Scheduler.attempt_ending:
+        if has_own(apps.scheduler, "attempt_ending"):
             assert [event.ending for event in story if isinstance(event, AttemptEnded)] == ["exit code 5"] * 2
 
     def test_a_silent_attempt_is_reported_too(self, apps: Apps) -> None:
@@ -215,7 +215,7 @@ class FollowTests(ContractBase):
 
         bar = "".join(f"\r{i} of 8" for i in range(1, 9))
         assert lines_of(events) == {"main/0": ["up\n", f"{bar}\n", "down\n"]}
-        if type(apps.scheduler).unfinished_line is Scheduler.unfinished_line:
+        if not has_own(apps.scheduler, "unfinished_line"):
             assert shown == []
             return
         texts = [event.line.text for event in events if isinstance(event, Unfinished)]
@@ -239,14 +239,14 @@ class FollowTests(ContractBase):
             return time.monotonic() >= quiet_at
 
         asked = self._asked_from(apps, app_id, is_quiet)
-        has_streams = type(apps.scheduler).stream_log is not Scheduler.stream_log
+        has_streams = has_own(apps.scheduler, "stream_log")
         # Read in turns each is asked for after a tenth of its silence, and that grows.
         of_logs = 0 if has_streams else _SILENT_REPLICAS * 10 * _QUIET_S / _SETTLE_S
         assert asked <= _STATE_REQUESTS + of_logs, f"{asked} requests in {_QUIET_S:g} s"
 
     def test_a_tail_of_a_silent_replica_costs_almost_nothing(self, apps: Apps) -> None:
         """A program that waits for the next line, for hours, follows as a task does."""
-        if type(apps.scheduler).stream_log is Scheduler.stream_log or apps.engine.requests() is None:
+        if not has_own(apps.scheduler, "stream_log") or apps.engine.requests() is None:
             pytest.skip("there are no streams, or the requests of the engine are not counted")
         app_id = apps.start(apps.sh(f"echo up; sleep {_SETTLE_S + _QUIET_S:g}; echo down"))
         with contextlib.closing(apps.another()) as scheduler:

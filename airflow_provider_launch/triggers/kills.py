@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.triggers.task_states import GONE
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ _OVER = {"success", "failed", "skipped", "upstream_failed", "removed", GONE}
 @dataclass
 class _Kill:
     handle: str
+    app_id: str
     conn_id: str
     ti: Any
     log: Any
@@ -61,21 +61,23 @@ class Kills:
         self._states = states
         self._helpers = helpers
 
-    def end(self, handle: str, conn_id: str | None, ti: Any, log: Any, *, shared: Shared | None = None) -> Future[None]:
+    def end(
+        self, handle: str, app_id: str, conn_id: str, ti: Any, log: Any, *, shared: Shared | None = None
+    ) -> Future[None]:
         """Cancel the app if its task is over; the future is done when nothing more will happen, and never raises.
 
         What could not be cancelled is an error in the log.
 
         Args:
-            handle: of the app.
-            conn_id: the connection. None: the one that the handle names.
+            handle: of the app, for the log.
+            app_id: of the handle.
+            conn_id: the connection.
             ti: the task instance, as the triggerer gives it.
             log: where the outcome goes, in the context of the caller.
             shared: what the trigger shares of the connection, which then need not be read again.
         """
-        conn_id = conn_id or parse_app_handle(handle).session_name
         kept = shared if shared is not None and self._connections.keep(shared) else None
-        kill = _Kill(handle, conn_id, ti, log, contextvars.copy_context(), time.monotonic() + KILL_S, kept)
+        kill = _Kill(handle, app_id, conn_id, ti, log, contextvars.copy_context(), time.monotonic() + KILL_S, kept)
         kill.done.set_running_or_notify_cancel()
         self._ask(kill)
         return kill.done
@@ -124,19 +126,18 @@ class Kills:
                     self._connections.leave(kill.shared)
 
     def _cancel(self, kill: _Kill) -> None:
-        app_id = parse_app_handle(kill.handle).app_id
         while True:
             try:
                 if kill.shared is None:
                     kill.shared = self._connections.join(kill.conn_id)
-                kill.shared.for_kills().cancel(app_id)
+                kill.shared.for_kills().cancel(kill.app_id)
             except SchedulerUnavailableError:
                 if time.monotonic() + _PAUSE_S >= kill.deadline:
                     raise
                 time.sleep(_PAUSE_S)
             else:
                 metrics.count("kills", outcome="cancelled")
-                self._write(kill, kill.log.warning, "the task was ended; app %s is cancelled", app_id)
+                self._write(kill, kill.log.warning, "the task was ended; app %s is cancelled", kill.app_id)
                 return
 
     def _fail(self, kill: _Kill, why: str) -> None:

@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError
-from airflow_provider_launch.specs.handles import parse_app_handle
+from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -79,6 +79,7 @@ class AppStatusTrigger(BaseTrigger):
         self.fire_after_s = fire_after_s
         self._fired = False
         self._resolved = ""
+        self._parsed: ParsedAppHandle | None = None
         self._shared: Shared | None = None
         self._ending: Future[None] | None = None
 
@@ -119,7 +120,7 @@ class AppStatusTrigger(BaseTrigger):
             finally:
                 watch.leave()
         except asyncio.CancelledError as error:
-            if is_of_user(error) and self._resolved:
+            if is_of_user(error):
                 await self._end_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
@@ -134,7 +135,7 @@ class AppStatusTrigger(BaseTrigger):
         if not self.options.may_cancel:
             return
         # A trigger may be ended before it has begun.
-        self._resolved = self._resolved or await self._handle()
+        await self._resolve()
         await self._end_killed()
 
     async def _end_killed(self) -> None:
@@ -142,14 +143,15 @@ class AppStatusTrigger(BaseTrigger):
 
         Airflow does so each second; with fifty tasks ended at once one second is too short.
         """
-        if self._fired or not self.options.may_cancel:
+        if self._fired or self._parsed is None or not self.options.may_cancel:
             return
         if self._ending is None:
             from airflow_provider_launch.triggers.hub import hub
 
             self._ending = hub().kills.end(
                 self._resolved,
-                allowed_conn_id(self.options.launch_conn_id, self._resolved),
+                self._parsed.app_id,
+                allowed_conn_id(self.options.launch_conn_id, self._parsed),
                 self.task_instance,
                 self.log,
                 shared=self._shared,
@@ -169,9 +171,8 @@ class AppStatusTrigger(BaseTrigger):
         from airflow_provider_launch.triggers._run import TriggerRun
         from airflow_provider_launch.triggers.hub import hub
 
-        self._resolved = await self._handle()
-        parsed = parse_app_handle(self._resolved)
-        conn_id = allowed_conn_id(self.options.launch_conn_id, self._resolved)
+        parsed = await self._resolve()
+        conn_id = allowed_conn_id(self.options.launch_conn_id, parsed)
         # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
         shared = await asyncio.to_thread(hub().join, conn_id)
         try:
@@ -183,6 +184,12 @@ class AppStatusTrigger(BaseTrigger):
             raise
         self._shared = shared
         return TriggerRun(self, shared, self._resolved, parsed.app_id)
+
+    async def _resolve(self) -> ParsedAppHandle:
+        if self._parsed is None:
+            self._resolved = await self._handle()
+            self._parsed = parse_app_handle(self._resolved)
+        return self._parsed
 
     async def _handle(self) -> str:
         if isinstance(self.handle, str):
