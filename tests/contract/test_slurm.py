@@ -23,6 +23,7 @@ CAPABILITIES = frozenset(
         Capability.APPLICATION_RETRY,
         Capability.ADOPT,
         Capability.STREAMS,
+        Capability.TIME_FILTER,
         Capability.RANK0,
         Capability.PORTS,
         Capability.GPU,

@@ -1,8 +1,9 @@
 """Lines of one replica from its append-only files, by an exact cursor: shared by backends that keep files.
 
-The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned], "stderr": [...]}`: offsets are
-bytes of whole lines that were delivered; `scanned` is up to where no line feed was found beyond, so that a long line
-which grows slowly is not searched again and again.
+The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned, index], "stderr": [...]}`:
+offsets are bytes of whole lines that were delivered; `scanned` is up to where no line feed was found beyond, so that a
+long line which grows slowly is not searched again and again; `index` is a position in the index of times, if there is
+one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
+from airflow_provider_launch.schedulers._kit.time_index import IndexFile, line_ends, line_times
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
 
 __all__ = [
     "CHUNK_BYTES",
     "LONGEST_LINE",
     "LogFile",
+    "OpenIndex",
     "OpenLog",
+    "index_position_in",
     "open_file",
     "position_in",
     "read_chunk",
@@ -49,6 +53,11 @@ class LogFile(Protocol):
         """Return its bytes when it was opened."""
         ...
 
+    @property
+    def modified(self) -> float:
+        """Return when it was written last, in epoch seconds."""
+        ...
+
     def read(self, offset: int, count: int) -> bytes:
         """Return these bytes; fewer only at the end of the file."""
         ...
@@ -56,6 +65,8 @@ class LogFile(Protocol):
 
 OpenLog = Callable[[tuple[int, int], Stream], AbstractContextManager[LogFile | None]]
 """Opens the log of an attempt; None where there is none yet."""
+OpenIndex = Callable[[tuple[int, int]], AbstractContextManager[IndexFile | None]]
+"""Opens the index of times of an attempt; None where there is none."""
 
 
 def read_chunk(
@@ -65,6 +76,7 @@ def read_chunk(
     *,
     open_log: OpenLog,
     is_complete: Callable[[int], bool],
+    open_index: OpenIndex | None = None,
 ) -> LogChunk:
     """Return the next lines of one replica.
 
@@ -74,6 +86,7 @@ def read_chunk(
         streams: what to read; None and COMBINED mean both.
         open_log: opens one file.
         is_complete: whether nothing is added any more to the attempt of this index; asked before its files are read.
+        open_index: opens the index of times; lines of a backend without one have no time.
     """
     wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
 
@@ -83,12 +96,17 @@ def read_chunk(
         after = dict(state)
         lines: list[LogLine] = []
         is_exhausted = True
-        for stream in wanted:
-            with open_log(attempt.source, stream) as file:
-                if file is not None:
-                    texts, after[stream.value], at_end = _read_file(file, state.get(stream.value), complete)
-                    lines += [LogLine(text, stream, None, attempt.number) for text in texts]
-                    is_exhausted = is_exhausted and at_end
+        # The index before the logs: what it has now is about what they have now.
+        with open_index(attempt.source) if open_index else contextlib.nullcontext() as index:
+            for stream in wanted:
+                with open_log(attempt.source, stream) as file:
+                    if file is not None:
+                        known = state.get(stream.value)
+                        found, after[stream.value], at_end = _read_file(file, stream, known, index, complete)
+                        lines += [LogLine(text, stream, time, attempt.number) for text, time in found]
+                        is_exhausted = is_exhausted and at_end
+        if index is not None:
+            lines.sort(key=lambda line: line.time or 0.0)
         return AttemptRead(lines, after, goes_on=complete and is_exhausted)
 
     each = [
@@ -105,6 +123,14 @@ def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:
     return 0
 
 
+def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[Stream]) -> int:
+    """Return the offset from which the next read of the index of times begins."""
+    if not isinstance(cursor, dict) or list(cursor.get("at") or []) != list(at):
+        return 0
+    known = [cursor.get(one.value) or [] for one in streams]
+    return min((int(one[3]) if len(one) > 3 else 0 for one in known), default=0)
+
+
 def unfinished_text(file: LogFile, offset: int) -> str:
     """Return the end of what stands after the last line; empty: nothing, or there are whole lines too.
 
@@ -117,17 +143,31 @@ def unfinished_text(file: LogFile, offset: int) -> str:
     return "" if b"\n" in data else data.decode("utf-8", "ignore")
 
 
-def _read_file(file: LogFile, position: Any, complete: bool) -> tuple[list[str], Any, bool]:
+def _read_file(
+    file: LogFile, stream: Stream, position: Any, index: IndexFile | None, complete: bool
+) -> tuple[list[tuple[str, float | None]], Any, bool]:
     """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
-    inode, offset, scanned = position or (file.inode, 0, 0)
+    inode, offset, scanned, *rest = position or (file.inode, 0, 0)
+    at = rest[0] if rest else 0
     if inode != file.inode:
         # Somebody replaced the file: its offsets mean nothing here.
-        offset = scanned = 0
+        offset = scanned = at = 0
     end = _end_of_lines(file, offset, max(scanned, offset), complete=complete)
-    if end == offset:
-        return [], [file.inode, offset, file.size], file.size <= offset
-    data = file.read(offset, end - offset)
-    return split_lines(data.decode("utf-8", "replace")), [file.inode, end, end], end >= file.size
+    lines: list[tuple[str, float | None]] = []
+    if end > offset:
+        data = file.read(offset, end - offset)
+        texts = split_lines(data.decode("utf-8", "replace"))
+        times: Sequence[float | None] = [None] * len(texts)
+        if index is not None:
+            times, at = line_times(index, stream, at, line_ends(data, offset), file.modified)
+        lines, scanned = [*zip(texts, times, strict=True)], end
+    else:
+        scanned = file.size
+    is_exhausted = end >= file.size
+    if index is not None and is_exhausted:
+        # What comes later is in later entries: a stream that is silent for long does not read those of the other one.
+        at = index.size
+    return lines, [file.inode, end, scanned, at], is_exhausted
 
 
 def _end_of_lines(file: LogFile, offset: int, scanned: int, *, complete: bool) -> int:
@@ -151,7 +191,7 @@ class _File:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         status = os.fstat(fd)
-        self.inode, self.size = status.st_ino, status.st_size
+        self.inode, self.size, self.modified = status.st_ino, status.st_size, status.st_mtime
 
     def read(self, offset: int, count: int) -> bytes:
         parts = []

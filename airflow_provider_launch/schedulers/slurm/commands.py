@@ -111,11 +111,12 @@ ls status 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
 echo files
 shift 4
 while [ "$#" -gt 2 ]; do
-    if at=$(stat -c '%i %s' -- "$1" 2>/dev/null); then
-        left=$((${at#* } - $2))
+    if at=$(LC_ALL=C stat -c '%s %i %s %.3Y' -- "$1" 2>/dev/null); then
+        left=$((${at%% *} - $2))
         sent=$((left < $3 ? left : $3))
         [ "$sent" -gt 0 ] || sent=0
-        printf '%s %s %s\n' "$sent" "$at" "$1"
+        at=${at#* }
+        printf '%s %s %s\n' "$sent" "${at%.*}${at##*.}" "$1"
         tail -c "+$(($2 + 1))" -- "$1" | head -c "$sent"
     fi
     shift 3

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers._kit import file_log
+from airflow_provider_launch.schedulers._kit.time_index import FIRST_BYTES
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
+from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import Store
 
 __all__ = ["read_chunk"]
+
+_INDEX = "times"
 
 
 def read_chunk(
@@ -31,42 +35,51 @@ def read_chunk(
 
     Raises:
         UnknownAppException: there is no such app.
+        SchedulerUnavailableError: the mount does not show the app, which has begun.
     """
     role, folder, k = place
 
-    def path(at: tuple[int, int], stream: Stream) -> str:
-        return f"run/{at[0]}/{folder}/{k}/{at[1]}/{stream.value}"
+    def path(at: tuple[int, int], name: str) -> str:
+        return f"run/{at[0]}/{folder}/{k}/{at[1]}/{name}"
 
     # Mostly the attempt that was read last is still the newest: then this is the only request.
     known = cursor.get("at") if isinstance(cursor, dict) else None
     at = (int(known[0]), int(known[1])) if isinstance(known, Sequence) else (0, 0)
     wanted = [one for one in (Stream.STDOUT, Stream.STDERR) if streams in {None, Stream.COMBINED, one}]
-    parts = [(path(at, one), file_log.position_in(cursor, at, one), file_log.CHUNK_BYTES) for one in wanted]
+    # The index first: what it has is then about what the logs have.
+    parts = [(path(at, _INDEX), max(0, file_log.index_position_in(cursor, at, wanted) - 1), FIRST_BYTES)]
+    parts += [(path(at, one.value), file_log.position_in(cursor, at, one), file_log.CHUNK_BYTES) for one in wanted]
     over, attempts, found = store.logs(app_id, role, k, [] if mount else parts)
     offsets = {part[0]: part[1] for part in parts}
+    local_dir = Path(mount).expanduser() / "apps" / app_id if mount else None
+    if local_dir and attempts and not local_dir.exists():
+        # Without this a mount that is away would be a log without lines.
+        raise SchedulerUnavailableError(
+            f"the mount {mount!r} does not show app {app_id!r}; mount it again, or leave out mount in the connection"
+        )
 
     @contextlib.contextmanager
-    def open_log(at: tuple[int, int], stream: Stream) -> Iterator[file_log.LogFile | None]:
-        name = path(at, stream)
-        if mount:
-            with file_log.open_file(str(Path(mount).expanduser() / "apps" / app_id / name)) as file:
+    def open_file(name: str, count: int) -> Iterator[file_log.LogFile | None]:
+        if local_dir:
+            with file_log.open_file(str(local_dir / name)) as file:
                 yield file
             return
         if name not in offsets:
             offsets[name] = 0
-            _, _, more = store.logs(app_id, role, k, [(name, 0, file_log.CHUNK_BYTES)])
+            _, _, more = store.logs(app_id, role, k, [(name, 0, count)])
             found.update(more)
         if name not in found:
             yield None
             return
-        data, (inode, size) = found[name]
-        yield _Remote(store, (app_id, role, k, name), inode, size, offsets[name], data)
+        data, status = found[name]
+        yield _Remote(store, (app_id, role, k, name), status, offsets[name], data)
 
     return file_log.read_chunk(
         [(one.app_attempt, one.number) for one in attempts],
         cursor,
         streams,
-        open_log=open_log,
+        open_log=lambda at, stream: open_file(path(at, stream.value), file_log.CHUNK_BYTES),
+        open_index=lambda at: open_file(path(at, _INDEX), FIRST_BYTES),
         is_complete=lambda number: over or attempts[number].code is not None,
     )
 
@@ -75,11 +88,12 @@ class _Remote:
     """A file of the cluster, of which a part is here already."""
 
     def __init__(
-        self, store: Store, place: tuple[str, int, int, str], inode: int, size: int, offset: int, data: bytes
+        self, store: Store, place: tuple[str, int, int, str], status: Sequence[int], offset: int, data: bytes
     ) -> None:
         self._store = store
         self._place = place
-        self.inode, self.size = inode, size
+        self.inode, self.size, modified_ms = status
+        self.modified = modified_ms / 1000
         self._offset, self._data = offset, data
 
     def read(self, offset: int, count: int) -> bytes:

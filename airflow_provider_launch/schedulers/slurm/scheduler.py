@@ -75,6 +75,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             Capability.APPLICATION_RETRY,
             Capability.ADOPT,
             Capability.STREAMS,
+            Capability.TIME_FILTER,
             Capability.RANK0,
             Capability.PORTS,
             Capability.GPU,

@@ -60,19 +60,45 @@ trap on_stop TERM
 trap 'forward "$launch_signal"' URG
 trap 'interrupted=1' USR1 USR2 INT HUP
 
+# The index of times: `time bytes-of-stdout bytes-of-stderr` while these grow. The kernel's position in a file that is
+# only appended to is its size; asking it starts no process and needs no file server.
+note_times() {
+    local out err t
+    read -r _ out </proc/self/fdinfo/5 && read -r _ err </proc/self/fdinfo/6 || return
+    [ "$out $err" != "$noted" ] || return
+    noted="$out $err" t=${EPOCHREALTIME:-$(date +%s.%N)}
+    t=${t/[!0-9]/.}
+    echo "${t:0:13} $noted" >&7
+}
+keep_times() { # twice a second, after a day every 1.4 seconds: so an index has a few MB at most
+    local began=$SECONDS pause
+    trap '' TERM USR1 USR2 INT HUP URG
+    exec 8<> <(:)
+    while kill -0 $$; do
+        note_times
+        printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
+        read -r -t "$pause" <&8
+        [ "$?" -gt 128 ] || sleep 1
+    done
+}
+
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
 [ "$r/$k" != 0/0 ] || result=1
 while [ ! "$stop" ] && ! is_removed; do
     at=$dir/$n stopped=0
     mkdir -p "$at"
+    exec 5>>"$at/stdout" 6>>"$at/stderr" 7>>"$at/times"
     note "start,$app_attempt,$r,$k,$n,${node//[^A-Za-z0-9._-]/_},$(now)"
     # A group of its own: a signal for this script must not end the program before it is known who sent it.
     set -m
     bash $launch_login ./replica.sh program "$k" "./role-$r.sh" "./run/$app_attempt/env" \
-        $((app_attempt > n ? app_attempt : n)) "$at" "$result" >>"$at/stdout" 2>>"$at/stderr" &
+        $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 5>&- 6>&- 7>&- &
     pid=$!
     set +m
+    noted='0 0'
+    keep_times &
+    keeper=$!
     [ ! "$stop" ] || stop_program
     while :; do # a trap ends `wait`
         interrupted=''
@@ -89,6 +115,10 @@ while [ ! "$stop" ] && ! is_removed; do
     kill -KILL -- "-$pid" # what it left in the background
     [ ! "$timer" ] || kill -KILL -- "-$timer"
     pid=''
+    kill -KILL "$keeper"
+    wait "$keeper"
+    note_times
+    exec 5>&- 6>&- 7>&-
     note "exit,$app_attempt,$r,$k,$n,$code,$stopped,$(now)"
     [ "$code" != 0 ] || exit 0
     [ "${!policy}" = REPLICA ] && [ "$n" -lt "${!retries}" ] || break

@@ -1,0 +1,86 @@
+"""When each line of an append-only log was written, by an index beside it.
+
+A line of the index is `time bytes-of-stdout bytes-of-stderr`: at that time the logs had so many bytes. It is written at
+most every half second, and only when a log has grown. A line of a log was written before the first entry that covers
+its end, and after the entry before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from airflow_provider_launch.schedulers.logs import Stream
+
+__all__ = ["FIRST_BYTES", "IndexFile", "line_ends", "line_times"]
+
+FIRST_BYTES = 16 * 1024
+"""What one read of the index takes first: minutes of output."""
+_BLOCK_BYTES = 256 * 1024
+_COLUMN = {Stream.STDOUT: 1, Stream.STDERR: 2}
+
+
+class IndexFile(Protocol):
+    """The index of one attempt; it only grows."""
+
+    @property
+    def size(self) -> int:
+        """Return its bytes when it was opened."""
+        ...
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return these bytes; fewer only at the end of the file."""
+        ...
+
+
+def line_ends(data: bytes, offset: int) -> list[int]:
+    """Return where each line of these bytes ends in a file in which they begin at `offset`."""
+    parts = data.split(b"\n")
+    last = parts.pop()
+    ends = list(accumulate((len(part) + 1 for part in parts), initial=offset))[1:]
+    return [*ends, offset + len(data)] if last else ends
+
+
+def line_times(
+    index: IndexFile, stream: Stream, position: int, ends: Sequence[int], modified: float
+) -> tuple[list[float], int]:
+    """Return when each line was written, and from where on the index holds the times of later lines.
+
+    Args:
+        index: of the attempt.
+        stream: the log.
+        position: in the index, of an earlier call, or 0.
+        ends: where the lines end, in order.
+        modified: when the log was written last: the time of lines that the index does not cover yet.
+    """
+    times: list[float] = []
+    newest = 0.0
+    for time, size, begin in _entries(index, _COLUMN[stream], position):
+        # The clock of a node may be set back.
+        newest = max(newest, time)
+        position = begin
+        times += [newest] * (bisect_right(ends, size) - len(times))
+        if len(times) == len(ends):
+            break
+    return times + [max(newest, modified)] * (len(ends) - len(times)), position
+
+
+def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[float, int, int]]:
+    """Yield time, bytes of one log, and where the entry begins, of each entry from `position` on."""
+    # The position may be inside of an entry, whose rest is skipped: the next one covers the same lines.
+    at = max(0, position - 1)
+    is_partial, rest, count = position > 0, b"", FIRST_BYTES
+    while at + len(rest) < index.size:
+        block = index.read(at + len(rest), min(count, index.size - at - len(rest)))
+        if not block:
+            return
+        count = _BLOCK_BYTES
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            fields = line.split()
+            if not is_partial and len(fields) == 3 and fields[column].isdigit():
+                yield float(fields[0]), int(fields[column]), at
+            is_partial = False
+            at += len(line) + 1
