@@ -119,7 +119,7 @@ def read_chunk(
 def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:
     """Return the offset from which the next read of this file begins."""
     if isinstance(cursor, dict) and list(cursor.get("at") or []) == list(at) and (known := cursor.get(stream.value)):
-        return int(known[1])
+        return _parts(known)[1]
     return 0
 
 
@@ -127,8 +127,7 @@ def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[
     """Return the offset from which the next read of the index of times begins."""
     if not isinstance(cursor, dict) or list(cursor.get("at") or []) != list(at):
         return 0
-    known = [cursor.get(one.value) or [] for one in streams]
-    return min((int(one[3]) if len(one) > 3 else 0 for one in known), default=0)
+    return min((_parts(cursor.get(one.value))[3] for one in streams), default=0)
 
 
 def unfinished_text(file: LogFile, offset: int) -> str:
@@ -147,8 +146,7 @@ def _read_file(
     file: LogFile, stream: Stream, position: Any, index: IndexFile | None, complete: bool
 ) -> tuple[list[tuple[str, float | None]], Any, bool]:
     """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
-    inode, offset, scanned, *rest = position or (file.inode, 0, 0)
-    at = rest[0] if rest else 0
+    inode, offset, scanned, at = _parts(position)
     if inode != file.inode:
         # Somebody replaced the file: its offsets mean nothing here.
         offset = scanned = at = 0
@@ -168,6 +166,12 @@ def _read_file(
         # What comes later is in later entries: a stream that is silent for long does not read those of the other one.
         at = index.size
     return lines, [file.inode, end, scanned, at], is_exhausted
+
+
+def _parts(position: Any) -> tuple[int, int, int, int]:
+    """Return inode, offset, scanned and index of a position, which may be None, or of a release without an index."""
+    inode, offset, scanned, *rest = position or (0, 0, 0)
+    return int(inode), int(offset), int(scanned), int(rest[0]) if rest else 0
 
 
 def _end_of_lines(file: LogFile, offset: int, scanned: int, *, complete: bool) -> int:

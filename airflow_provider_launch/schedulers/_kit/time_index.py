@@ -19,6 +19,7 @@ __all__ = ["FIRST_BYTES", "IndexFile", "line_ends", "line_times"]
 FIRST_BYTES = 16 * 1024
 """What one read of the index takes first: minutes of output."""
 _BLOCK_BYTES = 256 * 1024
+_FIELDS = 3
 _COLUMN = {Stream.STDOUT: 1, Stream.STDERR: 2}
 
 
@@ -80,7 +81,7 @@ def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[flo
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             fields = line.split()
-            if not is_partial and len(fields) == 3 and fields[column].isdigit():
+            if not is_partial and len(fields) == _FIELDS and fields[column].isdigit():
                 yield float(fields[0]), int(fields[column]), at
             is_partial = False
             at += len(line) + 1

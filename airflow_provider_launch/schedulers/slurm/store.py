@@ -161,8 +161,8 @@ class Store:
             app_id: the app.
             role: by number.
             k: the replica.
-            parts: path below the app, offset and limit. What comes back has inode, size and time of change (ms) of the file
-                beside it.
+            parts: path below the app, offset and limit. What comes back has inode, size and time of change (ms)
+                of the file beside it.
 
         Raises:
             UnknownAppException: there is no such app.
