@@ -74,12 +74,13 @@ def test_every_supported_python_is_named():
 # A resolution takes half a minute of one core; it changes with the two files that describe it.
 @pytest.mark.parametrize("python", often(PYTHONS[:1], PYTHONS))
 def test_all_extras_fit_the_constraints(python, tmp_path):
-    """What the documentation tells you to type: `pip install 'airflow-provider-launch[all]' -c constraints.txt`."""
+    """What the documentation tells you to type, and `make setup`: on the first patch release of each Python too."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not installed; make setup does it")
     command = [
-        uv, "pip", "compile", str(ROOT / "pyproject.toml"), "--all-extras", "--python-version", python,
+        uv, "pip", "compile", str(ROOT / "pyproject.toml"), "--all-extras", "--python-version", f"{python}.0",
+        "--group", f"{ROOT / 'pyproject.toml'}:dev",
         "--constraint", str(ROOT / "constraints.txt"), "--no-header", "--output-file", str(tmp_path / "pins.txt"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
