@@ -18,6 +18,7 @@ from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 
 __all__ = ["Inputs", "build_app", "code_folder"]
@@ -60,7 +61,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     folder = code_folder(model, settings)
     in_containers = place.backend is not None and place.backend.in_containers
     cfg = dict(place.options)
-    mounts = [_mount(text) for text in settings.mounts]
+    mounts: list[Mount] = [parse_mount(text) for text in settings.mounts]
     image = settings.image if in_containers else str(folder)
     if inputs.data_dir is not None:
         if in_containers:
@@ -91,12 +92,6 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
             memMB=settings.memory_mb if settings.memory_mb is not None else 512,
         )
     return AppDef(_app_name(step), [role]), cfg
-
-
-def _mount(text: str) -> Mount:
-    source, target, *is_read_only = text.split(":")
-    kind = BindMount if source.startswith("/") else VolumeMount
-    return kind(source, target, read_only=bool(is_read_only))
 
 
 def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:

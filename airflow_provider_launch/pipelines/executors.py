@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_launch.pipelines.layers import ConnectionPlaceholders, mapping_of, resolve
 from airflow_provider_launch.pipelines.model import ExecutorSection, PipelineModel, TaskStep
 from airflow_provider_launch.pipelines.problems import PipelineError, Place, Problem, closest
-from airflow_provider_launch.util.docstrings import field_docstrings
+from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
 
 __all__ = [
@@ -279,6 +279,8 @@ def _split(
         for name, (expected, right) in kinds.items()
         if not right
     )
+    if kinds.get("mounts", ("", False))[1]:
+        problems.extend(Problem(text, place) for text in _mount_problems(own["mounts"]))
     if len(problems) > before:
         return None, options
     if "env" in own:
@@ -290,8 +292,8 @@ def _expected(name: str, value: Any) -> tuple[str, bool]:
     if name in ("env", "patches", "placeholders", "overrides"):
         return "a mapping", isinstance(value, Mapping)
     if name == "mounts":
-        right = isinstance(value, Sequence) and not isinstance(value, str) and all(map(_is_mount, value))
-        return "a list of texts such as /host:/path or volume:/path:ro", right
+        right = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
+        return "a list of texts such as /host:/path or volume:/path:ro", right and not isinstance(value, str)
     if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
         return "true or false", isinstance(value, bool)
     if name == "gpu":
@@ -301,9 +303,12 @@ def _expected(name: str, value: Any) -> tuple[str, bool]:
     return "text", isinstance(value, str)
 
 
-def _is_mount(value: Any) -> bool:
-    parts = value.split(":") if isinstance(value, str) else []
-    return len(parts) in (2, 3) and all(parts) and parts[1].startswith("/") and parts[2:] in ([], ["ro"])
+def _mount_problems(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts:
+        try:
+            parse_mount(text)
+        except ValueError as error:
+            yield f"the mount {text!r} of setting 'mounts' {error}"
 
 
 def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -326,8 +331,3 @@ def _check_options(
         for name in options
         if schema.registered_name(name) is None
     )
-
-
-def settings_help() -> dict[str, str]:
-    """Return the help of each setting; the reference page is made of it."""
-    return field_docstrings(ExecutorSettings)

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_launch.specs.roles import BindMount, DeviceMount, MountType, VolumeMount
 from airflow_provider_launch.util.types import str_to_bool
 
-__all__ = ["parse_mounts"]
+__all__ = ["parse_mount", "parse_mounts"]
 
 _SPELLINGS = {
     "type": "type",
@@ -44,6 +44,23 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
             raise KeyError(f"type must be specified first, but the mount starts with {key}")
         found[-1][name] = value if equals or name != "readonly" else "true"
     return [_mount(options) for options in found]
+
+
+def parse_mount(text: str) -> BindMount | VolumeMount:
+    """Return the mount that a text such as `/path/of/host:/path`, or `volume:/path:ro`, describes.
+
+    Raises:
+        ValueError: it has another form, or a relative folder, which each worker would take from another place.
+    """
+    source, *rest = text.split(":")
+    if not source or len(rest) not in (1, 2) or not rest[0].startswith("/") or rest[1:] not in ([], ["ro"]):
+        raise ValueError("must have the form /host:/path or volume:/path, with :ro for a read-only one")
+    is_read_only = len(rest) > 1
+    if source.startswith("/"):
+        return BindMount(source, rest[0], read_only=is_read_only)
+    if "/" in source or source in (".", "..", "~"):
+        raise ValueError(f"has the relative folder {source!r}; give its absolute path, or the name of a volume")
+    return VolumeMount(source, rest[0], read_only=is_read_only)
 
 
 def _mount(options: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:

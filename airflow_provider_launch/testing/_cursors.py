@@ -18,6 +18,7 @@ from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, read_on
 from airflow_provider_launch.testing._process import OtherProcess
+from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
 
 __all__ = ["SEED", "CursorTests"]
@@ -25,7 +26,7 @@ __all__ = ["SEED", "CursorTests"]
 SEED = "LAUNCH_CONTRACT_SEED"
 """Variable with the seed of a run that is to be repeated; each random test prints its own."""
 
-_CUTS = 200 if os.environ.get("LAUNCH_SOAK", "0") not in ("", "0") else 40
+_CUTS = often(40, 200)
 _FEW_CUTS = 30
 _PAUSE_S = 0.03
 _DIES = 0.2

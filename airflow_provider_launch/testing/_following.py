@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ from airflow_provider_launch.schedulers.api import has_own
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
+from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
 from airflow_provider_launch.testing._starting import NeverBegins
 
@@ -38,7 +38,7 @@ _DRAIN_S = 2.0
 _CUTS, _CUT_EACH_S, _CUT_REPLICAS = 200, 0.1, 5
 _LONG_WRITER = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
 _SETTLE_S, _QUIET_S = 5.0, 10.0
-_SILENT_REPLICAS = 40 if os.environ.get("LAUNCH_SOAK", "0") not in ("", "0") else 3
+_SILENT_REPLICAS = often(3, 40)
 _WAITING_REPLICAS = 5
 _TAIL_REQUESTS = 20
 """For the beginning: until the stream is open, it is asked for the state and for lines."""

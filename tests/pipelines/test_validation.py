@@ -98,7 +98,15 @@ CASES = {
     ),
     "mount": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: [/data]}}, next: success}",
-        {4: "setting 'mounts' must be a list of texts such as /host:/path or volume:/path:ro, not ['/data']"},
+        {4: "the mount '/data' of setting 'mounts' must have the form /host:/path or volume:/path, with :ro"},
+    ),
+    "mounts as one text": (
+        "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: '/a:/b'}}, next: success}",
+        {4: "setting 'mounts' must be a list of texts such as /host:/path or volume:/path:ro, not '/a:/b'"},
+    ),
+    "mount of a relative folder": (
+        "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: ['./data:/data']}}, next: success}",
+        {4: "has the relative folder './data'; give its absolute path, or the name of a volume"},
     ),
     "mount of a process": (
         "a: {type: task, command: m.f, executor: {type: local, config: {mounts: ['/data:/data']}}, next: success}",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.specs.builders import parse_mounts
+from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.specs.roles import BindMount, DeviceMount, VolumeMount
 
 
@@ -53,3 +54,29 @@ def test_one_list_holds_several_mounts():
 def test_a_wrong_mount_is_refused(opts, error, text):
     with pytest.raises(error, match=text):
         parse_mounts(opts)
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("/a:/b", BindMount("/a", "/b")),
+        ("/a/c:/b:ro", BindMount("/a/c", "/b", read_only=True)),
+        ("data:/b", VolumeMount("data", "/b")),
+        ("data:/b:ro", VolumeMount("data", "/b", read_only=True)),
+    ],
+)
+def test_a_mount_is_read_from_a_short_text(text, mount):
+    assert parse_mount(text) == mount
+
+
+@pytest.mark.parametrize("text", ["", "/a", ":/b", "/a:b", "/a:/b:rw", "/a:/b:ro:x"])
+def test_a_short_text_of_another_form_is_refused(text):
+    with pytest.raises(ValueError, match="/host:/path or volume:/path"):
+        parse_mount(text)
+
+
+@pytest.mark.parametrize("folder", [".", "..", "./data", "../data", "data/x", "~", "~/data"])
+def test_a_relative_folder_is_refused(folder):
+    """Each worker would take it from another place."""
+    with pytest.raises(ValueError, match="absolute path, or the name of a volume"):
+        parse_mount(f"{folder}:/data")

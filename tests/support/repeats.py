@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import TypeVar
+from airflow_provider_launch.testing._repeats import SOAK, often
 
 __all__ = ["SOAK", "often"]
-
-T = TypeVar("T")
-
-SOAK = os.environ.get("LAUNCH_SOAK", "0") not in ("", "0")
-
-
-def often(few: T, many: T) -> T:
-    """Return `many` in `make soak`, else `few`."""
-    return many if SOAK else few

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.busy import BusyRetry
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
-from airflow_provider_launch.util.backoff import backoff
 
 __all__ = ["Aws", "BadTokenError", "DeniedError", "LostAnswerError", "NotFoundError", "RefusedError"]
 
@@ -257,17 +257,15 @@ class Aws:
 
     def _repeated(self, call: Callable[[], dict[str, Any]], statuses: set[int]) -> dict[str, Any]:
         """Repeat a call that was refused for certain, and may be accepted some seconds later."""
-        began = time.monotonic()
-        pauses = backoff(0.2, 5.0)
+        retry = BusyRetry(0.2, 5.0)
         while True:
             try:
                 return call()
             except LaunchError as error:
                 status = getattr(error, "status", 0)
                 limit_s = _THROTTLED_S if status == 429 else 10.0  # noqa: PLR2004 - Too Many Requests
-                if status not in statuses or time.monotonic() - began > limit_s:
+                if status not in statuses or not retry.pause(limit_s):
                     raise
-            time.sleep(next(pauses))
 
     def _call(self, client: Any, tokens: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from airflow_provider_launch.schedulers._kit.busy import BusyRetry
 from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
@@ -24,7 +25,6 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
 
 if TYPE_CHECKING:
@@ -257,8 +257,7 @@ class Cluster:
 
         Every request may be repeated: names are created once, and changes name the state that they change.
         """
-        began = time.monotonic()
-        pauses, renewed = backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), False
+        retry, renewed = BusyRetry(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), False
         while True:
             response = self._sent(method, path, query, body, content_type)
             if response.status < _FAILURES:
@@ -272,13 +271,11 @@ class Cluster:
                 continue
             if code != _TOO_MANY and code < _SERVER_ERROR:
                 raise self._refused(code, text, f"{method} {path}")
-            wait_s = next(pauses) if wait_s is None else wait_s
             is_of_one = code == _SERVER_ERROR and "webhook" in text and method != "GET"
             patience_s = _WEBHOOK_PATIENCE_S if is_of_one else min(_PATIENCE_S, self._connection.timeout_s)
-            if time.monotonic() + wait_s > began + patience_s:
+            if not retry.pause(patience_s, wait_s):
                 kind = AppUnavailableError if is_of_one else SchedulerUnavailableError
                 raise kind(f"the Kubernetes API at {self.url} cannot serve {method} {path} now ({code}): {text}")
-            time.sleep(wait_s)
 
     def _sent(self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> BaseHTTPResponse:
         from urllib3.exceptions import HTTPError, ProtocolError

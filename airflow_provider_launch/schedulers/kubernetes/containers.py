@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["SideContainer", "failed_among", "side_containers", "wait_among"]
+__all__ = ["STARTING", "SideContainer", "epoch", "failed_among", "side_containers", "wait_among"]
 
-_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a container that waits for nothing but its turn."""
 _LINES, _TEXT = 5, 300
 
 
@@ -88,8 +89,8 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
         exit_code=ended.get("exitCode") if ended else None,
         reason=current.get("reason", ""),
         message=current.get("message", "") or last.get("message", ""),
-        started=_epoch((ended or running or {}).get("startedAt")),
-        finished=_epoch((ended or {}).get("finishedAt")),
+        started=epoch((ended or running or {}).get("startedAt")),
+        finished=epoch((ended or {}).get("finishedAt")),
     )
 
 
@@ -98,7 +99,7 @@ def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
     for one in containers:
         if not one.is_init:
             continue
-        if not one.began and one.reason not in _STARTING:
+        if not one.began and one.reason not in STARTING:
             return one.reason, f"{one.title}: {one.message}"
         if one.running and not one.is_native:
             since = datetime.fromtimestamp(one.started or 0.0, timezone.utc)
@@ -113,5 +114,8 @@ def failed_among(containers: Iterable[SideContainer]) -> SideContainer | None:
     return min(failed, key=lambda one: one.finished or 0.0, default=None)
 
 
-def _epoch(text: str | None) -> float | None:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+def epoch(text: str | None) -> float | None:
+    """Return the epoch seconds of an RFC 3339 time in UTC; None and the "never" of the runtime are None."""
+    if not text or text.startswith(("0001", "1970-01-01T00:00:00")):
+        return None
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

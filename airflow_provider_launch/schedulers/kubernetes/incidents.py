@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 from airflow_provider_launch.schedulers._kit.endings import incidents_text
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Plan, Pod
 
-__all__ = ["incidents"]
+__all__ = ["HELD", "incidents"]
+
+HELD = "suspended: a queue, or a person, holds it back"
+"""Why a Job without pods waits."""
 
 
 def incidents(app: App, plan: Plan, newest: Mapping[tuple[str, int], Pod]) -> str:
     """Return what users should know of an app while it runs; empty: nothing has happened."""
     if any(job.suspended for (_, attempt), job in app.jobs.items() if attempt == app.attempt):
-        return "suspended: a queue, or a person, holds it back"
-    names = {role.slug: role.name for role in plan.roles}
+        return HELD
+    names = plan.titles
     found = []
     for pod in sorted(newest.values(), key=lambda pod: (pod.role, pod.replica)):
         replica = f"{names.get(pod.role, pod.role)}/{pod.replica}"

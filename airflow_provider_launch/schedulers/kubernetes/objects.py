@@ -7,11 +7,10 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, side_containers, wait_among
+from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, epoch, side_containers, wait_among
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER, SIDECAR_GRACE_S
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
@@ -69,6 +68,15 @@ class Plan:
     """Containers beside `main` whose logs are read, too."""
     accepts_stop: bool = False
     """Whether a program that ends with 0 when its pod is deleted has succeeded."""
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The names of the roles by their slugs."""
+        return {role.slug: role.name for role in self.roles}
+
+    def slug_of(self, role_name: str) -> str:
+        """Return the slug of a role; empty: there is no such role."""
+        return next((role.slug for role in self.roles if role.name == role_name), "")
 
     def decides(self, job: Job) -> bool:
         """Return whether the job is the one whose replica 0 decides."""
@@ -482,13 +490,6 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
 def _asked_at(metadata: Mapping[str, Any]) -> float | None:
     until = epoch(metadata.get("deletionTimestamp"))
     return None if until is None else until - (metadata.get("deletionGracePeriodSeconds") or 0)
-
-
-def epoch(text: str | None) -> float | None:
-    """Return the epoch seconds of an RFC 3339 time in UTC; None and the "never" of the runtime are None."""
-    if not text or text.startswith(("0001", "1970-01-01T00:00:00")):
-        return None
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def _indexes(text: str | None) -> frozenset[int]:

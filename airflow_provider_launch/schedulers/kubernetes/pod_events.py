@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.kubernetes.catalog import Known
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
 
@@ -40,7 +41,7 @@ class PodEvents:
         """
         for job in app.jobs.values():
             if job.suspended:
-                return "suspended: a queue, or a person, holds it back"
+                return HELD
         for job in app.jobs.values():
             if not job.active and job.attempt == app.attempt and job.started is not None:
                 return self._asked(known, job)

@@ -34,6 +34,7 @@ from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsL
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, DamagedError, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
+from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
 from airflow_provider_launch.schedulers.kubernetes.objects import (
@@ -95,7 +96,6 @@ _REMOVALS_S = 10.0
 """How often it is asked who removed the pods of an app that runs."""
 _MARKS_S = 60.0
 """How often the records of apps are read whose Jobs report enough."""
-_HELD = "suspended: a queue, or a person, holds it back"
 _QUEUED_S = 5.0
 """How often it is asked why a queue holds an app back."""
 
@@ -340,7 +340,7 @@ class KubernetesScheduler(
             reason = queue_reason(self.cluster, app, plan)
             # What cannot be read for a moment is as it was.
             if reason is not None or not known.queued:
-                known.queued = self._after_attempts(app, reason or _HELD)
+                known.queued = self._after_attempts(app, reason or HELD)
         return known.queued
 
     def _after_attempts(self, app: App, reason: str) -> str:
@@ -459,7 +459,7 @@ class KubernetesScheduler(
         plan = self._catalog.plan_for(app_id)
         roles = [Role(role.name, "", num_replicas=role.num_replicas) for role in plan.roles]
         check_replica(roles, role_name, k)
-        slug = next(role.slug for role in plan.roles if role.name == role_name)
+        slug = plan.slug_of(role_name)
         state: dict[str, Any] = dict(cursor) if isinstance(cursor, dict) else {}
         pods, fresh = self._catalog.pods_known(app_id, slug, k), self._catalog.is_over(app_id)
         while True:
@@ -482,12 +482,12 @@ class KubernetesScheduler(
         if streams not in {None, Stream.COMBINED}:
             return None
         plan = self._catalog.plan_for(app_id)
-        slug = next((role.slug for role in plan.roles if role.name == role_name), "")
+        slug = plan.slug_of(role_name)
         state = cursor if isinstance(cursor, dict) else {}
         return self._logs.stream(self._catalog.pods_known(app_id, slug, k), state, plan.container_logs)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
-        slug = next((role.slug for role in self._catalog.plan_for(app_id).roles if role.name == role_name), "")
+        slug = self._catalog.plan_for(app_id).slug_of(role_name)
         for list_pods in (self._catalog.pods_known, self._catalog.pods_now):
             every = list_pods(app_id, slug, k)
             pods = [pod for pod in every if pod.number == attempt]

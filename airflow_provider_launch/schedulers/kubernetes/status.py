@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
-from airflow_provider_launch.schedulers.kubernetes.containers import failed_among
+from airflow_provider_launch.schedulers.kubernetes.containers import STARTING, failed_among
 from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
 from airflow_provider_launch.schedulers.kubernetes.objects import (
     App,
@@ -28,7 +28,6 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 
 __all__ = ["cause_of", "ending_of", "killed_pod", "response_from", "waits_for"]
 
-_STARTING = {"", "ContainerCreating", "PodInitializing"}
 _TEXT = 500
 
 Newest = dict[tuple[str, int], Pod]
@@ -74,7 +73,7 @@ def response_from(
         app=request.app_def if request else None,
     )
     response.is_stuck = assessment.state is AppState.PENDING and any(map(_is_stuck, newest.values()))
-    names = {role.slug: role.name for role in plan.roles}
+    names = plan.titles
     response.early_logs = frozenset(
         (names.get(pod.role, pod.role), pod.replica)
         for pod in newest.values()
@@ -87,7 +86,7 @@ def response_from(
 
 def cause_of(app: App, plan: Plan, newest: Newest) -> str:
     """Return which replica failed first, and why."""
-    names = {role.slug: role.name for role in plan.roles}
+    names = plan.titles
     if pod := _first_failed(app, newest):
         name = names.get(pod.role, pod.role)
         return failure_message(name, pod.replica, ending_text(_end_of(pod)), pod.app_attempt + pod.attempt)
@@ -124,7 +123,7 @@ def _is_stuck(pod: Pod) -> bool:
 def waits_for(pods: Iterable[Pod]) -> str:
     """Return why pods do not start, if the server reports so."""
     for pod in pods:
-        if not pod.began and not pod.over and pod.reason not in _STARTING:
+        if not pod.began and not pod.over and pod.reason not in STARTING:
             return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     return ""
 
