@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, PlannedRole, job_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     CANCEL,
     LEADER,
@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers.kubernetes.reconcile import (
     Assessment,
     assess,
 )
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, PlannedRole
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.states import AppState
 

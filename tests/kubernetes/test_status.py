@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Plan, PlannedRole, job_of, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
+from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy

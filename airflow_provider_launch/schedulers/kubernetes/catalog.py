@@ -13,8 +13,9 @@ from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.objects import App, AppRecord, Plan, Pod, apps_in, plan_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
 from airflow_provider_launch.specs.errors import SchedulerRejectedError, UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal

@@ -10,8 +10,8 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
-from airflow_provider_launch.schedulers.kubernetes.objects import AppRecord
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import is_gated
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord
 from airflow_provider_launch.schedulers.kubernetes.refusals import asks_for_restricted, is_passing
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, restricted
 from airflow_provider_launch.specs.errors import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from airflow_provider_launch.schedulers._kit.endings import incidents_text
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Plan, Pod
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod
+from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
 __all__ = ["HELD", "incidents"]
 

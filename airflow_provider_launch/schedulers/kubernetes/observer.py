@@ -18,16 +18,9 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selec
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.objects import (
-    App,
-    AppRecord,
-    Job,
-    Plan,
-    Pod,
-    newest_attempts,
-    pod_of,
-)
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
 from airflow_provider_launch.schedulers.kubernetes.sidecars import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.status import response_from

@@ -11,7 +11,8 @@ from airflow_provider_launch.specs.errors import LaunchError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-    from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
+    from airflow_provider_launch.schedulers.kubernetes.objects import App, Job
+    from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
 __all__ = ["GATED", "is_gated", "queue_reason", "reason_in"]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job
+from airflow_provider_launch.schedulers.kubernetes.record import Plan
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, decide
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -139,14 +140,14 @@ class _Assessor:
             return Phase.SUCCEEDED
         if job.ended not in {None, OWN}:
             return Phase.STOPPED if job.finished else Phase.RUNNING
-        if self.plan.decides(job) and 0 in job.completed and not job.finished:
+        if self.plan.decides(job.role) and 0 in job.completed and not job.finished:
             return Phase.RUNNING  # those that are killed since the leader has succeeded are no failures
         if job.failing:
             return Phase.FAILED
         return Phase.WAITING if job.suspended else Phase.RUNNING
 
     def _has_decided(self, job: Job) -> bool:
-        return self.plan.decides(job) and (job.complete or (job.ended == SIDECARS and job.finished))
+        return self.plan.decides(job.role) and (job.complete or (job.ended == SIDECARS and job.finished))
 
     def _decision(self, phases: dict[str, Phase]) -> Decision:
         if any(self._has_decided(job) for job in self.members.values()):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan, PlannedRole, Pod, newest_attempts
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts
+from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 
 __all__ = ["REMOVED", "failed_without_pod", "first_killed", "succeeded_without_pod"]
 

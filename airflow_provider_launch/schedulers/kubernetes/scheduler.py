@@ -37,21 +37,14 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import (
-    App,
-    AppRecord,
-    Plan,
-    apps_in,
-    newest_attempts,
-    plan_in,
-    pod_of,
-)
+from airflow_provider_launch.schedulers.kubernetes.objects import App, apps_in, newest_attempts, pod_of
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
 from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_reason
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
+from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Plan, Pod, newest_attempts
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts
+from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
 __all__ = ["jobs_kept", "pods_kept"]
 
@@ -30,7 +31,7 @@ def jobs_kept(app: App, plan: Plan, pods: Iterable[Pod], now: float) -> list[Job
             continue
         of_job = {k: newest.get((role.slug, k)) for k in range(role.num_replicas)}
         kept = {k for k, pod in of_job.items() if pod and pod.exit_code == 0 and _is_due(pod, plan, now)}
-        wanted = {0} if plan.decides(job) else set(of_job)
+        wanted = {0} if plan.decides(job.role) else set(of_job)
         if kept & wanted and wanted <= kept | job.completed:
             found.append(job)
     return found
