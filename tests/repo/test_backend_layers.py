@@ -33,7 +33,18 @@ TRANSPORT = {
     "wire",
 }
 """Modules that talk to an engine; only these may import its SDK, or run a command."""
-PURE = {"containers", "manifests", "naming", "objects", "options", "overlay", "reconcile", "request", "status"}
+PURE = {
+    "containers",
+    "manifests",
+    "naming",
+    "objects",
+    "options",
+    "overlay",
+    "reconcile",
+    "record",
+    "request",
+    "status",
+}
 """Modules whose results depend on their arguments alone; they may not import those that talk to an engine."""
 
 every_backend = pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)
