@@ -7,6 +7,7 @@ import re
 import pytest
 
 from airflow_provider_launch.runner import Runner
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.capability import Capability
 from airflow_provider_launch.schedulers.docker.options import DockerOpts
 from airflow_provider_launch.schedulers.docker.request import build_request as docker_request
@@ -25,7 +26,7 @@ from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE
 from airflow_provider_launch.specs import AppDef, RetryPolicy, Role, macros
 from airflow_provider_launch.specs.named_resources_generic import NAMED_RESOURCES
 
-SCHEDULERS = (LocalScheduler, DockerScheduler, KubernetesScheduler, SlurmScheduler)
+SCHEDULERS = (LocalScheduler, DockerScheduler, KubernetesScheduler, AwsBatchScheduler, SlurmScheduler)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_the_dollars_are_as_the_page_shows() -> None:
 
 
 def test_who_offers_which_policy_and_mount_is_what_the_schedulers_declare(page) -> None:
-    rows = re.findall(r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE)
     mounts = {"BindMount": "BIND_MOUNT", "VolumeMount": "VOLUME_MOUNT", "DeviceMount": "DEVICE_MOUNT"}
     needed = {**mounts, **{policy.value: f"{policy.value}_RETRY" for policy in RetryPolicy}}
 
