@@ -177,9 +177,9 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "tls_cert": {
                         "label": "TLS cert",
-                        "description": "File of our own certificate, for engines "
-                        "that ask for one; tls_key belongs to it. "
-                        "Empty means unset.",
+                        "description": "File of the client's certificate, for "
+                        "engines that ask for one; tls_key "
+                        "belongs to it. Empty means unset.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tls_key": {
@@ -189,9 +189,9 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "tls_verify": {
                         "label": "TLS verify",
-                        "description": "Whether the engine must prove with a "
-                        "certificate who it is, as far as TLS "
-                        "is used. Empty means true.",
+                        "description": "Whether the engine's certificate is "
+                        "checked, where TLS is used. Empty "
+                        "means true.",
                         "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "registry": {
@@ -223,8 +223,8 @@ def get_provider_info() -> dict[str, Any]:
                     "timeout_s": {
                         "label": "Timeout (seconds)",
                         "description": "Seconds after which a request without "
-                        "an answer is given up; pulls are not "
-                        "meant. Empty means 30.0.",
+                        "an answer is given up; pulls may take "
+                        "longer. Empty means 30.0.",
                         "schema": {"maximum": 86400, "minimum": 1, "type": ["number", "null"]},
                     },
                     "max_time_limit_s": {
@@ -269,7 +269,7 @@ def get_provider_info() -> dict[str, Any]:
                         "none, host and bridge are Docker's, any "
                         "other name must exist. Empty means launch "
                         "for apps of several\n"
-                        "replicas, who find each other there by "
+                        "replicas, which find each other there by "
                         "name, and the faster bridge for one "
                         "alone.",
                         "schema": {"type": ["string", "null"]},
@@ -292,8 +292,8 @@ def get_provider_info() -> dict[str, Any]:
                     "init": {
                         "label": "Init",
                         "description": "Whether Docker's init is process 1, so that "
-                        "signals reach the program and no dead "
-                        "children stay. Empty means true.",
+                        "signals reach the program and zombie "
+                        "processes are reaped. Empty means true.",
                         "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "platform": {
@@ -322,7 +322,7 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "labels": {
                         "label": "Labels",
-                        "description": "Labels of the containers, beside ours. Empty means unset.",
+                        "description": "Labels of the containers, beside the launcher's. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "log_max_mb": {
@@ -527,15 +527,16 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "security": {
                         "label": "Security",
-                        "description": "auto sets what no image minds: the "
-                        "runtime's seccomp profile, and no "
-                        "privileges beyond those at the start of\n"
-                        "the program; in a namespace that "
-                        "enforces the Pod Security Standard "
-                        "restricted it is restricted. That also\n"
-                        "refuses root and drops all capabilities. "
-                        "none sets nothing, so the cluster's "
-                        "defaults hold. Empty means auto.",
+                        "description": "auto sets what every image can run with: "
+                        "the runtime's seccomp profile, and no "
+                        "privileges beyond those at the\n"
+                        "start of the program; in a namespace "
+                        "that enforces the Pod Security Standard "
+                        "restricted it is restricted. That\n"
+                        "also refuses root and drops all "
+                        "capabilities. none sets nothing, so the "
+                        "cluster's defaults hold. Empty means "
+                        "auto.",
                         "schema": {"enum": ["auto", "restricted", "none", None], "type": ["string", "null"]},
                     },
                     "run_as_user": {
@@ -556,8 +557,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Init",
                         "description": "Whether a process of Kubernetes is process 1 "
                         "of the pod, so that signals reach the "
-                        "program and no dead children\n"
-                        "stay. Empty means true.",
+                        "program and zombie processes\n"
+                        "are reaped. Empty means true.",
                         "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "shm_size_mb": {
@@ -602,15 +603,16 @@ def get_provider_info() -> dict[str, Any]:
                     "labels": {
                         "label": "Labels",
                         "description": "Labels of the Service, the Jobs and the "
-                        "pods, beside ours. A name or value that "
-                        "Kubernetes does not take is\n"
-                        "changed; an annotation of that name has "
-                        "the value whole. Empty means unset.",
+                        "pods, beside the launcher's. A name or "
+                        "value that Kubernetes does not\n"
+                        "take is changed; an annotation of that "
+                        "name has the value whole. Empty means "
+                        "unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "annotations": {
                         "label": "Annotations",
-                        "description": "Annotations of the Jobs and pods, beside ours. Empty means unset.",
+                        "description": "Annotations of the Jobs and pods, beside the launcher's. Empty means unset.",
                         "schema": {"additionalProperties": {"type": "string"}, "type": ["object", "null"]},
                     },
                     "on_disruption": {
@@ -690,7 +692,7 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Time to live (seconds)",
                         "description": "Seconds for which an ended app stays "
                         "readable, with its logs as far as the nodes "
-                        "keep them, if nobody deletes it\n"
+                        "keep them, unless it is deleted\n"
                         "before. Empty means until it is deleted.",
                         "schema": {"minimum": 60, "type": ["integer", "null"]},
                     },
@@ -1006,8 +1008,8 @@ def get_provider_info() -> dict[str, Any]:
                     "init": {
                         "label": "Init",
                         "description": "Whether an init is process 1, so that "
-                        "signals reach the program and no dead "
-                        "children stay. Empty means true.",
+                        "signals reach the program and zombie "
+                        "processes are reaped. Empty means true.",
                         "schema": {"type": ["string", "null"], "enum": ["true", "false", None]},
                     },
                     "working_dir": {
@@ -1067,11 +1069,11 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Time limit (seconds)",
                         "description": "Seconds after which the app is ended "
                         "as FAILED, counted from its "
-                        "submission, by who follows it; "
+                        "submission, by its observers; "
                         "Batch's own limit\n"
                         "per attempt, of at least 60 s, ends "
-                        "what nobody follows. Empty means no "
-                        "limit.",
+                        "an app without observers. Empty "
+                        "means no limit.",
                         "schema": {"minimum": 1, "type": ["number", "null"]},
                     },
                 },

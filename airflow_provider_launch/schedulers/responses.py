@@ -46,9 +46,9 @@ class DescribeAppResponse:
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     is_stuck: bool = False
-    """It waits for what does not come by itself, as an image that nobody has; `msg` is for what."""
+    """What it waits for does not come by itself, such as an image that no registry has; `msg` names it."""
     act_in_s: float | None = None
-    """Seconds until an observer has something to do, as to end the app at its time limit; None: nothing is due."""
+    """Seconds until an observer has something to do, such as to end the app at its time limit; None: nothing is due."""
     early_logs: frozenset[tuple[str, int]] = frozenset()
     """Role and number of replicas that wait, and have a log already."""
     pages: Mapping[str, str] = field(default_factory=dict)

@@ -98,7 +98,9 @@ def test_the_dollars_are_as_the_page_shows() -> None:
 
 
 def test_who_offers_which_policy_and_mount_is_what_the_schedulers_declare(page) -> None:
-    rows = re.findall(r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)\b.*?\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\| *(yes)? *\|$", page, re.MULTILINE
+    )
     mounts = {"BindMount": "BIND_MOUNT", "VolumeMount": "VOLUME_MOUNT", "DeviceMount": "DEVICE_MOUNT"}
     needed = {**mounts, **{policy.value: f"{policy.value}_RETRY" for policy in RetryPolicy}}
 

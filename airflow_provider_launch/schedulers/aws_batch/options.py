@@ -154,7 +154,7 @@ class AwsBatchOpts(StructuredOpts):
     and marks the end of the log. False is for images without `sh`."""
 
     init: bool = True
-    """Whether an init is process 1, so that signals reach the program and no dead children stay."""
+    """Whether an init is process 1, so that signals reach the program and zombie processes are reaped."""
 
     working_dir: Optional[str] = None
     """Directory in which programs start; needs `shell`. None means the image's own."""
@@ -183,5 +183,5 @@ class AwsBatchOpts(StructuredOpts):
     """Fields of `containerProperties` that no option has, merged into those of every role."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """Seconds after which the app is ended as FAILED, counted from its submission, by who follows it; Batch's own limit
-    per attempt, of at least 60 s, ends what nobody follows. None means no limit."""
+    """Seconds after which the app is ended as FAILED, counted from its submission, by its observers; Batch's own limit
+    per attempt, of at least 60 s, ends an app without observers. None means no limit."""

@@ -27,13 +27,13 @@ class DockerConnection(StructuredOpts):
     """File of the certificate authority that signed the engine's certificate."""
 
     tls_cert: Optional[str] = None
-    """File of our own certificate, for engines that ask for one; `tls_key` belongs to it."""
+    """File of the client's certificate, for engines that ask for one; `tls_key` belongs to it."""
 
     tls_key: Optional[str] = None
     """File of the key of `tls_cert`."""
 
     tls_verify: bool = True
-    """Whether the engine must prove with a certificate who it is, as far as TLS is used."""
+    """Whether the engine's certificate is checked, where TLS is used."""
 
     registry: Optional[str] = None
     """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name or in
@@ -49,7 +49,7 @@ class DockerConnection(StructuredOpts):
     """UUIDs or indices of the GPUs of the engine's host that apps may use. None means none."""
 
     timeout_s: Annotated[float, Ge(1), Le(86400)] = 30.0
-    """Seconds after which a request without an answer is given up; pulls are not meant."""
+    """Seconds after which a request without an answer is given up; pulls may take longer."""
 
     max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
     """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
@@ -80,7 +80,7 @@ class _RunOpts(StructuredOpts):
     network: Optional[str] = None
     """Network of the replicas: `launch` is shared by all apps and made if missing, `app` gives the app one of its own,
     `none`, `host` and `bridge` are Docker's, any other name must exist. None means `launch` for apps of several
-    replicas, who find each other there by name, and the faster `bridge` for one alone."""
+    replicas, which find each other there by name, and the faster `bridge` for one alone."""
 
     user: Optional[str] = None
     """User, or `user:group`, that runs the program. None means the image's own."""
@@ -92,7 +92,7 @@ class _RunOpts(StructuredOpts):
     """Whether replicas get all rights on the host."""
 
     init: bool = True
-    """Whether Docker's init is process 1, so that signals reach the program and no dead children stay."""
+    """Whether Docker's init is process 1, so that signals reach the program and zombie processes are reaped."""
 
     platform: Optional[str] = None
     """Platform of the image, such as `linux/arm64`. None means the engine's own."""
@@ -107,7 +107,7 @@ class _RunOpts(StructuredOpts):
     """Size of `/dev/shm` in MB. None means the engine's default, which is 64."""
 
     labels: Optional[dict[str, str]] = None
-    """Labels of the containers, beside ours."""
+    """Labels of the containers, beside the launcher's."""
 
     log_max_mb: Annotated[int, Ge(1)] = 500
     """Size in MB at which the engine begins the next log file of a replica. Lines that are rotated away before they

@@ -70,9 +70,9 @@ class _RunOpts(StructuredOpts):
     """Service account of the pods. None means the namespace's default; its token is mounted only if one is named."""
 
     security: Literal["auto", "restricted", "none"] = "auto"
-    """`auto` sets what no image minds: the runtime's seccomp profile, and no privileges beyond those at the start of
-    the program; in a namespace that enforces the Pod Security Standard `restricted` it is `restricted`. That also
-    refuses root and drops all capabilities. `none` sets nothing, so the cluster's defaults hold."""
+    """`auto` sets what every image can run with: the runtime's seccomp profile, and no privileges beyond those at the
+    start of the program; in a namespace that enforces the Pod Security Standard `restricted` it is `restricted`. That
+    also refuses root and drops all capabilities. `none` sets nothing, so the cluster's defaults hold."""
 
     run_as_user: Optional[Annotated[int, Ge(0)]] = None
     """Number of the user that runs the program. None means the image's own, which `restricted` requires to be a number
@@ -82,8 +82,8 @@ class _RunOpts(StructuredOpts):
     """Directory in which replicas start. None means the image's own."""
 
     init: bool = True
-    """Whether a process of Kubernetes is process 1 of the pod, so that signals reach the program and no dead children
-    stay."""
+    """Whether a process of Kubernetes is process 1 of the pod, so that signals reach the program and zombie processes
+    are reaped."""
 
     shm_size_mb: Optional[Annotated[int, Ge(1)]] = None
     """Size of `/dev/shm` in MB; it counts as memory of the pod. None means the runtime's default, mostly 64."""
@@ -105,11 +105,11 @@ class _RunOpts(StructuredOpts):
     retries, all pods or none, which needs Kueue's integration `pod`."""
 
     labels: Optional[dict[str, str]] = None
-    """Labels of the Service, the Jobs and the pods, beside ours. A name or value that Kubernetes does not take is
-    changed; an annotation of that name has the value whole."""
+    """Labels of the Service, the Jobs and the pods, beside the launcher's. A name or value that Kubernetes does not
+    take is changed; an annotation of that name has the value whole."""
 
     annotations: Optional[dict[str, str]] = None
-    """Annotations of the Jobs and pods, beside ours."""
+    """Annotations of the Jobs and pods, beside the launcher's."""
 
     on_disruption: Literal["retry", "fail"] = "retry"
     """What an eviction, a drain or a preemption means: another attempt that is not charged, or a failure. The other
@@ -139,7 +139,7 @@ class _RunOpts(StructuredOpts):
     its grace by Kubernetes itself. None means no limit."""
 
     ttl_s: Optional[Annotated[int, Ge(60)]] = 86400
-    """Seconds for which an ended app stays readable, with its logs as far as the nodes keep them, if nobody deletes it
+    """Seconds for which an ended app stays readable, with its logs as far as the nodes keep them, unless it is deleted
     before. None means until it is deleted."""
 
     overlay: Optional[dict[str, Any]] = None
