@@ -41,8 +41,6 @@ _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
-# Answers come on the pollers' threads, silence is noticed on the event loop. One for all: nothing waits under it.
-_DECIDING = threading.Lock()
 
 
 class TriggerFields(Protocol):
@@ -75,13 +73,12 @@ class TriggerRun:
 
     __slots__ = (
         "_app_id",
-        "_asleep",
         "_checkpoint",
         "_deadline",
+        "_deciding",
         "_error",
         "_feed",
         "_handle",
-        "_has_news",
         "_hub",
         "_is_masked",
         "_is_stopped",
@@ -89,6 +86,7 @@ class TriggerRun:
         "_linked",
         "_loop",
         "_masking",
+        "_news",
         "_saved",
         "_shared",
         "_since",
@@ -117,9 +115,9 @@ class TriggerRun:
         self._masking: Future[None] | None = None
         self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
-        # Not an Event and `wait_for`: a queue of waiters, a task and its frames for each of a thousand apps.
-        self._has_news = False
-        self._asleep: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
+        # Answers come on the poller's thread, silence is noticed on the event loop.
+        self._deciding = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
 
     async def prepare(self) -> None:
@@ -169,8 +167,8 @@ class TriggerRun:
     async def wait_once(self) -> tuple[str, str] | None:
         """Return why the waiting is over and its message; None: it is not over."""
         # Before the check: what comes after it, while something is saved, must not wait for the next one.
-        self._has_news = False
-        with _DECIDING:
+        self._news.clear()
+        with self._deciding:
             ended, error = self._watch.has_ended(), self._error
         if ended:
             return "ended", ""
@@ -188,12 +186,9 @@ class TriggerRun:
             await show_ui_from_trigger(self._trigger.task_instance, *self._linked)
         return None
 
-    def news(self) -> asyncio.Future[None]:
-        """Return what is done as soon as there is something to check."""
-        self._asleep = self._loop.create_future()
-        if self._has_news:
-            self._asleep.set_result(None)
-        return self._asleep
+    async def news(self) -> None:
+        """Wait until there is something to check."""
+        await self._news.wait()
 
     async def finish(self) -> FollowProgress:
         """Return what the worker goes on from, when all that was shown has reached the log."""
@@ -257,19 +252,14 @@ class TriggerRun:
 
     def tick(self) -> None:
         """Take account of a missing answer; and of the deadline, for clocks may be set."""
-        with _DECIDING:
+        with self._deciding:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
                 if self._watch.response is not None and self._task_log.is_quiet:
                     self._feed.add_event(Progress(self._watch.response))
                     self._hub.pump.wake(self._feed)
         if self._error is not None or self._left() <= 0:
-            self._learn()
-
-    def _learn(self) -> None:
-        self._has_news = True
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+            self._news.set()
 
     def _deadline_of(self, kept: object) -> float | None:
         trigger = self._trigger
@@ -280,7 +270,7 @@ class TriggerRun:
 
     def _await_deadline(self) -> None:
         if self._left() <= 0:
-            self._learn()
+            self._news.set()
         elif self._deadline is not None:
             # Again where the clock was set back meanwhile.
             self._timer = self._loop.call_later(self._left(), self._await_deadline)
@@ -312,7 +302,7 @@ class TriggerRun:
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 
     def _hear(self, answer: Answer) -> None:
-        with _DECIDING:
+        with self._deciding:
             before = self._watch.response
             learned = self._watch.learn(answer)
             response = self._watch.response
@@ -355,7 +345,7 @@ class TriggerRun:
             with contextlib.suppress(LaunchError):
                 copied = copied_variables(await asyncio.to_thread(self._native))
         await aregister(hidden_values(response.roles, copied, places or ()))
-        with _DECIDING:
+        with self._deciding:
             self._is_masked = True
             if self._waits_for_masks is not None:
                 self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])
@@ -382,7 +372,7 @@ class TriggerRun:
     def _wake(self) -> None:
         # The loop may be gone: the triggerer ends.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._learn)
+            self._loop.call_soon_threadsafe(self._news.set)
 
 
 def is_of_user(error: asyncio.CancelledError) -> bool:

@@ -104,7 +104,6 @@ class AppStatusTrigger(BaseTrigger):
                 await watch.prepare()
                 try:
                     watch.begin()
-                    # A thousand triggers wait here, and each frame below this one would cost all of them memory.
                     while (over := await watch.wait_once()) is None:
                         await watch.news()
                     event = self._event(*over, await watch.finish())
