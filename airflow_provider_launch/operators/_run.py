@@ -352,6 +352,7 @@ class OperatorRun:
         op, app_id = self._op, self._tracker.app_id
         results: list[Any] = []
 
+        # Beside the rest of the log: on Docker a result takes 54 to 114 ms, and a whole task `true` 450 ms.
         def read_result(ended: DescribeAppResponse) -> None:
             if ended.state == AppState.SUCCEEDED:
                 # What fails here is asked for again below, and retried or raised there.
