@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
 from airflow_provider_launch.follow.host_gate import gate_of
 from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_after, replica_key
+from airflow_provider_launch.follow.log_queue import LogQueue
 from airflow_provider_launch.follow.replica_log import ReplicaLog
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
@@ -35,13 +35,6 @@ log = logging.getLogger(__name__)
 
 __all__ = ["LogReader"]
 
-# Less than one read of a busy log: the reader waits until the writer has written. Two busy threads of one
-# interpreter pass its lock to and fro at each record, which costs more than the work of both.
-_QUEUE_LINES = 256
-_QUEUE_CHARS = 64 * 1024
-_STREAM_LINES = 4096
-_STREAM_CHARS = 256 * 1024
-"""So much is read ahead by streams: a stream that waits may lose what its engine rotates away meanwhile."""
 _BUSY_S = 0.1
 _IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
 _NEAR_S = 0.5
@@ -79,17 +72,15 @@ class LogReader:
         "_app_id",
         "_busy_s",
         "_changed",
-        "_chars",
         "_cursors",
         "_finishing",
         "_from_now",
         "_gate",
         "_idle_s",
-        "_items",
-        "_lines",
         "_outage_reported",
         "_own_thread",
         "_paused",
+        "_queue",
         "_replicas",
         "_scheduler",
         "_shows_unfinished",
@@ -136,9 +127,7 @@ class LogReader:
         self._replicas: dict[str, ReplicaLog] = {}
         self._streamed: dict[LogStream, ReplicaLog] = {}
         self._paused: list[LogStream] = []
-        self._items: deque[LogItem] = deque()
-        self._lines = 0
-        self._chars = 0
+        self._queue = LogQueue()
         self._outage_reported = False
         self._started_at = time.time()
         self._started = self.progress = time.monotonic()
@@ -222,22 +211,19 @@ class LogReader:
     def pop(self) -> LogItem | None:
         """Return the next step, None if there is none now."""
         with self._changed:
-            if not self._items:
-                return None
-            item = self._items.popleft()
-            self.progress = time.monotonic()
+            if (item := self._queue.take()) is not None:
+                self.progress = time.monotonic()
             return item
 
     def release(self, item: LogItem) -> None:
         """Note that an item is shown, which makes room for the next."""
         resumed: list[LogStream] = []
         with self._changed:
-            full = self._full()
-            self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
-            self._chars -= item.size
-            if full:
+            was_full = self._queue.is_full
+            self._queue.release(item)
+            if was_full:
                 self._changed.notify_all()
-            if self._paused and self._lines < _STREAM_LINES / 2 and self._chars < _STREAM_CHARS / 2:
+            if self._paused and self._queue.has_room_for_streams:
                 resumed, self._paused = self._paused, []
             streamed, item.is_streamed = item.is_streamed, False
         if streamed:
@@ -247,10 +233,10 @@ class LogReader:
 
     def held_chars(self) -> int:
         """Return how much text is read and not shown."""
-        return self._chars
+        return self._queue.chars
 
     def __bool__(self) -> bool:
-        return bool(self._items)
+        return bool(self._queue)
 
     def is_skipping(self) -> bool:
         """Whether the last read of a replica brought lines, of which none was new enough."""
@@ -265,7 +251,7 @@ class LogReader:
     def done(self) -> bool:
         """Return whether everything was read and handed out."""
         with self._changed:
-            return not self._items and all(replica.complete for replica in self._replicas.values())
+            return not self._queue and all(replica.complete for replica in self._replicas.values())
 
     def leave(self, key: str) -> None:
         """Read this replica no more."""
@@ -283,9 +269,7 @@ class LogReader:
         with self._changed:
             self._stopped = True
             dropped = self._detach(self._replicas.values())
-            held = sum(item.size for item in self._items if item.is_streamed)
-            for item in self._items:
-                item.is_streamed = False
+            held = self._queue.forget_streamed()
             self._changed.notify_all()
         if held:
             stream_engine().hold(-held)
@@ -307,9 +291,6 @@ class LogReader:
             self._thread.join(timeout_s)
 
     # ---- the thread ------------------------------------------------------------------------------------------
-
-    def _full(self) -> bool:
-        return self._lines >= _QUEUE_LINES or self._chars >= _QUEUE_CHARS
 
     def _run(self) -> None:
         while (picked := self._next()) is not None:
@@ -349,7 +330,7 @@ class LogReader:
             ending = ""
             with suppress(Exception):  # the lines that follow matter more
                 ending = self._scheduler.attempt_ending(self._app_id, replica.role, replica.k, ended)
-            self._queue(AttemptEnded(replica.role, replica.k, ended, ending))
+            self._put(AttemptEnded(replica.role, replica.k, ended, ending))
         replica.reported_attempt = max(replica.reported_attempt, attempt)
 
     def _show_unfinished(self, replica: ReplicaLog, cursor: JsonValue) -> None:
@@ -367,11 +348,11 @@ class LogReader:
         replica.unfinished = text
         replica.unfinished_at = now + min(_REFRESH_S * 2**replica.refreshes, _REFRESH_MAX_S)
         replica.refreshes = min(replica.refreshes + 1, 10)
-        self._queue(Unfinished(replica.role, replica.k, line._replace(text=text)))
+        self._put(Unfinished(replica.role, replica.k, line._replace(text=text)))
 
-    def _queue(self, event: AttemptEnded | Unfinished) -> None:
+    def _put(self, event: AttemptEnded | Unfinished) -> None:
         with self._changed:
-            self._items.append(LogItem(event))
+            self._queue.put(LogItem(event))
             self._changed.notify_all()
 
     def _waiting(self) -> list[ReplicaLog]:
@@ -381,7 +362,7 @@ class LogReader:
         """Return the seconds until a replica is to be read; None: not before something changes."""
         with self._changed:
             waiting = [replica.due for replica in self._waiting()]
-            if self._stopped or self._full() or not waiting or (due := min(waiting)) == _NEVER:
+            if self._stopped or self._queue.is_full or not waiting or (due := min(waiting)) == _NEVER:
                 return None
             return due - time.monotonic()
 
@@ -403,7 +384,7 @@ class LogReader:
             while not self._stopped:
                 waiting = self._waiting()
                 replica = min(waiting, key=lambda item: item.due, default=None)
-                if self._full() or replica is None or replica.due == _NEVER:
+                if self._queue.is_full or replica is None or replica.due == _NEVER:
                     if not waiting and self._finishing:
                         return None
                     self._changed.wait()
@@ -467,7 +448,7 @@ class LogReader:
             shown = lines[replica.drop :] if replica.drop else lines
             replica.drop = max(0, replica.drop - len(lines))
             size = self._push(replica, shown, start, len(lines) - len(shown), is_streamed=True)
-            is_full = self._lines >= _STREAM_LINES or self._chars >= _STREAM_CHARS
+            is_full = self._queue.is_full_for_streams
             if is_full:
                 self._paused.append(stream)
         stream_engine().hold(size)
@@ -554,9 +535,7 @@ class LogReader:
         size = sum(len(line.text) for line in lines)
         place = place_after(replica.cursor, replica.drop)
         key = replica_key(replica.role, replica.k)
-        self._items.append(LogItem(event, key, place, size, is_streamed, start, start_skip))
-        self._lines += len(lines)
-        self._chars += size
+        self._queue.put(LogItem(event, key, place, size, is_streamed, start, start_skip))
         self._changed.notify_all()
         return size
 
@@ -580,9 +559,9 @@ class LogReader:
             # An outage hits all replicas; a thousand of them report it once.
             if not self._outage_reported:
                 self._outage_reported = True
-                self._items.append(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))
+                self._queue.put(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))
             return
         message = f"log is not readable, {action}: {replica.last_error}"
         if message not in replica.reported and len(replica.reported) < _GAPS_PER_REPLICA:
             replica.reported += (message,)
-            self._items.append(LogItem(LogGap(replica.role, replica.k, message)))
+            self._queue.put(LogItem(LogGap(replica.role, replica.k, message)))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_launch.follow import log_reader
+from airflow_provider_launch.follow import log_queue
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.log_places import place_after
 from airflow_provider_launch.follow.log_reader import LogReader
@@ -57,8 +57,8 @@ def test_reading_stops_while_much_waits(size):
         reader.step()
 
     assert reader.due_in() is None
-    assert len(texts_of(reader)) <= log_reader._QUEUE_LINES + 20
-    assert reader.held_chars() <= log_reader._QUEUE_CHARS + 20 * 1001
+    assert len(texts_of(reader)) <= log_queue.QUEUE_LINES + 20
+    assert reader.held_chars() <= log_queue.QUEUE_CHARS + 20 * 1001
 
 
 def test_the_first_line_since_the_follower_came_is_shown():
