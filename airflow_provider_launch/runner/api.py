@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 import copy
-import os
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.runner.dryruns import prepare_workspaces, submit_dryrun, validate
 from airflow_provider_launch.runner.events import log_event
+from airflow_provider_launch.runner.injected_env import inject_env
 from airflow_provider_launch.runner.trackers import get_configured_trackers
+from airflow_provider_launch.runner.workspace_images import built_images, pin_workspace_images
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from airflow_provider_launch.schedulers.ids import make_stable, slug
-from airflow_provider_launch.settings import (
-    ENV_TORCHX_INTERNAL_SESSION_ID,
-    ENV_TORCHX_JOB_ID,
-    ENV_TORCHX_PARENT_RUN_ID,
-    ENV_TORCHX_TRACKERS,
-    tracker_config_env_var_name,
-)
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
@@ -31,12 +25,10 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
-from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
 from airflow_provider_launch.specs.workspaces import Workspace
-from airflow_provider_launch.util.session import get_session_id_or_create_new
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:
@@ -229,7 +221,7 @@ class Runner:
                         stacklevel=3,
                     )
             logged.event.app_image = copied.roles[0].image
-            self._inject_env(copied, name, parent_run_id)
+            inject_env(copied, name, self._name, parent_run_id, self._trackers)
             schema = backend.run_opts()
             # A plug-in that declares no options reads what it likes; one that does is protected from misspelt ones.
             resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=self._strict and len(schema) > 0))
@@ -327,27 +319,6 @@ class Runner:
             self._apps[handle] = app
             return handle
 
-    def _inject_env(self, app: AppDef, backend: str, parent_run_id: str | None) -> None:
-        # The launcher's own parent wins: a launcher that is itself a part of a run hands this run on.
-        parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID) or parent_run_id
-        injected = {
-            ENV_TORCHX_JOB_ID: make_app_handle(backend, macros.escape(self._name), macros.app_id),
-            ENV_TORCHX_INTERNAL_SESSION_ID: get_session_id_or_create_new(),
-        }
-        if parent:
-            injected[ENV_TORCHX_PARENT_RUN_ID] = macros.escape(parent)
-        trackers = get_configured_trackers() if self._trackers is None else self._trackers
-        tracking: dict[str, str] = {}
-        if trackers:
-            tracking[ENV_TORCHX_TRACKERS] = macros.escape(",".join(trackers))
-        for name, config in trackers.items():
-            if config is not None:
-                tracking[tracker_config_env_var_name(name)] = macros.escape(config)
-        for role in app.roles:
-            role.env.update(injected)
-            # A role may have trackers of its own.
-            role.env = {**tracking, **role.env}
-
     # ---- workspaces ------------------------------------------------------------------------------------------
 
     def build_workspace(
@@ -365,12 +336,7 @@ class Runner:
         with log_event("build_workspace", name):
             if not isinstance(backend, WorkspaceMixin):
                 raise UnsupportedError(f"{name!r} does not mirror workspaces; bring the code there in its image")
-            copied = copy.deepcopy(app)
-            resolved = backend.run_opts().resolve(cfg or {})
-            given = [(role.image, role.workspace) for role in copied.roles]
-            backend.build_workspaces(copied.roles, resolved)
-            built = zip(given, copied.roles, strict=True)
-            return {(image, workspace): role.image for (image, workspace), role in built if workspace}
+            return built_images(backend, app, cfg or {})
 
     def build_standalone_workspace(self, workspace_builder: WorkspaceBuilder[Any, Any], sync: bool = True) -> Any:
         """Return what `workspace_builder.build_workspace(sync)` does."""
@@ -612,12 +578,3 @@ def get_runner(
     if name is not None:
         warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)
     return Runner("torchx" if name is None else name, None, component_defaults, scheduler_params, strict=strict)
-
-
-def pin_workspace_images(app: AppDef, images: Mapping[tuple[str, Workspace], str]) -> AppDef:
-    """Return a copy of the app with images that `Runner.build_workspace` has built, and without their workspaces."""
-    copied = copy.deepcopy(app)
-    for role in copied.roles:
-        if role.workspace and (built := images.get((role.image, role.workspace))):
-            role.image, role.workspace = built, None
-    return copied

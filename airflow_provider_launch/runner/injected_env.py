@@ -1,0 +1,58 @@
+"""Variables that a runner gives to every replica, beside those of its role."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch.runner.trackers import get_configured_trackers
+from airflow_provider_launch.settings import (
+    ENV_TORCHX_INTERNAL_SESSION_ID,
+    ENV_TORCHX_JOB_ID,
+    ENV_TORCHX_PARENT_RUN_ID,
+    ENV_TORCHX_TRACKERS,
+    tracker_config_env_var_name,
+)
+from airflow_provider_launch.specs.handles import make_app_handle
+from airflow_provider_launch.specs.macros import macros
+from airflow_provider_launch.util.session import get_session_id_or_create_new
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_launch.specs.roles import AppDef
+
+__all__ = ["inject_env"]
+
+
+def inject_env(
+    app: AppDef, backend: str, session: str, parent_run_id: str | None, trackers: Mapping[str, str | None] | None
+) -> None:
+    """Give each role the variables by which its program finds its app, its parent run and its trackers.
+
+    Args:
+        app: its roles are changed.
+        backend: name of the scheduler.
+        session: of the runner.
+        parent_run_id: the run of which the app is a part.
+        trackers: name to config. None: those of files and variables.
+    """
+    # The launcher's own parent wins: a launcher that is itself a part of a run hands this run on.
+    parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID) or parent_run_id
+    injected = {
+        ENV_TORCHX_JOB_ID: make_app_handle(backend, macros.escape(session), macros.app_id),
+        ENV_TORCHX_INTERNAL_SESSION_ID: get_session_id_or_create_new(),
+    }
+    if parent:
+        injected[ENV_TORCHX_PARENT_RUN_ID] = macros.escape(parent)
+    given = get_configured_trackers() if trackers is None else trackers
+    tracking: dict[str, str] = {}
+    if given:
+        tracking[ENV_TORCHX_TRACKERS] = macros.escape(",".join(given))
+    for name, config in given.items():
+        if config is not None:
+            tracking[tracker_config_env_var_name(name)] = macros.escape(config)
+    for role in app.roles:
+        role.env.update(injected)
+        # A role may have trackers of its own.
+        role.env = {**tracking, **role.env}
