@@ -56,7 +56,7 @@ class Record:
     clear_number: int
     """How often tasks of the run had been cleared: without another clear there is only a retry."""
     state: str
-    """`intent` before the submit, `scheduled` after it, `closed` when nobody is to take the app up again."""
+    """`intent` before the submit, `scheduled` after it, `closed` when no try is to adopt the app."""
     handle: str = ""
     outcome: str = ""
     """How the app of a closed record ended; `KILLED` in an open one: its task was killed, and the app was not ended."""

@@ -252,7 +252,7 @@ def test_a_discarded_container_that_is_being_removed_is_gone() -> None:
     assert [container.id for container in engine.app().replicas()] == ["id2"]
 
     engine.rows.pop()
-    assert engine.app().voided == frozenset()
+    assert engine.app().discarded == frozenset()
 
 
 def test_of_two_containers_for_one_attempt_that_which_stays_counts() -> None:

@@ -205,7 +205,7 @@ class App:
     marks: Mapping[str, Container] = field(default_factory=lambda: _NO_MARKS)
     attempts: dict[tuple[str, int], list[Container]] = field(default_factory=dict)
     """(role, replica) to its containers, by attempt; discarded ones are left out."""
-    voided: frozenset[tuple[str, int, int]] = frozenset()
+    discarded: frozenset[tuple[str, int, int]] = frozenset()
     """Role, replica, attempt of the app: those of which a container was discarded."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
@@ -254,7 +254,7 @@ def _app(app_id: str, listed: list[Container], before: App | None) -> App:
         elif container.kind == Kind.REPLICA and container.discarded:
             # What is being removed may have been started in spite of it, so it reports no more than one that is gone.
             if container.unstarted:
-                app.voided |= {(container.role, container.replica, container.app_attempt)}
+                app.discarded |= {(container.role, container.replica, container.app_attempt)}
         elif container.kind == Kind.REPLICA:
             app.attempts.setdefault((container.role, container.replica), []).append(container)
     for key, attempts in app.attempts.items():

@@ -51,7 +51,7 @@ class GpuLeases:
         deadline = time.monotonic() + _RIVALS_S
         while True:
             apps, now = self._catalog.every()
-            leases = self._held((app for app in apps.values() if app.app_id != request.app_id), now)
+            leases = self._leases_of((app for app in apps.values() if app.app_id != request.app_id), now)
             free = [device for device in self._gpus if not any(device in lease.gpus for lease in leases)]
             if len(wanted) <= len(free):
                 break
@@ -74,14 +74,14 @@ class GpuLeases:
         """
         mine = {device for devices in request.gpus.values() for device in devices}
         apps, now = self._catalog.every()
-        leases = self._held(apps.values(), now)
+        leases = self._leases_of(apps.values(), now)
         return any(lease.gpus & mine and not (lease.app.record and lease.app.record.id == record) for lease in leases)
 
     def step_back(self) -> None:
         """Wait for a moment of chance, so that not all rivals come again at once."""
         time.sleep(random.uniform(0, _RIVAL_PAUSE_S))  # noqa: S311 - no secret
 
-    def _held(self, apps: Iterable[App], now: float) -> list[_Lease]:
+    def _leases_of(self, apps: Iterable[App], now: float) -> list[_Lease]:
         """Return the leases of apps that have not ended."""
         given = [(app, _gpus_of(app)) for app in apps]
         with self._catalog.mutex:

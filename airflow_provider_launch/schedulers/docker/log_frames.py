@@ -18,7 +18,7 @@ MARGIN_NS = 5_000_000_000
 """How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
 LONGEST_LINE = 16 * 1024 * 1024
 """Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
-_HELD_BYTES = 4 * 1024 * 1024
+_MAX_PENDING_BYTES = 4 * 1024 * 1024
 _HEADER = 8
 _SYSTEM_ERROR = 3
 """The stream by which the engine reports why it cannot read on, without a time."""
@@ -95,8 +95,8 @@ class _StreamReader:
         self.found = not self.skipping
         self._time = -1
         self._ordinal = 0
-        self._held: list[tuple[Frame, Position]] = []
-        self._held_bytes = 0
+        self._pending: list[tuple[Frame, Position]] = []
+        self._pending_bytes = 0
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._parts_time = 0
@@ -104,7 +104,7 @@ class _StreamReader:
     @property
     def pending_since(self) -> int | None:
         """Time of the first frame that is read and not delivered."""
-        times = [time for (_, time, _), _ in self._held[:1]]
+        times = [time for (_, time, _), _ in self._pending[:1]]
         if self._parts:
             times.append(self._parts_time)
         return min(times, default=None)
@@ -127,21 +127,21 @@ class _StreamReader:
             return
         assert self.position is not None
         if at == self.position:
-            # What was held is later by its time, but stands before: the clock was set back.
+            # What is pending is later by its time, but stands before: the clock was set back.
             self.skipping = False
             self.found = True
-            self._held.clear()
+            self._pending.clear()
         elif at > self.position:
-            self._held.append((frame, at))
-            self._held_bytes += len(frame[2])
-            if self._held_bytes > _HELD_BYTES:
+            self._pending.append((frame, at))
+            self._pending_bytes += len(frame[2])
+            if self._pending_bytes > _MAX_PENDING_BYTES:
                 yield from self.settle()
 
     def settle(self) -> Iterator[LogLine]:
-        """Deliver what was held: the last frame delivered is not there any more, its log file was rotated away."""
+        """Deliver what is pending: the last frame delivered is not there any more, its log file was rotated away."""
         self.skipping = False
-        held, self._held = self._held, []
-        for frame, at in held:
+        pending, self._pending = self._pending, []
+        for frame, at in pending:
             yield from self._add(frame, at)
 
     def rest(self) -> Iterator[LogLine]:

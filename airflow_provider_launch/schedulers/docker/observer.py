@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 _ROUNDS = 6
 """Steps of one poll of an app; what is left is for the next poll."""
 _TAKEOVER_S = 10.0
-"""How long another observer's container may stay unstarted until its creator is held for dead."""
+"""How long another observer's container may stay unstarted until its creator counts as dead."""
 _IN_FLIGHT_S = 1.0
 """How long a start may be under way in the engine before it shows: from then on a new name does not stop it."""
 _POLL_AGAIN_S, _POLL_AGAIN_MAX_S = 1.0, 600.0
@@ -69,13 +69,13 @@ _SOON_S = 30.0
 """How long somebody may be about to start it."""
 _STOP_AGAIN_S = 60.0
 _SIGKILL_CODE, _CAUSE_S, _LIMITED_CAUSE_S = 137, 0.2, 1.5
-"""How long the cause of a kill may come after the end; where there is a limit of memory, it is worth more patience."""
+"""How long the cause of a kill may come after the end; where there is a limit of memory, it is waited for longer."""
 _FOREIGN_IMAGES = 3
 _KEPT_CONTAINERS = 50_000
 _KILLED = {137, 143, 255}
 """Exit codes of what an engine kills when it ends or starts, or finds dead after a crash of its host."""
 _DOWN_NS = 900 * 1_000_000_000
-"""How long an engine may have been down until its start is not held for the reason of an end any more."""
+"""How long an engine may have been down until its start no longer counts as the reason of an end."""
 
 
 class Observer:

@@ -192,7 +192,7 @@ class _Assessor:
 
     def _phase(self, key: tuple[str, int], attempts: list[Container]) -> Phase | None:
         if not attempts:
-            return None if self.began and (*key, self.number) not in self.app.voided else Phase.WAITING
+            return None if self.began and (*key, self.number) not in self.app.discarded else Phase.WAITING
         newest = attempts[-1]
         if newest.unstarted:
             return Phase.FAILED if self._failed_start(newest) else Phase.WAITING

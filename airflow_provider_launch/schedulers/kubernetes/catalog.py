@@ -31,6 +31,8 @@ _KEPT_APPS = 5000
 _ASKED_S = 600.0
 """An app that was asked for since is not forgotten, however many there are."""
 _TIDY_S = 60.0
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, zlib.error)
+"""What is raised over annotations that are not what we write."""
 
 
 class DamagedError(SchedulerRejectedError):
@@ -42,7 +44,7 @@ def readable(record: AppRecord) -> Iterator[None]:
     """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+    except _UNREADABLE as error:
         raise DamagedError(
             f"the annotations of Service {record.name!r}, which are the record of the app, are damaged "
             f"({type(error).__name__}); restore them, or delete the app"
@@ -125,7 +127,7 @@ class Catalog:
             return
         for job in app.jobs.values():
             if text := job.notes.get(Annotation.REQUEST):
-                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, zlib.error):
+                with contextlib.suppress(*_UNREADABLE):
                     known.request = unpacked(text)
                 return
 

@@ -74,12 +74,12 @@ class Job:
     @property
     def complete(self) -> bool:
         """Whether all of it succeeded."""
-        return "Complete" in self.conditions and not self.voided
+        return "Complete" in self.conditions and not self.discarded
 
     @property
     def finished(self) -> bool:
         """Whether nothing of it runs, or will ever run."""
-        return "Complete" in self.conditions or "Failed" in self.conditions or (self.suspended and self.voided)
+        return "Complete" in self.conditions or "Failed" in self.conditions or (self.suspended and self.discarded)
 
     @property
     def finished_at(self) -> float | None:
@@ -88,7 +88,7 @@ class Job:
         return next((end.time for end in ends if end is not None), None)
 
     @property
-    def voided(self) -> bool:
+    def discarded(self) -> bool:
         """Whether it was ended before it began."""
         return self.ended is not None and self.parallelism == 0
 
