@@ -19,7 +19,7 @@ def check_max_log_bytes(value: object) -> None:
     """Refuse what is no number of bytes.
 
     Raises:
-        InvalidAppError: it is none.
+        InvalidAppError: it is not a positive whole number.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
         raise InvalidAppError(

@@ -129,7 +129,7 @@ def check_on_finish(value: object) -> str:
     """Return the value if it is a choice of what becomes of an app that has ended.
 
     Raises:
-        InvalidAppError: it is none.
+        InvalidAppError: it is not one of them.
     """
     if not isinstance(value, str) or value not in _ON_FINISH:
         raise InvalidAppError(f"on_finish={value!r} must be one of {', '.join(map(repr, _ON_FINISH))}")

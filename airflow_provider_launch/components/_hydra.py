@@ -25,7 +25,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
 
     Raises:
         MissingDependencyError: Hydra is not installed.
-        InvalidAppError: there is no such config, it has no `app`, or that is none.
+        InvalidAppError: there is no such config, it has no `app`, or that is not an app.
     """
     try:
         from hydra import compose, initialize_config_dir

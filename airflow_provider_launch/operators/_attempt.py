@@ -74,7 +74,7 @@ class Record:
 
     @classmethod
     def from_json(cls, value: object) -> Record | None:
-        """Return the stored record; None if it is none: users can edit the store in the UI."""
+        """Return the stored record; None if it is not a valid record: users can edit the store in the UI."""
         if not isinstance(value, dict):
             return None
         known = {item.name: value.get(item.name) for item in fields(cls) if item.name != "value"}

@@ -79,7 +79,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def as_value(text: str) -> Any:
-    """Return the JSON value of a text; the text, if it is none."""
+    """Return the JSON value of a text; the text itself, if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -154,7 +154,7 @@ def iterated(name: str, value: Any) -> list[Any]:
     """Return the list that a map runs over.
 
     Raises:
-        InvalidAppError: it is none.
+        InvalidAppError: the value is not a list.
     """
     if isinstance(value, list):
         return value

@@ -160,7 +160,7 @@ def load_executor(name: str, config: Mapping[str, Any], warn: Callable[[str], ob
     """Return the executor of a plug-in.
 
     Raises:
-        InvalidAppError: it cannot be loaded, is none, or refuses a setting.
+        InvalidAppError: it cannot be loaded, is not an executor, or refuses a setting.
     """
     try:
         cls = load(PLUGINS_GROUP, name)

@@ -58,7 +58,7 @@ class PipelineError(InvalidAppError):
 
 
 def closest(name: object, known: Iterable[str]) -> str:
-    """Return a suggestion for a name that is none of the known ones."""
+    """Return a suggestion for an unknown name."""
     names = [str(one) for one in known]
     close = difflib.get_close_matches(str(name), names, n=1)
     if close:

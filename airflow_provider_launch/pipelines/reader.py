@@ -337,7 +337,7 @@ class _Reader:
             name, kind = entry["name"], str(entry.get("kind", "json"))
             if kind not in ("json", "metric"):
                 cure = "put a file into the catalog" if kind == "object" else closest(kind, ("json", "metric"))
-                fields.wrong("returns", f"kind {kind!r} of {name!r} is none; {cure}")
+                fields.wrong("returns", f"kind {kind!r} of {name!r} is unknown; {cure}")
             if name in found:
                 fields.wrong("returns", f"{name!r} is returned twice")
             found[name] = Return(name, kind)

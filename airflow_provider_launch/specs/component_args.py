@@ -181,7 +181,7 @@ def _var_args(fn: Callable[..., Any], name: str, words: Any) -> list[Any]:
     wrong = next((word for word in words if isinstance(word, (Mapping, list, tuple)) or word is None), words)
     if wrong is not words:
         raise ComponentUsageError(
-            f"component {fn.__name__!r}: {name!r} takes a list of texts, and {wrong!r} is none\n{_usage(fn)}"
+            f"component {fn.__name__!r}: {name!r} takes a list of texts, and {wrong!r} is not a text\n{_usage(fn)}"
         )
     return [word if isinstance(word, str) else _as_word(word) for word in words]
 

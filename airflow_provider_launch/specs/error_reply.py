@@ -91,7 +91,7 @@ class ErrorReply:
 
 
 def parse_json(text: str) -> Any:
-    """Return the data of a JSON text, or None if it is none."""
+    """Return the data of a JSON text, or None if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -153,8 +153,8 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
         timeout_s: for each step.
 
     Raises:
-        RefusedError: the answer is none with status 200.
-        OSError: there is none.
+        RefusedError: the status of the answer is not 200.
+        OSError: there is no answer.
     """
     sock = target.connect(timeout_s)
     try:

@@ -58,7 +58,7 @@ CASES = {
     ),
     "object": (
         "a: {type: task, command: m.f, returns: [{name: df, kind: object}], next: success}",
-        {4: "kind 'object' of 'df' is none; put a file into the catalog"},
+        {4: "kind 'object' of 'df' is unknown; put a file into the catalog"},
     ),
     "catalog leads outside": (
         "a: {type: task, command: m.f, catalog: {get: ['../x'], put: /etc/passwd}, next: success}",

@@ -99,7 +99,7 @@ def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
 
 
 def no_address(url: str, error: Exception) -> InvalidAppError:
-    """Return the error for a host that is none."""
+    """Return the error for an invalid host."""
     return InvalidAppError(
         f"host {url!r} of the connection is no address of a Docker engine ({error}); "
         f"write unix:///path, tcp://host:port or ssh://user@host"

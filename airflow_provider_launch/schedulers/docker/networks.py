@@ -1,4 +1,4 @@
-"""Networks on a Docker engine, of which two of one name are none."""
+"""Networks on a Docker engine, which refuses a name that two of them have."""
 
 from __future__ import annotations
 

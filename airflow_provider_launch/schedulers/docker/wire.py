@@ -1,4 +1,4 @@
-"""Requests to a Docker engine, and what the answers that are none mean for us."""
+"""Requests to a Docker engine, and what its failures mean for us."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RegistryError(LaunchError):
 
 
 class BadRequestError(SchedulerRejectedError):
-    """What was asked for can never be had, as a path that is none."""
+    """The request can never succeed, such as one with an invalid path."""
 
 
 class Wire:

@@ -52,7 +52,7 @@ def readable(record: AppRecord) -> Iterator[None]:
 
 
 def selector(ids: list[str]) -> str:
-    """Return the label selector of these apps; of none: of all apps."""
+    """Return the label selector of these apps; without ids, of all apps."""
     if not ids or len(ids) > _NAMED_APPS:
         return f"{Label.MANAGED}=true"
     return f"{Label.APP_ID}={ids[0]}" if len(ids) == 1 else f"{Label.APP_ID} in ({','.join(sorted(ids))})"

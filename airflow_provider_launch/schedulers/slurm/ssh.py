@@ -352,7 +352,7 @@ def _check_key_file(path: str, password: str | None) -> None:
 def _host_key(name: str, text: str) -> Any:
     known = _paramiko().hostkeys.HostKeyEntry.from_line(f"{name} {text.strip()}")
     if known is None:
-        raise InvalidAppError(f"the host key of {name} in the connection is none; write `type key`")
+        raise InvalidAppError(f"the host key of {name} in the connection is not valid; write `type key`")
     return known
 
 
