@@ -1,4 +1,4 @@
-"""Asking a scheduler that may be out of reach for a while, with an eye on the kill flag."""
+"""Repeating a call while the scheduler is unreachable, until the task is killed."""
 
 from __future__ import annotations
 

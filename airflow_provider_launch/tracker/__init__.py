@@ -1,4 +1,4 @@
-"""Trackers: what a run has made and with which numbers, kept where the job shows it."""
+"""Trackers: artifacts and numbers of a run, kept by the backends that its launcher has configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One event per call of a runner, for who wants to see what a launcher does."""
+"""One event per call of a runner, for users who want to see what a launcher does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shim writes about the end of an attempt, in words. Runs in the bare interpreter of the supervisor too."""
+"""How the end of an attempt is worded that a shim has written. Runs in the bare interpreter of the supervisor too."""
 
 from __future__ import annotations
 
