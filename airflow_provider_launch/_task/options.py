@@ -27,6 +27,7 @@ __all__ = [
     "check_seconds",
     "check_streams",
     "conn_ids",
+    "default_deferrable",
 ]
 
 DELETE_SUCCEEDED = "delete_succeeded"
@@ -112,6 +113,13 @@ def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
         raise InvalidAppError(f"{name}={value!r} is no time to wait; the most is {threading.TIMEOUT_MAX:.0f} seconds")
     if not (value >= 0 if may_be_0 else value > 0):
         raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
+
+
+def default_deferrable() -> bool:
+    """Return what `[operators] default_deferrable` of Airflow's configuration sets."""
+    from airflow.sdk import conf
+
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def check_exit_codes(name: str, value: object) -> None:

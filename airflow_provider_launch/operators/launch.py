@@ -124,6 +124,8 @@ class LaunchAppOperator(BaseOperator):
         defer_after_s: float | None = None,
         **kwargs: Any,
     ) -> None:
+        from airflow_provider_launch._task.options import default_deferrable
+
         super().__init__(**kwargs)
         self.app = app
         self.component = component
@@ -144,7 +146,7 @@ class LaunchAppOperator(BaseOperator):
         self.start_limit_s = start_limit_s
         self.on_finish = on_finish
         self.skip_on_exit_code = skip_on_exit_code
-        self.deferrable = _default_deferrable() if deferrable is None else deferrable
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
         self.request: str | None = None
         self.ui_url: str | None = None
@@ -299,12 +301,6 @@ class LaunchAppOperator(BaseOperator):
         if exit_code is None or wanted is None:
             return False
         return exit_code == wanted if isinstance(wanted, int) else exit_code in wanted
-
-
-def _default_deferrable() -> bool:
-    from airflow.sdk import conf
-
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def _as_app(value: Any) -> AppDef:

@@ -81,6 +81,8 @@ class AppStatusSensor(BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        from airflow_provider_launch._task.options import default_deferrable
+
         super().__init__(poke_interval=60 if poke_interval is None else poke_interval, **kwargs)
         self.handle = handle
         self.launch_conn_id = list(launch_conn_id) if isinstance(launch_conn_id, (list, tuple)) else launch_conn_id
@@ -90,7 +92,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.max_log_bytes = max_log_bytes
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
-        self.deferrable = _default_deferrable() if deferrable is None else deferrable
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
         self.ui_url: str | None = None
         self.ui_pages: Mapping[str, str] = {}
@@ -250,12 +252,6 @@ class AppStatusSensor(BaseSensorOperator):
         self._killed = True
         if self._killer is not None:
             self._killer.fire()
-
-
-def _default_deferrable() -> bool:
-    from airflow.sdk import conf
-
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def _place_of(handle: object) -> str | list[str] | None:
