@@ -8,8 +8,28 @@ import time
 import pytest
 
 from airflow_provider_launch.specs import AppState
+from tests.slurm.conftest import Place
 
 pytestmark = [pytest.mark.engine("slurmdbd"), pytest.mark.timeout(300)]
+
+
+def kill_and_forget(place: Place, app_id: str) -> None:
+    """Kill the job of an app so that nothing is recorded, and wait until Slurm has forgotten it."""
+    place.cluster.run("scancel", "--full", "--signal=KILL", f"--name={app_id}")
+    forget(place, app_id)
+
+
+def forget(place: Place, *app_ids: str) -> None:
+    deadline = time.monotonic() + 60
+    while place.cluster.run("squeue", "-h", "-t", "all", f"--name={','.join(app_ids)}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    for app_id in app_ids:
+        # Long ago, for what is newer may still run.
+        for name in ("id", "submitted", "alive", "claim"):
+            file = place.root / "apps" / app_id / name
+            if file.exists():
+                os.utime(file, (time.time() - 600,) * 2)
 
 
 def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -> None:
@@ -20,15 +40,43 @@ def test_the_end_of_a_forgotten_job_is_found_in_the_accounts(make_own_cluster) -
     place.until(killed, "up")
     place.cluster.run("scancel", f"--name={waits}")
     place.cluster.run("scancel", "--full", "--signal=KILL", f"--name={killed}")
-    deadline = time.monotonic() + 60
-    while place.cluster.run("squeue", "-h", "-t", "all"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    forget(place, waits, killed)
     for app_id in (waits, killed):
-        # Long ago, for what is newer may still run.
-        for name in ("id", "submitted", "alive", "claim"):
-            file = place.root / "apps" / app_id / name
-            if file.exists():
-                os.utime(file, (time.time() - 600,) * 2)
         found = place.scheduler.describe(app_id)
         assert (found.state, found.msg) == (AppState.CANCELLED, "cancelled in Slurm")
+
+
+def test_accounts_that_are_away_neither_fail_nor_delay_a_status(make_own_cluster, caplog) -> None:
+    """A database is restarted for its upgrade: apps go on, and end with less detail."""
+    place = make_own_cluster(min_job_age_s=2, accounting=True)
+    runs = place.start(place.role("echo up; sleep 300"))
+    lost = [place.start(place.role("echo up; sleep 300")) for _ in range(2)]
+    for app_id in (runs, *lost):
+        place.until(app_id, "up")
+    for app_id in lost:
+        kill_and_forget(place, app_id)
+    with place.cluster.accounting.stopped():
+        began = time.monotonic()
+        found = place.scheduler.describe(lost[0])
+        first_s = time.monotonic() - began
+        states = place.scheduler.describe_many([runs, lost[1]])
+        second_s = time.monotonic() - began - first_s
+
+    assert (found.state, found.msg) == (AppState.FAILED, "disrupted: Slurm has lost its job")
+    assert (states[runs].state, states[lost[1]].state) == (AppState.RUNNING, AppState.FAILED)
+    # It hangs, so it is given up; then it is left alone.
+    assert 8 < first_s < 16
+    assert second_s < 5
+    assert [record.levelname for record in caplog.records if "accounts" in record.message] == ["WARNING"]
+    place.scheduler.cancel(runs)
+    assert place.end(runs).state is AppState.CANCELLED
+
+
+def test_a_cluster_without_accounts_warns_of_nothing(make_own_cluster, caplog) -> None:
+    place = make_own_cluster(min_job_age_s=2)
+    app_id = place.start(place.role("echo up; sleep 300"))
+    place.until(app_id, "up")
+    kill_and_forget(place, app_id)
+
+    assert place.scheduler.describe(app_id).msg == "disrupted: Slurm has lost its job"
+    assert not [record for record in caplog.records if "accounts" in record.message]

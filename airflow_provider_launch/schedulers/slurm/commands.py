@@ -15,6 +15,7 @@ __all__ = [
     "GONE",
     "LOGS",
     "MARK_END",
+    "NO_ACCOUNTS",
     "NO_SLURM",
     "OBSERVE",
     "PROBE",
@@ -36,6 +37,8 @@ UNUSABLE: Final = 43
 """The directory cannot be used."""
 GONE: Final = 44
 """There is no such app."""
+NO_ACCOUNTS: Final = 45
+"""The cluster keeps no accounts, or they do not answer."""
 
 _ROOT = """
 case $1 in '~/'*) root=$HOME/${1#'~/'} ;; *) root=$1 ;; esac
@@ -130,7 +133,8 @@ ACCOUNTS = """
 command -v sacct >/dev/null || exit 0
 # Without states it leaves out jobs that never began.
 ended=CA,CD,F,TO,NF,OOM,PR,BF,DL
-sacct -X -n -P -D -u "$(id -un)" -S now-30days -E now -s "$ended" --name="$2" -o JobName,State,Comment 2>/dev/null
+timeout -k 2 10 sacct -X -n -P -D -u "$(id -un)" -S now-30days -E now -s "$ended" --name="$2" \
+    -o JobName,State,Comment || { echo "sacct: exit code $?" >&2; exit 45; }
 exit 0
 """
 """`$1` root, `$2` ids with commas between. How their jobs ended, where the cluster keeps accounts; else nothing."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
+log = logging.getLogger(__name__)
+
 _NEVER_HEALS = ("permission denied", "not a directory", "read-only file system", "file name too long")
 _UNREACHED = (
     "unable to contact slurm controller",
@@ -47,7 +51,7 @@ _UNREACHED = (
     "backup controller",
 )
 
-
+_NO_ACCOUNTS_S = 60.0
 _BYTES_PER_S = 1_000_000
 """What a connection must carry at least."""
 
@@ -58,6 +62,7 @@ class Store:
     def __init__(self, connection: SlurmConnection, transport: Transport) -> None:
         self._connection = connection
         self._transport = transport
+        self._no_accounts_until = 0.0
 
     def submit(self, request: SlurmRequest) -> None:
         """Create the app and its job, or adopt what is there.
@@ -119,10 +124,20 @@ class Store:
         return apps
 
     def accounts(self, app_ids: Sequence[str]) -> list[Account]:
-        """Return how jobs of these apps ended, where the cluster keeps accounts."""
-        if not app_ids:
+        """Return how jobs of these apps ended, where the cluster keeps accounts; none while these do not answer.
+
+        They add detail to an end: their failure is not one of Slurm, and after it they are left alone for a minute.
+        """
+        if not app_ids or time.monotonic() < self._no_accounts_until:
             return []
-        return parse_accounts(self._run(commands.ACCOUNTS, ",".join(app_ids)).out.decode("utf-8", "replace"))
+        answer = self._run(commands.ACCOUNTS, ",".join(app_ids), codes={commands.NO_ACCOUNTS})
+        if answer.code == commands.NO_ACCOUNTS:
+            self._no_accounts_until = time.monotonic() + _NO_ACCOUNTS_S
+            # So ends sacct, too, where the cluster keeps none.
+            if "accounting storage is disabled" not in answer.error:
+                log.warning("the accounts of Slurm do not answer (%s); apps end without them", answer.error.strip())
+            return []
+        return parse_accounts(answer.out.decode("utf-8", "replace"))
 
     def mark_ends(self, ends: Iterable[tuple[str, str, str]]) -> dict[str, str]:
         """Record ends that an observer found; return those that are on record now.

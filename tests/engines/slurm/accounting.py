@@ -7,8 +7,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
@@ -65,7 +65,8 @@ class Accounting:
         """What slurm.conf has about it."""
         return (
             f"AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=127.0.0.1 "
-            f"AccountingStoragePort={self.port} AccountingStoragePass={self._munge} AccountingStoreFlags=job_comment"
+            f"AccountingStoragePort={self.port} AccountingStoragePass={self._munge} AccountingStoreFlags=job_comment "
+            f"AccountingStorageEnforce=associations,qos"
         )
 
     def start(self, env: Mapping[str, str]) -> None:
@@ -99,6 +100,18 @@ class Accounting:
             command = ["mariadbd", *common, *places, *port]
             self._database = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         wait(lambda: _listens(self.port - 1), 60, f"the database listens; see {self.dir}/mariadbd.log")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let slurmdbd answer nothing as long as the context lasts."""
+        pid = pid_in(self.dir / "slurmdbd.pid", "slurmdbd")
+        if pid is None:
+            raise EngineError("slurmdbd does not run")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End both."""

@@ -32,7 +32,7 @@ ProctrackType=proctrack/linuxproc TaskPlugin=task/none JobAcctGatherType=jobacct
 SwitchType=switch/none SelectType=select/cons_tres SelectTypeParameters=CR_Core_Memory SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,bf_hetjob_immediate
 MinJobAge={min_job_age_s} KillWait=30 ReturnToService=2 SlurmdTimeout=6 SlurmctldTimeout=30 InactiveLimit=0
-{accounting} SlurmdParameters=config_overrides GresTypes=gpu
+{accounting} SlurmdParameters=config_overrides GresTypes=gpu MailProg={dir}/mail
 HealthCheckProgram={dir}/resume HealthCheckInterval=5 HealthCheckNodeState=ANY
 """
 _RESUME = """#!/bin/sh
@@ -45,7 +45,7 @@ exit 0
 """
 _NODES_CONF = """
 NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=64 Sockets=1 CoresPerSocket=64 \
-ThreadsPerCore=1 RealMemory=64000 Gres=gpu:2 State=UNKNOWN
+ThreadsPerCore=1 RealMemory=64000 Gres=gpu:fake:2,gpu:large:1 State=UNKNOWN
 PartitionName=debug Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -92,6 +92,11 @@ class Cluster:
         if done.returncode:
             raise EngineError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
         return done.stdout
+
+    def mails(self) -> list[str]:
+        """Return a line for each mail that Slurm has sent: its subject, and last its user."""
+        file = self.dir / "mails"
+        return file.read_text().splitlines() if file.exists() else []
 
     def answers(self) -> bool:
         """Tell whether all nodes are ready."""
@@ -213,7 +218,12 @@ class Cluster:
         resume.write_text(_RESUME.format(path=PATH, conf=self.conf))
         resume.chmod(0o755)
         # Devices that every host has: nobody opens them.
-        (self.dir / "gres.conf").write_text("NodeName=n[1-3] Name=gpu Type=fake File=/dev/tty[10-11]\n")
+        gpus = ("Type=fake File=/dev/tty[10-11]", "Type=large File=/dev/tty12")
+        (self.dir / "gres.conf").write_text("".join(f"NodeName=n[1-3] Name=gpu {gpu}\n" for gpu in gpus))
+        # Slurm calls it with a subject and a user.
+        mail = self.dir / "mail"
+        mail.write_text(f'#!/bin/sh\necho "$*" >>{self.dir}/mails\n')
+        mail.chmod(0o755)
 
     def _start_munge(self) -> None:
         munge = self.dir / "munge"
