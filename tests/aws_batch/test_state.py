@@ -17,7 +17,7 @@ from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.engines.aws_batch.containers import IDLE_IMAGE
 from tests.engines.aws_batch.names import OTHER_QUEUE, REGION
-from tests.faults import FaultProxy
+from tests.faults import Fault, FaultProxy, error
 
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
 
@@ -82,6 +82,30 @@ def test_why_an_app_waits_is_asked_of_its_queue(make, batch_server, batch_proxy:
             client.update_job_queue(jobQueue=OTHER_QUEUE, state="ENABLED")
             for app_id in (first, second):
                 scheduler.cancel(app_id)
+
+
+@pytest.mark.parametrize("call", ["describejobqueues", "getjobqueuesnapshot"])
+def test_a_throttled_queue_keeps_the_reason_that_is_known(
+    make, batch_server, batch_proxy: FaultProxy, monkeypatch, call
+) -> None:
+    """The message of a waiting app must not vanish and come back with each busy minute of the account."""
+    for name in ("_WAITS_S", "_KEPT_S"):
+        monkeypatch.setattr(f"airflow_provider_launch.schedulers.aws_batch.queues.{name}", 0.0)
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.queues._BUSY_S", 2.0)
+    busy = error(429, body={"__type": "TooManyRequestsException", "message": "Too Many Requests"})
+    scheduler = make()
+    with batch_server.settings(held=True):
+        app_id = launch(scheduler, OTHER_QUEUE)
+        until(scheduler, app_id, lambda found: "number 1" in found.msg)
+        fault = batch_proxy.add(Fault(busy, "POST", f"/{call}$", times=None))
+        kept = [until(scheduler, app_id, lambda _: True).msg for _ in range(5)]
+        batch_proxy.clear()
+        asked = batch_proxy.count("POST", f"/{call}$")
+        until(scheduler, app_id, lambda _: batch_proxy.count("POST", f"/{call}$") > asked)
+        scheduler.cancel(app_id)
+
+    assert all("number 1 of those that wait" in msg for msg in kept), kept
+    assert 1 <= fault.hits <= 6, "it is not asked at each poll"
 
 
 @pytest.mark.parametrize("layout", ["array", "multi-node"])
