@@ -51,17 +51,18 @@ def decided(
         (job("RUNNING"), AppState.RUNNING, ""),
         (job("RUNNABLE", attempts=[{"container": {"exitCode": 1}}]), AppState.RUNNING, ""),
         (job("SUCCEEDED", code=0), AppState.SUCCEEDED, ""),
-        (job("FAILED", code=3), AppState.FAILED, "role 'r0' replica 0 failed: exit code 3"),
+        (job("FAILED", code=3), AppState.FAILED, "r0/0 failed: exit code 3"),
         (job("FAILED", code=137), AppState.FAILED, "SIGKILL"),
         (job("FAILED", isTerminated=True, statusReason=CANCELLED), AppState.CANCELLED, ""),
-        (job("FAILED", isTerminated=True, statusReason="by hand"), AppState.CANCELLED, "from outside: by hand"),
+        (job("FAILED", isTerminated=True, statusReason="by hand"), AppState.FAILED, "stopped from outside (by hand)"),
+        (job("FAILED", isCancelled=True, statusReason="by hand"), AppState.FAILED, "stopped from outside (by hand)"),
         (
             job("FAILED", isTerminated=True, statusReason="launch: time limit of 5 s"),
             AppState.FAILED,
             "time limit of 5 s",
         ),
         (job("FAILED", statusReason="Job attempt duration exceeded timeout"), AppState.FAILED, "time limit"),
-        (job("FAILED", statusReason="Host EC2 (instance i-1) terminated."), AppState.FAILED, "host was lost"),
+        (job("FAILED", statusReason="Host EC2 (instance i-1) terminated."), AppState.FAILED, "preempted (Host EC2"),
         (
             job(
                 "FAILED",
@@ -73,7 +74,7 @@ def decided(
         (
             job("FAILED", container={"reason": "CannotPullContainerError: no such image"}),
             AppState.FAILED,
-            "no exit code (CannotPullContainerError",
+            "r0/0 failed: it could not be started: CannotPullContainerError",
         ),
         (job("A_NEW_STATE"), AppState.PENDING, ""),
     ],
@@ -92,7 +93,7 @@ def test_a_failed_replica_ends_the_others_and_stays_the_cause() -> None:
     live = decided(one, job("RUNNING"), *nodes)
 
     assert (live.state, live.action) == (AppState.RUNNING, Action.TERMINATE)
-    assert live.reason == "launch: failed [2] role 'r1' replica 1 failed: exit code 3"
+    assert live.reason == "launch: failed [2] r1/1 failed: exit code 3"
     stopped = {"isTerminated": True, "stoppedAt": 1_000_900}
     nodes = [job("FAILED", "j#0", 143, **stopped), job("FAILED", "j#1", 143, **stopped), nodes[2]]
     ended = decided(one, job("FAILED", isTerminated=True, statusReason=live.reason), *nodes)
@@ -106,9 +107,33 @@ def test_a_failed_replica_ends_the_others_and_stays_the_cause() -> None:
     ]
 
 
+def test_a_child_that_somebody_ends_is_the_cause() -> None:
+    """TerminateJob of one child in the console: the app has failed, and the message has the reason that was given."""
+    one = request(3)
+    children = [job("RUNNING", "j:0"), job("FAILED", "j:1", 143, isTerminated=True, statusReason="too slow")]
+    live = decided(one, job("RUNNING"), *children)
+
+    assert (live.action, live.reason) == (
+        Action.TERMINATE,
+        "launch: failed [1] r0/1 failed: stopped from outside (too slow) before its program was done, exit code 143",
+    )
+    ended = decided(one, job("FAILED", isTerminated=True, statusReason=live.reason), *children)
+    assert (ended.state, ended.culprit) == (AppState.FAILED, 1)
+    assert "stopped from outside (too slow)" in ended.msg
+
+
+def test_nodes_that_somebody_ends_are_not_submitted_again() -> None:
+    one = request(1, 1, max_retries=2)
+    nodes = [job("FAILED", "j#0", 143, isTerminated=True), job("FAILED", "j#1", 143, isTerminated=True)]
+    found = decided(one, job("FAILED", isTerminated=True, statusReason="by hand"), *nodes)
+
+    assert (found.state, found.action) == (AppState.FAILED, Action.NOTHING)
+    assert found.msg == "stopped from outside (by hand)"
+
+
 def test_a_failure_of_nodes_is_answered_by_another_job_as_often_as_was_asked_for() -> None:
     one = request(1, 1, max_retries=2)
-    reason = "launch: failed [1] role 'r1' replica 0 failed: exit code 3"
+    reason = "launch: failed [1] r1/0 failed: exit code 3"
     parent = job("FAILED", isTerminated=True, statusReason=reason)
     nodes = [job("FAILED", "j#0", 143, isTerminated=True), job("FAILED", "j#1", 3)]
 

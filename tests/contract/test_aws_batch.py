@@ -6,12 +6,14 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
+import boto3
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.aws_batch.engine import BatchServer
 from tests.engines.aws_batch.fixtures import params_for
+from tests.engines.aws_batch.names import QUEUE, REGION
 from tests.engines.docker.fixtures import DockerEngine
 from tests.engines.docker.images import PRINTS_ITS_ARGS
 from tests.faults import FaultProxy
@@ -23,6 +25,8 @@ class ServerEngine(Engine):
     def __init__(self, server: BatchServer, proxy: FaultProxy) -> None:
         self._server = server
         self._proxy = proxy
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        self._client = boto3.client("batch", endpoint_url=server.url, region_name=REGION, **keys)
 
     def alive(self, app_id: str) -> int:
         return int(self._server.control(app=app_id)["alive"])
@@ -33,6 +37,12 @@ class ServerEngine(Engine):
     def left(self, app_id: str) -> int:
         # Jobs cannot be removed: Batch forgets them by itself.
         return int(self._server.control(app=app_id)["left"])
+
+    def stop(self, app_id: str, role: str) -> bool:
+        filters = [{"name": "JOB_NAME", "values": [app_id]}]
+        (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
+        self._client.terminate_job(jobId=job["jobId"], reason="by hand")
+        return True
 
     def requests(self) -> int:
         return self._proxy.count()

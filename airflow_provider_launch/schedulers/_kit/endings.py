@@ -46,11 +46,12 @@ def ending_text(end: ReplicaEnd) -> str:
     """Return how it ended as it stands behind `failed: ` in the message of an app."""
     if end.beside:
         return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
+    code = "" if end.exit_code is None else f", exit code {end.exit_code}"
     known = (
         (end.start_error, f"it could not be started: {end.start_error}"),
         (end.preempted, f"preempted ({end.preempted})"),
         (end.out_of_memory, f"out of memory (exit code {end.exit_code})"),
-        (end.outside, f"stopped from outside ({end.outside}) before its program was done, exit code {end.exit_code}"),
+        (end.outside, f"stopped from outside ({end.outside}) before its program was done{code}"),
         (end.exit_code is None, end.note or "no reason is known"),
     )
     for is_so, text in known:

@@ -11,7 +11,7 @@ from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.retry import Phase
 
-__all__ = ["AttemptLog", "Replica", "has_ended", "log_group", "replica_id", "replicas_of"]
+__all__ = ["OURS", "AttemptLog", "Replica", "has_ended", "log_group", "replica_id", "replicas_of", "stopped_outside"]
 
 # https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 _PHASES = {
@@ -24,6 +24,9 @@ _PHASES = {
     "FAILED": Phase.FAILED,
 }
 _DEFAULT_GROUP = "/aws/batch/job"
+OURS = "launch: "
+"""So begins the reason with which the launcher ends a job."""
+NO_END = ReplicaEnd()
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,12 @@ class AttemptLog:
     stream: str
     ended_at: float | None
     """By AWS's clock; None: more lines may come."""
-    exit_code: int | None = None
-    reason: str = ""
-    """What AWS reports about its end."""
+    end: ReplicaEnd = NO_END
 
     @property
     def ending(self) -> str:
         """How it ended; empty: it has not."""
-        if self.ended_at is None:
-            return ""
-        return ending_text(ReplicaEnd(self.exit_code, out_of_memory="OutOfMemory" in self.reason, note=self.reason))
+        return "" if self.ended_at is None else ending_text(self.end)
 
 
 @dataclass
@@ -51,10 +50,7 @@ class Replica:
     """The newest that is known of one replica in one attempt of the app."""
 
     phase: Phase = Phase.WAITING
-    status: str = ""
-    exit_code: int | None = None
-    reason: str | None = None
-    status_reason: str | None = None
+    end: ReplicaEnd = NO_END
     started: float | None = None
     ended: float | None = None
     restarts: int = 0
@@ -107,20 +103,42 @@ def replicas_of(
     return found
 
 
+def stopped_outside(job: Mapping[str, Any]) -> str:
+    """Return the reason with which somebody else has ended a job, its child or its node; empty: nobody has."""
+    is_stopped = job.get("isTerminated") or job.get("isCancelled")
+    reason = job.get("statusReason") or ""
+    return "" if not is_stopped or reason.startswith(OURS) else reason
+
+
+def _end_of(container: Mapping[str, Any], status_reason: str, outside: str = "") -> ReplicaEnd:
+    """Return how an attempt has ended, by its container and the reason that its job has."""
+    code, reason = container.get("exitCode"), container.get("reason") or ""
+    # https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html: the reason of a lost host begins so.
+    is_host_lost = status_reason.startswith("Host EC2")
+    status_reason = "" if status_reason.startswith(OURS) or code is not None else status_reason
+    return ReplicaEnd(
+        code,
+        out_of_memory="OutOfMemory" in reason,
+        outside=outside,
+        start_error=reason if code is None and reason.startswith("Cannot") else "",
+        preempted=status_reason if is_host_lost else "",
+        note=reason or ("" if is_host_lost else status_reason),
+    )
+
+
 def _replica(job: Mapping[str, Any]) -> Replica:
     container = job.get("container", {})
     attempts = job.get("attempts", [])
     phase = _PHASES.get(job["status"], Phase.WAITING)
-    if phase is Phase.FAILED and (job.get("isTerminated") or job.get("isCancelled")):
+    outside = stopped_outside(job)
+    if phase is Phase.FAILED and not outside and (job.get("isTerminated") or job.get("isCancelled")):
         phase = Phase.STOPPED
     over = has_ended(job)
     last = attempts[-1] if attempts and over else {}
+    merged = {**last.get("container", {}), **container}
     return Replica(
         phase=phase,
-        status=job["status"],
-        exit_code=container.get("exitCode", last.get("container", {}).get("exitCode")) if over else None,
-        reason=container.get("reason", last.get("container", {}).get("reason")) if over else None,
-        status_reason=job.get("statusReason"),
+        end=_end_of(merged, job.get("statusReason") or "", outside) if over else NO_END,
         started=_seconds(last.get("startedAt") or job.get("startedAt")),
         ended=_seconds(job.get("stoppedAt")) if over else None,
         restarts=max(0, len(attempts) - (1 if over or _has_last(job, container, attempts) else 0)),
@@ -154,8 +172,7 @@ def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *
             group,
             stream,
             _seconds(attempt.get("stoppedAt")),
-            attempt["container"].get("exitCode"),
-            attempt["container"].get("reason") or "",
+            _end_of(attempt["container"], attempt.get("statusReason") or ""),
         )
         for attempt in attempts
         if (stream := attempt.get("container", {}).get("logStreamName"))
@@ -163,7 +180,7 @@ def _logs(job: Mapping[str, Any], container: Mapping[str, Any], attempts: Any, *
     current = container.get("logStreamName")
     if current and current not in {one.stream for one in found}:
         ended_at = _seconds(job.get("stoppedAt")) if over else None
-        found.append(AttemptLog(group, current, ended_at, container.get("exitCode"), container.get("reason") or ""))
+        found.append(AttemptLog(group, current, ended_at, _end_of(container, job.get("statusReason") or "")))
     return found
 
 

@@ -223,7 +223,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if not known.jobs or not (opts.result_prefix or has_log_result(opts)):
             return None
         first = known.replicas(known.attempt)[0]
-        if first.exit_code != 0:
+        if first.end.exit_code != 0:
             return None
         if opts.result_prefix:
             return self._result_in_s3(result_address(opts.result_prefix, app_id))

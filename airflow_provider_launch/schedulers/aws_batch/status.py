@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from airflow_provider_launch.schedulers.aws_batch.jobs import Replica, has_ended
+from airflow_provider_launch.schedulers._kit.endings import ending_reason, ending_text, failure_message
+from airflow_provider_launch.schedulers.aws_batch.jobs import OURS, Replica, has_ended, stopped_outside
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import Phase
-from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -20,12 +20,12 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
 __all__ = ["CANCELLED", "Action", "Decision", "decide", "response_from"]
 
-CANCELLED = "launch: cancelled"
+CANCELLED = f"{OURS}cancelled"
 """The reason with which a job is terminated is its only field that we may write after its submission."""
 # https://docs.aws.amazon.com/batch/latest/userguide/job-queue-blocked.html
 _MISCONFIGURED = "MISCONFIGURATION:"
-_TIME_LIMIT = "launch: time limit"
-_FAILED = "launch: failed"
+_TIME_LIMIT = f"{OURS}time limit"
+_FAILED = f"{OURS}failed"
 _CULPRIT = re.compile(rf"{_FAILED} \[(\d+)\] (.*)", re.DOTALL)
 _STATES = {
     Phase.WAITING: AppState.PENDING,
@@ -89,7 +89,7 @@ def decide(
     elif limit_s is not None and now - job["createdAt"] / 1000 > limit_s:
         found.action, found.reason = Action.TERMINATE, f"{_TIME_LIMIT} of {limit_s:g} s"
     elif failed is not None and request.layout != "single":
-        text = _failure(request, failed, replicas[failed])
+        text = _failure(request, failed, replicas[failed], attempt)
         found.action, found.reason = Action.TERMINATE, f"{_FAILED} [{failed}] {text}"[:1000]
     return found
 
@@ -99,22 +99,22 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
 ) -> Decision:
     reason = job.get("statusReason") or ""
     if job["status"] == "SUCCEEDED":
-        return _succeeded(request, replicas)
+        return _succeeded(request, attempt, replicas)
     if reason.startswith(CANCELLED):
         return Decision(AppState.CANCELLED, replicas=replicas)
     if reason.startswith(_TIME_LIMIT):
-        return Decision(AppState.FAILED, f"ended at its {reason.removeprefix('launch: ')}", replicas=replicas)
+        return Decision(AppState.FAILED, f"ended at its {reason.removeprefix(OURS)}", replicas=replicas)
     if "attempt duration exceeded" in reason:
         return Decision(AppState.FAILED, f"ended at its time limit: {reason}", replicas=replicas)
     named = _CULPRIT.match(reason)
-    if job.get("isTerminated") and named is None:
-        return Decision(AppState.CANCELLED, f"terminated from outside: {reason}", replicas=replicas)
+    if outside := stopped_outside(job):
+        return Decision(AppState.FAILED, f"stopped from outside ({outside})", replicas=replicas)
     culprit = int(named[1]) if named else _first_failed(replicas)
     if culprit is None:
         text = reason or "AWS Batch gives no reason"
         return Decision(AppState.FAILED, f"the job failed: {text}", replicas=replicas)
     replicas[culprit].phase = Phase.FAILED
-    text = _failure(request, culprit, replicas[culprit])
+    text = _failure(request, culprit, replicas[culprit], attempt)
     found = Decision(AppState.FAILED, text, culprit=culprit, replicas=replicas)
     if request.resubmits and _retries_left(request, culprit, attempt):
         if cancelled:
@@ -123,11 +123,11 @@ def _ended(  # noqa: PLR0911 - a table of ends, one return for each
     return found
 
 
-def _succeeded(request: AwsBatchRequest, replicas: Sequence[Replica]) -> Decision:
+def _succeeded(request: AwsBatchRequest, attempt: int, replicas: Sequence[Replica]) -> Decision:
     left = [number for number, one in enumerate(replicas) if one.phase is not Phase.SUCCEEDED]
     failed = _first_failed(replicas)
     if failed is not None:
-        text = _failure(request, failed, replicas[failed])
+        text = _failure(request, failed, replicas[failed], attempt)
         return Decision(AppState.FAILED, text, culprit=failed, replicas=replicas)
     if left:
         role, k = request.places[left[0]]
@@ -152,26 +152,8 @@ def _first_failed(replicas: Sequence[Replica]) -> int | None:
     return min(failed)[1] if failed else None
 
 
-def _failure(request: AwsBatchRequest, number: int, replica: Replica) -> str:
-    role, k = request.places[number]
-    code = f"exit code {replica.exit_code}" if replica.exit_code is not None else "no exit code"
-    reason = _reason(replica)
-    retried = f" in attempt {replica.restarts + 1}" if replica.restarts else ""
-    return f"role {role!r} replica {k} failed{retried}: {code}{f' ({reason})' if reason else ''}"
-
-
-def _reason(replica: Replica) -> str | None:
-    text = replica.reason or ""
-    if "OutOfMemory" in text:
-        return "out of memory"
-    if text:
-        return text
-    status = replica.status_reason or ""
-    if status.startswith("Host EC2"):
-        return f"its host was lost: {status}"
-    if signal := signal_in(replica.exit_code):
-        return signal
-    return status if replica.exit_code is None and status and not status.startswith("launch: ") else None
+def _failure(request: AwsBatchRequest, number: int, replica: Replica, attempt: int) -> str:
+    return failure_message(*request.places[number], ending_text(replica.end), attempt + replica.restarts)
 
 
 def _why_waiting(job: Mapping[str, Any]) -> str:
@@ -211,9 +193,9 @@ def _status(role: str, k: int, replica: Replica, attempt: int, state: AppState) 
         state=shown,
         role=role,
         hostname="",
-        exit_code=replica.exit_code if over else None,
+        exit_code=replica.end.exit_code,
         start_time=int(replica.started) if replica.started else None,
         end_time=int(replica.ended) if replica.ended and over else None,
         num_restarts=attempt + replica.restarts,
-        reason=_reason(replica) if replica.phase is Phase.FAILED else None,
+        reason=ending_reason(replica.end) if replica.phase is Phase.FAILED else None,
     )
