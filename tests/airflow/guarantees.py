@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import httpx
 import pytest
@@ -43,8 +43,12 @@ class Place(Protocol):
     connection: dict[str, Any]
     lag_s: float
     """How much later than others it learns of an end."""
+    log_lag_s: float
+    """How much later than others its lines can be read."""
     drain_s: float
     """How long a program stays after a flood, so that all of it is copied from its pipes."""
+    cfg_without_result: dict[str, Any]
+    """Options for an app whose result is not a part of its log."""
     outages: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]]
 
     def another(self) -> Place:
@@ -85,7 +89,8 @@ WAIT = "echo begun; while test ! -e $GO; do sleep 0.05; done; echo done"
 class LocalPlace:
     """Processes below a root of the test's own."""
 
-    lag_s = drain_s = 0.0
+    lag_s = log_lag_s = drain_s = 0.0
+    cfg_without_result: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, tmp: Path) -> None:
         self.root = tmp / "root"
@@ -165,7 +170,8 @@ class LocalPlace:
 class DockerPlace:
     """Containers of one engine, which the tasks reach through a proxy."""
 
-    lag_s = drain_s = 0.0
+    lag_s = log_lag_s = drain_s = 0.0
+    cfg_without_result: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, engine: Any, proxy: Any) -> None:
         from tests.faults import error
@@ -255,9 +261,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield made
 
 
+_PLACES = ("local", "docker", "kubernetes", "slurm", "aws_batch")
 on_places = pytest.mark.parametrize(
     "place",
-    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("local", "docker", "kubernetes", "slurm")],
+    [pytest.param(name, marks=pytest.mark.engine(name)) for name in _PLACES],
     indirect=True,
 )
 in_modes = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])

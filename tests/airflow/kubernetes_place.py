@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 
 from kubernetes.client import ApiClient, ApiException, BatchV1Api, CoreV1Api
 from kubernetes.stream import stream
@@ -22,7 +22,8 @@ _CHECK_S = 0.2
 class KubernetesPlace:
     """Jobs in the namespace of the session."""
 
-    lag_s, drain_s = 8.0, 5.0
+    lag_s, log_lag_s, drain_s = 8.0, 0.0, 5.0
+    cfg_without_result: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, engine: Any, namespace: str, proxy: Any) -> None:
         from tests.faults import error

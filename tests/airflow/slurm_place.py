@@ -9,7 +9,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_launch.specs import Resource, Role
 
@@ -19,7 +19,8 @@ __all__ = ["SlurmPlace"]
 class SlurmPlace:
     """Apps below a directory of the test's own, behind a pipe in front of sshd."""
 
-    lag_s, drain_s = 3.0, 0.0
+    lag_s, log_lag_s, drain_s = 3.0, 0.0, 0.0
+    cfg_without_result: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, cluster: Any, commands: Any, root: Path, pipe: Any) -> None:
         self.root = root

@@ -52,7 +52,8 @@ def skip_where_nothing_stalls(place: Place) -> None:
 def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guarantee 8: the end is known in time, and the log says what may be missing."""
     monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
-    task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05)
+    how = {"deferrable": deferrable, "poll_interval_s": 0.05, "cfg": place.cfg_without_result}
+    task = launch(place, place.role(WAIT), **how)
     is_over, began = threading.Event(), []
     skip_where_nothing_stalls(place)
 
@@ -77,13 +78,40 @@ def test_a_stalled_log_does_not_delay_the_end(place: Place, deferrable: bool, mo
     assert ran.logged("log of main/0: the end of the log may be missing")
 
 
+@pytest.mark.engine("aws_batch")
+@pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
+@in_modes
+def test_a_result_in_a_stalled_log_is_waited_for(
+    place: Place, deferrable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 8: where the log brings the result, the task reports that it cannot be read, and does not lose it."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__LOG_DRAIN_S", "1")
+    extra = {**place.connection["extra"], "timeout_s": 2}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({**place.connection, "extra": extra}))
+    script = f"{WAIT}; echo 42 > $LAUNCH_RESULT_PATH"
+    task = launch(place, place.role(script), deferrable=deferrable, poll_interval_s=0.05)
+
+    def act() -> None:
+        heard.until("[main/0] begun")
+        with place.stalled_logs():
+            place.go()
+            heard.until("-> SUCCEEDED", 60)
+            heard.until("the scheduler does not answer", 60)
+
+    with Heard() as heard, meanwhile(act, place):
+        ran, _ = run_to_end(task, api := FakeExecutionApi())
+
+    assert ran.state == "success", (ran.error, ran.lines)
+    assert api.xcoms[place.mark, "return_value"]["result"] == 42
+
+
 @on_places
 @pytest.mark.parametrize("stalled", [3, 6])
 def test_stalled_logs_do_not_delay_the_log_of_another_app(place: Place, stalled: int) -> None:
     """Guarantee 8: an error of one app stays there."""
     skip_where_nothing_stalls(place)
-    if place.connection["conn_type"] == "launch_slurm":
-        pytest.skip("one directory holds the logs of all apps, and stalls for all of them")
+    if place.connection["conn_type"] in {"launch_slurm", "launch_aws_batch"}:
+        pytest.skip("one directory or service holds the logs of all apps, and stalls for all of them")
     places = [place.another() for _ in range(stalled)]
     triggers = [
         deferred(launch(one, one.role(TICKS), deferrable=True, poll_interval_s=0.05), FakeExecutionApi())[0]
@@ -155,7 +183,7 @@ def test_a_flood_keeps_the_budget_and_leaves_the_rest_to_the_worker(
     # Begun with a part of a second in hand.
     assert size < rate * (shown[-1][0] - shown[0][0] + 1)
     ticks = [moment for moment, line in heard.lines if "tick" in line]
-    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 2
+    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 2 + place.log_lag_s
     assert ran.state == "success", ran.error
     told = [line for _, line in numbered(heard)]
     assert len(shown) < FLOOD

@@ -14,7 +14,7 @@ from tests.airflow.support import FakeExecutionApi, run_to_end
 _LOCAL = ["root is missing", "root is unreadable"]
 _KUBERNETES = ["connections are refused", "credentials have expired", "credentials are refused", "429", "500"]
 _SLURM = ["connections are refused", "commands hang", "root is unreadable"]
-_BATCH = ["credentials have expired", "429"]
+_BATCH = ["connections are refused", "credentials have expired", "credentials are refused", "429", "500"]
 _DOCKER = ["connections are refused", "credentials have expired"]
 
 

@@ -123,7 +123,7 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
         # Longer than a cancel needs to show.
         time.sleep(1)
         assert place.alive() == 1
-        assert [state_of(app_id) for app_id in place.apps()] == [AppState.RUNNING]
+        until(lambda: [state_of(app_id) for app_id in place.apps()] == [AppState.RUNNING])
         place.go()
 
     def kill(cancel: Callable[[int, str | None], None]) -> None:
@@ -157,7 +157,7 @@ def test_a_late_deadline_of_an_older_try_spares_the_app_that_a_newer_try_has_ado
         ((event,),) = run_triggers(old, during=lambda _cancel: None)
         assert event.payload["why"] == "deadline"
         assert "is cancelled" not in event.payload["text"]
-        assert state_of(place.apps()[0]) is AppState.RUNNING
+        until(lambda: state_of(place.apps()[0]) is AppState.RUNNING)
         place.go()
 
     with Heard() as heard, meanwhile(act, place):
@@ -202,7 +202,7 @@ def test_a_late_kill_of_a_cleared_try_ends_its_own_app_only(
         until(lambda: bool(old._resolved))
         cancel(0, USER_ACTION)
         heard.until("[main/0] begun")
-        assert state_of(second) is AppState.RUNNING
+        until(lambda: state_of(second) is AppState.RUNNING)
         place.go()
 
     with Heard() as heard:

@@ -10,7 +10,9 @@ import pytest
 from airflow_provider_launch.follow import start_limit
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
-from tests.airflow.support import launch, run_to_end, sh
+from tests.airflow.guarantees import launch as launch_at
+from tests.airflow.support import FakeExecutionApi, launch, run_to_end, sh
+from tests.support.local import until
 
 in_modes = pytest.mark.parametrize(
     "how", [{}, {"deferrable": True, "defer_after_s": 0}, {"deferrable": True, "defer_after_s": 0.4}], ids=str
@@ -98,6 +100,23 @@ def test_what_does_not_begin_is_cancelled_by_a_task_that_does_not_wait(engine, a
 
     assert "it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
+
+
+@pytest.mark.parametrize("place", [pytest.param("aws_batch", marks=pytest.mark.engine("aws_batch"))], indirect=True)
+@pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+def test_a_queue_that_starts_nothing_is_not_waited_for(place, deferrable, monkeypatch) -> None:
+    """On the engine: all compute environments of the queue are disabled."""
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.queues._WAITS_S", 0.0)
+    queue = place.queue_that_starts_nothing()
+    how = {"deferrable": deferrable, "defer_after_s": 0, "poll_interval_s": 0.2, "cfg": {"queue": queue}}
+    ran, _ = run_to_end(launch_at(place, place.role("true"), start_limit_s=4, **how), FakeExecutionApi())
+
+    assert ran.state in {"failed", "up_for_retry"}
+    assert "has not begun by its start_limit_s" in str(ran.error)
+    assert f"RUNNABLE: number 1 of those that wait in queue {queue!r}" in str(ran.error)
+    until(lambda: [job["status"] for job in place.jobs(queue)] == ["FAILED"])
+    assert place.jobs(queue)[0]["statusReason"] == "launch: cancelled"
+    assert place.starts() == []
 
 
 def test_a_limit_is_a_duration() -> None:

@@ -24,8 +24,8 @@ from tests.airflow.support import FakeExecutionApi, Ran, run_task, run_to_end, s
 from tests.airflow.support import launch as launch_locally
 from tests.support.repeats import often
 
-RUNS = {"local": 32, "docker": 20, "kubernetes": 30, "slurm": 6}
-"""For each mode; 176 together, of which each fourth is run where nobody soaks."""
+RUNS = {"local": 32, "docker": 20, "kubernetes": 30, "slurm": 6, "aws_batch": 12}
+"""For each mode; 200 together, of which each fourth is run where nobody soaks."""
 MODES = ("sync", "deferrable")
 REPLICAS = 2
 

@@ -46,6 +46,7 @@ _REPLACED: Mapping[Any, tuple[str, ...]] = {
         "describe_jobs",
         "describe_job_definitions",
         "get_job_definition_by_name",
+        "get_job_definition_by_name_revision",
         "logs_backend",
     ),
     BatchResponse: (
@@ -76,7 +77,8 @@ def apply(settings: Settings) -> None:
     inactive_definitions_are_refused()
     ids_are_bounded()
     queues_have_no_nulls()
-    queues_have_a_front(settings)
+    queues_have_a_front()
+    disabled_environments_start_no_job()
     lists_are_of_running_jobs_and_late(settings)
     logs_come_in_pages(settings)
     streams_are_filtered_together(settings)
@@ -100,7 +102,8 @@ def jobs_run_and_end(settings: Settings) -> None:
 def revisions_are_atomic() -> None:
     """RegisterJobDefinition, `revision`: "The revision of the job definition", an incremental number per name.
 
-    Plain moto looks for the last revision and adds the next one in two steps, and lets a new revision inherit fields.
+    Plain moto looks for the last revision and adds the next one in two steps, lets a new revision inherit fields, and
+    answers 500 where a job is submitted while others register.
     """
     lock = threading.Lock()
 
@@ -138,7 +141,13 @@ def revisions_are_atomic() -> None:
             self._job_definitions[made.arn] = made
             return made
 
+    def by_revision(self: Any, name: str, revision: str) -> JobDefinition | None:
+        # Of a copy: others register meanwhile.
+        known = list(self._job_definitions.values())
+        return next((one for one in known if one.name == name and one.revision == int(revision)), None)
+
     BatchBackend.register_job_definition = register
+    BatchBackend.get_job_definition_by_name_revision = by_revision
 
 
 def definitions_are_bounded() -> None:
@@ -242,11 +251,8 @@ def queues_have_no_nulls() -> None:
     JobQueue.describe = describe
 
 
-def queues_have_a_front(settings: Settings) -> None:
-    """GetJobQueueSnapshot: "the first 100 RUNNABLE jobs"; plain moto does not know the operation.
-
-    A DISABLED queue starts no job: "jobs can be submitted only to ENABLED queues, and finish those that run".
-    """
+def queues_have_a_front() -> None:
+    """GetJobQueueSnapshot: "the first 100 RUNNABLE jobs"; plain moto does not know the operation."""
 
     def snapshot(self: Any) -> str:
         queue = self.batch_backend.get_job_queue(self._get_param("jobQueue") or "")
@@ -262,6 +268,18 @@ def queues_have_a_front(settings: Settings) -> None:
 
     BatchResponse.getjobqueuesnapshot = snapshot  # type: ignore[attr-defined] # it has none
     urls.url_paths["{0}/v1/getjobqueuesnapshot"] = BatchResponse.dispatch
+
+
+def disabled_environments_start_no_job() -> None:
+    """UpdateComputeEnvironment, `state`: DISABLED, and Batch "doesn't attempt to place jobs within the environment".
+
+    Plain moto runs them.
+    """
+
+    def may_start(self: Execution) -> bool:
+        return any(one.state == "ENABLED" for one in self.job.job_queue.environments)
+
+    Execution.may_start = may_start  # type: ignore[method-assign]
 
 
 def lists_are_of_running_jobs_and_late(settings: Settings) -> None:

@@ -105,6 +105,10 @@ class Execution(_Runs):
         self.index: int | None = (job.array_properties or {}).get("index")
         self.nodes: list[Node] = []
 
+    def may_start(self) -> bool:
+        """Return whether a host may take the job; `corrections` replaces it."""
+        return True
+
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -113,7 +117,7 @@ class Execution(_Runs):
             if self._ended_before_start():
                 return
             self.move(status)
-            while status == "RUNNABLE" and self.held and not self.terminated:
+            while status == "RUNNABLE" and (self.held or not self.may_start()) and not self.terminated:
                 time.sleep(self.state_s)
         if self.node_properties:
             self._run_nodes()

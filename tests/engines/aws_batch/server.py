@@ -85,7 +85,7 @@ class Server:
         found: dict[str, Any] = {"calls": dict(self.settings.calls), "before": before}
         if app_id := asked.get("app"):
             names = [name for name in self.containers.starts if name == app_id or name.startswith(f"{app_id}_a")]
-            definitions = batch_backends[ACCOUNT][REGION]._job_definitions.values()
+            definitions = [*batch_backends[ACCOUNT][REGION]._job_definitions.values()]
             mine = [
                 one
                 for one in definitions
@@ -115,7 +115,7 @@ class Server:
 
     def _all_of(self, mark: str) -> dict[str, Any]:
         """Return ids of all apps ever that have this in their id, and the number of each replica that was started."""
-        definitions = batch_backends[ACCOUNT][REGION]._job_definitions.values()
+        definitions = [*batch_backends[ACCOUNT][REGION]._job_definitions.values()]
         names = {one.name.removeprefix("launch-") for one in definitions} | {job for job, _ in self.containers.started}
         replicas = [replica for job, replica in self.containers.started if mark in job]
         return {

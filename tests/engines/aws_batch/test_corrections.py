@@ -74,6 +74,16 @@ class Account:
             assert time.monotonic() < deadline, f"{stream} has no lines"
             time.sleep(0.1)
 
+    def queue_that_starts_nothing(self, name: str) -> str:
+        """Return the name of a queue whose only compute environment is disabled."""
+        (environment,) = self.batch.describe_compute_environments()["computeEnvironments"][:1]
+        arn = self.batch.create_compute_environment(
+            computeEnvironmentName=name, type="UNMANAGED", state="DISABLED", serviceRole=environment["serviceRole"]
+        )["computeEnvironmentArn"]
+        order = [{"order": 1, "computeEnvironment": arn}]
+        self.batch.create_job_queue(jobQueueName=name, priority=1, state="ENABLED", computeEnvironmentOrder=order)
+        return name
+
     def refused(self, call: Callable[[], object]) -> str:
         with pytest.raises(ClientError) as caught:
             call()
@@ -304,6 +314,78 @@ def test_a_queue_without_a_policy_has_no_null(ours, plain) -> None:
         account.batch.meta.events.register("after-call", lambda http_response, **_: bodies.append(http_response.text))
         account.batch.describe_job_queues(jobQueues=[QUEUE])
     assert ["null" in body for body in bodies] == [False, True]
+
+
+def test_definitions_come_in_pages(ours, plain, name) -> None:
+    counts = []
+    for account in (ours, plain):
+        for n in range(101):
+            account.register(f"{name}-{n}")
+        page = account.batch.describe_job_definitions(status="ACTIVE")
+        counts.append((len(page["jobDefinitions"]), "nextToken" in page))
+
+    assert counts[0] == (100, True)
+    assert counts[1][0] > 100
+    assert not counts[1][1]
+
+
+def test_a_job_is_submitted_while_others_register(ours, name) -> None:
+    """Plain moto answers 500 now and then: its dictionary changes while it is searched."""
+    definition = ours.register(name)
+    with ThreadPoolExecutor(8) as pool:
+        made = [pool.submit(ours.register, f"{name}-{n}") for n in range(60)]
+        ids = [pool.submit(ours.submit, name, definition, OTHER_QUEUE) for _ in range(10)]
+        assert all(one.result() for one in (*made, *ids))
+    for one in ids:
+        ours.batch.terminate_job(jobId=one.result(), reason="enough")
+
+
+def test_a_queue_has_a_front(ours, plain, name) -> None:
+    with ours.server.settings(held=True):
+        ids = [ours.submit(name, ours.register(name), OTHER_QUEUE) for _ in range(2)]
+        for job_id in ids:
+            ours.until(job_id, "RUNNABLE")
+        jobs = ours.batch.get_job_queue_snapshot(jobQueue=OTHER_QUEUE)["frontOfQueue"]["jobs"]
+        for job_id in ids:
+            ours.batch.terminate_job(jobId=job_id, reason="enough")
+
+    assert [row["jobArn"].rpartition("/")[2] for row in jobs if row["jobArn"].rpartition("/")[2] in ids] == ids
+    plain.refused(lambda: plain.batch.get_job_queue_snapshot(jobQueue=OTHER_QUEUE))
+
+
+def test_a_disabled_environment_starts_no_job(ours, plain, name) -> None:
+    ids, states = [], []
+    for account in (ours, plain):
+        ids.append(account.submit(name, account.register(name), account.queue_that_starts_nothing(name)))
+        time.sleep(3)
+        states.append(account.job(ids[-1])["status"])
+    ours.batch.update_compute_environment(computeEnvironment=name, state="ENABLED")
+
+    assert states[0] == "RUNNABLE"
+    assert states[1] in {"STARTING", "RUNNING", "SUCCEEDED"}
+    ours.until(ids[0], "SUCCEEDED")
+
+
+def test_streams_are_filtered_together(ours, plain, name) -> None:
+    found = []
+    for account in (ours, plain):
+        jobs = [account.run(name, f"echo {n}; sleep 1; echo {n}") for n in range(2)]
+        names = [job["container"]["logStreamName"] for job in jobs]
+        for stream in names:
+            account.lines(stream)
+        time.sleep(1)
+        page = account.logs.filter_log_events(logGroupName=GROUP, logStreamNames=names)
+        found.append([event["message"] for event in page["events"]])
+        if account is ours:
+            missing = account.refused(
+                lambda account=account: account.logs.filter_log_events(logGroupName=GROUP, logStreamNames=["none"])
+            )
+        else:
+            plain_page = account.logs.filter_log_events(logGroupName=GROUP, logStreamNames=["none"])
+
+    assert found[0] == ["0", "0", "1", "1"]
+    assert "does not exist" in missing
+    assert plain_page["events"] == []
 
 
 def test_requests_beyond_a_rate_are_throttled(ours, plain) -> None:
