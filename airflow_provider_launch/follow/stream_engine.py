@@ -106,9 +106,11 @@ class StreamEngine:
             self._reserved -= 1
             self._members[stream] = member
             self._commands.append(lambda: self._begin(member))
-            if self._thread is None:
-                self._start()
+            thread = self._new_thread() if self._thread is None else None
             self._wake()
+        if thread is not None:
+            # Without the lock: a thread that begins may collect garbage, and so close a follower, which takes it.
+            thread.start()
 
     def resume(self, stream: LogStream) -> None:
         """Go on with a stream whose subscriber wanted no more."""
@@ -141,7 +143,7 @@ class StreamEngine:
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _new_thread(self) -> threading.Thread:
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
@@ -149,7 +151,7 @@ class StreamEngine:
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._is_woken = False
         self._thread = threading.Thread(target=self._run, name="launch-streams", daemon=True)
-        self._thread.start()
+        return self._thread
 
     def _command(self, command: Callable[[], None]) -> None:
         with self._lock:

@@ -198,6 +198,27 @@ def test_one_thread_reads_all_and_ends_with_the_last(server):
         time.sleep(0.01)
 
 
+def test_the_thread_begins_without_the_lock(server, monkeypatch):
+    """A thread that begins may collect garbage: a follower that this closes takes the lock, and both would wait."""
+    engine, waits, plain = StreamEngine(), [], threading.Thread
+
+    class Collecting(plain):
+        def start(self) -> None:
+            closing = plain(target=engine.hold, args=(0,), daemon=True)
+            closing.start()
+            closing.join(2)
+            waits.append(closing.is_alive())
+            super().start()
+
+    stream = opened(server(lambda connection: connection.sendall(HEADER + LAST)))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", Collecting)
+        taker = follow(engine, stream, Taker())
+
+    assert taker.ended.wait(20)
+    assert waits == [False]
+
+
 def test_who_takes_no_more_is_given_no_more_and_loses_nothing(server):
     """Memory must not grow with a log, however slowly it is shown."""
     sent = []
