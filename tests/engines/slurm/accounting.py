@@ -72,7 +72,8 @@ class Accounting:
     def start(self, env: Mapping[str, str]) -> None:
         """Make an empty database, and start both; then register the cluster."""
         self.dir.mkdir(parents=True)
-        self._start_database(dict(env))
+        # Servers that begin at the same time take each other's temporary tables away.
+        self._start_database({**env, "TMPDIR": str(self.dir)})
         conf = self.dir / "slurmdbd.conf"
         values = {"munge": self._munge, "dir": self.dir, "port": self.port, "database_port": self.port - 1}
         conf.write_text(_CONF.format(**values))
