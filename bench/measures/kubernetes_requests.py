@@ -17,7 +17,8 @@ from tests.engines.kubernetes.proxy import KubernetesProxy
 from watched import SILENT, TALKS
 
 TALKING = {1: None, 20: 120.0, 100: 400.0}
-SILENT_REPLICAS, WAITING = 40, (40, 1000)
+SILENT_REPLICAS, WAITING = 40, {40: 40.0, 1000: 120.0}
+"""The waiting apps with the seconds until each was asked for alone, once."""
 PEERS = 3
 STATES = r"/(jobs|pods|services|events)$"
 _SETTLE_S = 15.0
@@ -63,8 +64,8 @@ with ExitStack() as stack:
             list(pool.map(scheduler.delete, ids))
         ids.clear()
 
-    def watch(mode: str, apps: list[str]) -> Seen:
-        return counter.watch(mode, "kubernetes", through, apps, _SETTLE_S, SECONDS)
+    def watch(mode: str, apps: list[str], settle_s: float = _SETTLE_S, seconds: float = SECONDS) -> Seen:
+        return counter.watch(mode, "kubernetes", through, apps, settle_s, seconds)
 
     stack.callback(remove)
     theirs: dict[str, float] = {}
@@ -93,9 +94,9 @@ with ExitStack() as stack:
         show(f"{SILENT_REPLICAS} silent replicas", seen, goal=80, replicas=SILENT_REPLICAS, by=f"one {mode}")
     remove()
 
-    for count in WAITING:
+    for count, settle_s in WAITING.items():
         waiting = launch_all(app("true", cpu=1000), count, AppState.PENDING)
-        seen = watch("triggerer", waiting)
+        seen = watch("triggerer", waiting, settle_s, 60)
         note = f"one triggerer; {seen.states:.0f} for states"
         row(f"{count} waiting: requests", seen.requests, "/min", limit=40, note=note)
         remove()

@@ -179,7 +179,8 @@ class Catalog:
     def read_pods(self, apps: list[tuple[App, Assessment]]) -> None:
         """Read the pods of the apps whose Jobs have changed, or that wait for something: with one request."""
         moment = time.monotonic()
-        wanted = []
+        wanted, waiting = [], []
+        is_due = False
         many = len(apps) > _UNSTEADY_APPS
         for app, assessment in apps:
             known = self.of(app.app_id)
@@ -188,9 +189,14 @@ class Catalog:
                 continue
             jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
             steady = is_terminal(assessment.state) or all(job.steady for job in jobs)
-            due = not steady and moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
-            if known.pods_of != app.versions or due:
+            if known.pods_of != app.versions:
                 wanted.append(app)
+            elif not steady:
+                waiting.append(app)
+                is_due |= moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
+        if is_due:
+            # All of them: with a moment for each, apps that came one after the other would cost a list at each poll.
+            wanted += waiting
         if not wanted:
             return
         items, _ = self._cluster.list("pods", selector([app.app_id for app in wanted]))

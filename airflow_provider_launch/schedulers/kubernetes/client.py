@@ -42,7 +42,7 @@ __all__ = [
     "chunks",
 ]
 
-PAGE = 500
+PAGE = 1000
 _GROUPS = {
     "jobs": "/apis/batch/v1",
     "services": "/api/v1",
@@ -106,7 +106,7 @@ class Cluster:
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def list(self, kind: str, selector: str, *, fields: str = "") -> tuple[list[dict[str, Any]], float]:
-        """Return the objects of a kind, and the server's time in epoch seconds; a request for each 500."""
+        """Return the objects of a kind, and the server's time in epoch seconds; a request for each 1000."""
         for _ in range(_RELISTS):
             found: list[dict[str, Any]] = []
             query = {"labelSelector": selector, "limit": str(PAGE)}
