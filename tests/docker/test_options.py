@@ -122,6 +122,15 @@ def test_pull_always_asks_the_registry_once_for_each_image(docker_apps, docker_p
 # ---- networks --------------------------------------------------------------------------------------------------------
 
 
+def test_an_image_by_its_id_is_never_pulled(docker_apps, docker_proxy):
+    """No registry knows it."""
+    own = docker_apps.client.images.get(docker_apps.image).id
+    found = docker_apps.run(docker_apps.sh("true", image=own), pull="always")
+
+    assert found.state is AppState.SUCCEEDED
+    assert docker_proxy.count("POST", "/images/create") == 0
+
+
 @pytest.mark.parametrize("network", ["none", "host", "bridge"])
 def test_a_network_of_docker(docker_apps, network):
     app_id = docker_apps.start(docker_apps.sh("true"), network=network)

@@ -50,8 +50,12 @@ class KubernetesApps:
         cfg = {"pull": "never", "grace_s": 1, "security": "none", **cfg}
         return self.scheduler.submit_dryrun(AppDef("app", list(roles)), cfg, app_id=app_id or make_unique("test"))
 
-    def start(self, *roles: Role, **how: Any) -> str:
-        return self.scheduler.schedule(self.info(*roles, **how))
+    def start(self, *roles: Role, removed_after_s: int | None = None, **how: Any) -> str:
+        """Launch an app; `removed_after_s` is a `ttl_s` that is too short for users."""
+        info = self.info(*roles, **how)
+        if removed_after_s is not None:
+            info.request.ttl_s = removed_after_s
+        return self.scheduler.schedule(info)
 
     def until(
         self, app_id: str, condition: Callable[[DescribeAppResponse], object], timeout_s: float = 90.0

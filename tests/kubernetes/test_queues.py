@@ -242,6 +242,35 @@ def test_a_group_is_refused_where_nobody_holds_its_pods_back(kubernetes_apps):
         start(kubernetes_apps, "true", "true")
 
 
+def test_a_group_ends_where_only_its_pods_of_jobs_are_not_held_back(kubernetes_apps, kubernetes_proxy):
+    """As older versions of Kueue do, which hold back the pod of the dry run, since it belongs to no Job."""
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    pod = {"metadata": {"name": "dry"}, "spec": {"schedulingGates": gates}}
+    kubernetes_proxy.add(Fault(error(201, body=pod), "POST", "/pods$", times=None))
+    apps = kubernetes_apps
+    app_id = start(apps, "sleep 300", "sleep 300")
+    found = apps.end(app_id)
+
+    assert found.state is AppState.FAILED
+    assert "does not hold back the pods of Jobs" in found.msg
+    assert "ask the administrator of the cluster for Kueue 0.15 or newer" in found.msg
+    until(lambda: not any(pod.running for pod in apps.pods(app_id)), 30)
+    assert apps.another().describe(app_id).msg == found.msg
+
+
+def test_the_leader_of_a_group_decides(apps, queue):
+    """What it leaves behind is ended, and gives its quota back."""
+    app_id = start(apps, "sleep 3; echo done", "sleep 300", success_policy="leader")
+    found = apps.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert apps.lines(app_id, "r0") == ["done\n"]
+    is_free(queue)
+    until(lambda: not any(pod.running for pod in apps.pods(app_id)), 30)
+    apps.scheduler.delete(app_id)
+    until(lambda: not apps.objects(app_id) and not apps.pods(app_id), 60)
+
+
 def test_a_namespace_with_groups_can_be_deleted(apps, queue):
     running = start(apps, "sleep 60")
     apps.running(running)

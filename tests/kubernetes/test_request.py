@@ -38,7 +38,7 @@ from airflow_provider_launch.specs import (
     macros,
 )
 
-TTL = {"job": {"ttlSecondsAfterFinished": 5}}
+TTL = {"job": {"ttlSecondsAfterFinished": 90}}
 
 
 def role(name: str = "main", **fields: Any) -> Role:
@@ -320,7 +320,7 @@ def test_an_option_of_the_job(option, value, field, sent):
 
 
 @pytest.mark.parametrize("how", [{"max_retries": 1}, {}])
-@pytest.mark.parametrize(("opts", "ttl_s"), [({"ttl_s": 60}, 60), ({"ttl_s": None}, None), ({"overlay": TTL}, 5)])
+@pytest.mark.parametrize(("opts", "ttl_s"), [({"ttl_s": 60}, 60), ({"ttl_s": None}, None), ({"overlay": TTL}, 90)])
 def test_a_job_that_ends_before_its_app_shows_no_ttl_of_its_own(how, opts, ttl_s):
     """It would begin at the end of the Job, and remove what the app still needs."""
     made = request(*([role(**how)] if how else [role(), role("b")]), **opts)
@@ -362,7 +362,7 @@ def test_an_overlay_reaches_every_other_field():
     overlay = {
         "pod": {"hostNetwork": True, "volumes": [{"name": "x", "emptyDir": {}}], "enableServiceLinks": None},
         "container": {"env": [{"name": "E", "value": "$(LAUNCH_REPLICA_ID)"}], "resources": {"requests": {"cpu": "1"}}},
-        "job": {"ttlSecondsAfterFinished": 5},
+        "job": {"ttlSecondsAfterFinished": 90},
         "service": {"sessionAffinity": "None"},
     }
     made = request(role(resource=Resource(cpu=2, gpu=0, memMB=0)), overlay=overlay, shm_size_mb=1)
@@ -374,7 +374,7 @@ def test_an_overlay_reaches_every_other_field():
     assert "enableServiceLinks" not in spec
     assert spec["containers"][0]["env"][-1] == {"name": "E", "value": "$(LAUNCH_REPLICA_ID)"}
     assert spec["containers"][0]["resources"] == {"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}
-    assert found["spec"]["ttlSecondsAfterFinished"] == 5
+    assert found["spec"]["ttlSecondsAfterFinished"] == 90
     assert record_body(made)["spec"]["sessionAffinity"] == "None"
     assert "$(LAUNCH_REPLICA_ID)" in format_request(made)
 
@@ -389,6 +389,7 @@ def test_an_overlay_reaches_every_other_field():
         ({"container": {"command": ["x"]}}, "command"),
         ({"pod": {"securityContext": ["x"]}}, "securityContext"),
         ({"job": {"ttlSecondsAfterFinished": "1h"}}, "whole number"),
+        ({"job": {"ttlSecondsAfterFinished": 0}}, "60 or more, .* before its end is seen"),
     ],
 )
 def test_an_overlay_that_cannot_be_is_refused(overlay, word):

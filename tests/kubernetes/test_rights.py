@@ -8,6 +8,7 @@ import yaml
 from airflow_provider_launch.schedulers.kubernetes.scheduler import VERBS
 from airflow_provider_launch.specs import AppState, RetryPolicy
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
+from tests.support.local import until
 from tests.support.role_page import rules_of_the_page
 
 pytestmark = pytest.mark.engine("kubernetes")
@@ -63,6 +64,21 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
     with pytest.raises(SchedulerRejectedError, match=rf"may not create 'pods' in namespace '{namespace}'.*Role"):
         apps.scheduler.schedule(info)
     assert apps.objects(info.request.app_id) == []
+
+
+def test_who_may_not_list_pods_can_end_what_runs(kubernetes_engine, kubernetes_make_namespace, apps_in, rules):
+    """The app is started, since the dry run only creates; nobody else might end it."""
+    namespace = kubernetes_make_namespace()
+    admin = apps_in(namespace)
+    rules = [{**rule, "verbs": ["create", "patch"]} if rule["resources"] == ["pods"] else rule for rule in rules]
+    apps = apps_in(namespace, kubernetes_engine.limited(namespace, rules))
+    assert apps.scheduler.missing_rights() == ["list pods"]
+    app_id = apps.start(apps.sh("exec sleep 300"))
+    until(lambda: any(pod.running for pod in admin.pods(app_id)), 30)
+    apps.scheduler.cancel(app_id)
+
+    until(lambda: not any(pod.running for pod in admin.pods(app_id)), 30)
+    assert admin.end(app_id).state is AppState.CANCELLED
 
 
 def test_who_may_not_list_events_loses_the_reason_and_not_the_state(

@@ -151,7 +151,7 @@ def test_a_job_that_was_deleted_by_hand_is_gone_or_lost(kubernetes_apps):
 def test_nothing_stays_after_the_ttl(kubernetes_apps):
     """Kubernetes removes the Jobs, and with the last of them the Service."""
     apps = kubernetes_apps
-    app_id = apps.start(apps.sh("true"), apps.sh("true", "peer"), overlay={"job": {"ttlSecondsAfterFinished": 2}})
+    app_id = apps.start(apps.sh("true"), apps.sh("true", "peer"), removed_after_s=2)
     deadline = time.monotonic() + 90
     while apps.objects(app_id):
         assert time.monotonic() < deadline, apps.objects(app_id)
@@ -166,7 +166,7 @@ def test_the_ttl_begins_when_the_whole_app_has_ended(kubernetes_apps, kubernetes
     """A role that is done early keeps its Job; then all go, and in no process the end is taken back."""
     apps = kubernetes_apps
     train = apps.sh(f"sleep 8; exit {code}", "train")
-    app_id = apps.start(apps.sh("true", "prep"), train, overlay={"job": {"ttlSecondsAfterFinished": 3}})
+    app_id = apps.start(apps.sh("true", "prep"), train, removed_after_s=3)
     seen, by_others = [], []
     before = kubernetes_proxy.count("PATCH")
     deadline = time.monotonic() + 90
@@ -192,7 +192,7 @@ def test_a_cancelled_app_goes_though_nobody_polls_it_again(kubernetes_apps):
     """So does a task that was killed: it cancels, and that is its last word."""
     apps = kubernetes_apps
     late = apps.sh("exec sleep 300", "late")
-    app_id = apps.start(apps.sh("true", "early"), late, overlay={"job": {"ttlSecondsAfterFinished": 1}})
+    app_id = apps.start(apps.sh("true", "early"), late, removed_after_s=1)
     apps.until(app_id, lambda _: [pod for pod in apps.pods(app_id) if pod.over])
     apps.until(app_id, lambda _: [pod for pod in apps.pods(app_id) if pod.running])
     time.sleep(3)
@@ -229,7 +229,7 @@ def test_an_app_that_is_deleted_is_gone_though_others_hold_its_objects(kubernete
 
 def test_the_end_of_one_role_is_not_taken_back_while_its_job_goes(kubernetes_apps):
     apps = kubernetes_apps
-    app_id = apps.start(apps.sh("true"), overlay={"job": {"ttlSecondsAfterFinished": 1}})
+    app_id = apps.start(apps.sh("true"), removed_after_s=1)
     seen = []
     while (found := apps.scheduler.describe(app_id)) is not None:
         seen.append(found.state)

@@ -100,6 +100,23 @@ def test_a_failure_names_role_replica_and_cause(state, reason, text):
     assert found.msg == text
 
 
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ('{"message": "why"}', '{"message": "why"}'),
+        ('{"message": {"message": "why", "extraInfo": {}}}', '{"message": {"message": "why", "extraInfo": {}}}'),
+        ("last lines", "last lines"),
+        ('{"loss": 0.3}', "<NONE>"),
+        ("[1, 2]", "<NONE>"),
+    ],
+)
+def test_a_result_of_a_program_that_then_failed_is_no_error_text(text, reply):
+    """Both are written to the same file."""
+    ended = pod(0, "Failed", {"terminated": {"exitCode": 3, "reason": "Error", "message": text}})
+
+    assert answer(AppState.FAILED, ended, failedIndexes="0").structured_error_msg == reply
+
+
 def test_the_first_failure_is_the_cause_and_its_reply_is_reported():
     found = answer(
         AppState.FAILED,

@@ -46,9 +46,9 @@ class Images:
                     document = decoded_line(line)
                     # Newer engines report only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
-                        raise self._pull_refused(image, text)
+                        raise self._pull_refused(image, text, platform)
         except RegistryError as error:
-            raise self._pull_refused(image, str(error)) from error
+            raise self._pull_refused(image, str(error), platform) from error
 
     def ids(self) -> list[str]:
         """Return the ids of all images."""
@@ -76,13 +76,14 @@ class Images:
         with self._wire.request("DELETE", f"/images/{image}"):
             pass
 
-    def _pull_refused(self, image: str, text: str) -> SchedulerRejectedError:
+    def _pull_refused(self, image: str, text: str, platform: str | None) -> SchedulerRejectedError:
         from docker.utils import parse_repository_tag
 
         login = self.auth_headers(parse_repository_tag(image)[0])
         who = f"sent the credentials of {self._connection.registry_username!r}" if login else "no credentials were sent"
+        which = f"image {image!r} of platform {platform!r}, which the engine lacks," if platform else f"image {image!r}"
         return SchedulerRejectedError(
-            f"image {image!r} cannot be pulled: {text} ({who}); "
+            f"{which} cannot be pulled: {text} ({who}); "
             f"check its name, the connection's registry options, and that the engine's host reaches the registry"
         )
 

@@ -33,6 +33,8 @@ class Label:
     """Of the Job of an app that is one Job, else of each pod."""
     GROUP = "kueue.x-k8s.io/pod-group-name"
     """Of pods: what Kueue admits as one."""
+    HELD = "kueue.x-k8s.io/managed"
+    """Of pods, by Kueue: it holds them back until their group is admitted, or has done so."""
     WORKLOAD_OF = "kueue.x-k8s.io/job-uid"
     """Of Workloads, by Kueue: the Job for which it was made."""
 

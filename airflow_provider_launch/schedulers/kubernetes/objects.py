@@ -157,6 +157,8 @@ class Pod:
     """The scheduler that is to choose its node."""
     outlived: bool = False
     """Whether it was stopped by us since sidecars ran on after its program."""
+    in_queue: bool = False
+    """Whether Kueue decides, or has decided, when it starts."""
 
     @property
     def was_stopped_outside(self) -> bool:
@@ -338,6 +340,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         others=others,
         scheduler=spec.get("schedulerName", ""),
         outlived=outlived,
+        in_queue=Label.HELD in labels,
     )
 
 

@@ -329,9 +329,11 @@ class Observer:
         """
         pods: list[Pod] = []
         if any(not job.suspended for job, _ in jobs):
-            items, now = self._cluster.list("pods", selector([app.app_id]))
-            pods = [pod_of(item) for item in items]
-            self._catalog.of(app.app_id).pods = pods
+            # Who may not list pods can end their Jobs all the same; logs then go with the pods.
+            with contextlib.suppress(SchedulerRejectedError):
+                items, now = self._cluster.list("pods", selector([app.app_id]))
+                pods = [pod_of(item) for item in items]
+                self._catalog.of(app.app_id).pods = pods
         for job, why in jobs:
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
             live = [pod for pod in mine if pod.began and not pod.over and not pod.deleting]

@@ -52,6 +52,8 @@ MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, whic
 OVERLAY_KINDS = ("V1Pod", "V1Job")
 """The overlays of the pods of a role, and of its Jobs, as Kubernetes spells them."""
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+_LEAST_TTL_S = 60
+"""As for option `ttl_s`."""
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _GPU = "nvidia.com/gpu"
 _CONTAINERS = ("containers", "initContainers")
@@ -383,5 +385,8 @@ def _refuse_queued(request: KubernetesRequest) -> None:
 
 def _refuse_ttl(ttl_s: object) -> None:
     """Refuse what the dry run does not see, where the TTL is set at the end of the app."""
-    if ttl_s is not None and (type(ttl_s) is not int or ttl_s < 0):
-        raise InvalidAppError("option overlay: job.ttlSecondsAfterFinished must be a whole number of seconds from 0 on")
+    if ttl_s is not None and (type(ttl_s) is not int or ttl_s < _LEAST_TTL_S):
+        raise InvalidAppError(
+            f"option overlay: job.ttlSecondsAfterFinished must be a whole number of seconds, {_LEAST_TTL_S} or more, "
+            f"else the app may be gone before its end is seen; use option ttl_s"
+        )

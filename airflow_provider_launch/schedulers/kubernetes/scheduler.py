@@ -190,7 +190,7 @@ class KubernetesScheduler(
             self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, assessed.values())])
             killed = functools.cache(self._events.killed)  # one list of events for all apps
             for app_id, found in assessed.items():
-                assessed[app_id] = self._stopped_outside(found, now, killed) if found else None
+                assessed[app_id] = self._past_queue(self._stopped_outside(found, now, killed)) if found else None
             for app, plan, assessment in filter(None, assessed.values()):
                 if assessment.state in {AppState.PENDING, AppState.RUNNING} and not assessment.end:
                     self._observer.stop_sidecars(app, plan, now)
@@ -223,6 +223,26 @@ class KubernetesScheduler(
             return found
         app.record = record
         return app, plan, assess(app, plan, now)
+
+    def _past_queue(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment]:
+        """End an app of a group whose pods no queue holds back, although it took the one of the dry run.
+
+        Versions of Kueue before 0.15 may leave out pods that belong to a Job, whatever their labels.
+        """
+        app, plan, assessment = found
+        pods = [pod for pod in self._catalog.of(app.app_id).pods if pod.app_attempt == app.attempt]
+        if plan.group is None or is_terminal(assessment.state) or all(pod.in_queue for pod in pods):
+            return found
+        record = self._catalog.record(app.app_id)
+        if record is None or record.deleting or record.result is not None:
+            return found
+        self._observer.note_failure(
+            record,
+            f"option queue: Kueue of this cluster does not hold back the pods of Jobs of namespace "
+            f"{self.cluster.namespace!r}, so no queue has admitted the app as one; ask the administrator of the "
+            f"cluster for Kueue 0.15 or newer, or use one role without APPLICATION retries",
+        )
+        return self._observer.work(app.app_id, report_refusals=True) or found
 
     def _final(self, app: App) -> DescribeAppResponse | None:
         known = self._catalog.of(app.app_id)

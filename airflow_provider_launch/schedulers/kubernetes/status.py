@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -216,5 +217,15 @@ def _reason(pod: Pod, state: AppState) -> str | None:
 
 
 def _reply(pod: Pod) -> str:
-    """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`."""
-    return pod.end_message if pod.end_message and pod.exit_code and pod.ended_by != "StartError" else NONE
+    """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`.
+
+    That is the file of the result, too, and a result is no error.
+    """
+    text = pod.end_message
+    if not text or not pod.exit_code or pod.ended_by == "StartError":
+        return NONE
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return text  # the last lines of its log, where an overlay asks for them
+    return text if isinstance(document, dict) and "message" in document else NONE
