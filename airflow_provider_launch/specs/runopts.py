@@ -190,8 +190,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
     def unknown(self, key: str, cfg: Mapping[str, Any]) -> InvalidRunConfigException:
         """Return the error for a name that is no option: it proposes the closest one and lists all."""
         words = {word: name for name, opt in self._opts.items() for word in (*opt.aliases, name)}
-        # Options of other tools are no misspelt ones of ours: `mem_limit` is not `time_limit_s`.
-        near = closest(str(key), words, likeness=0.8)
+        near = closest(str(key), words)
         hint = f"; did you mean {words[near]!r}?" if near else "."
         known = ", ".join(self._opts) or "<none>"
         return InvalidRunConfigException(f"unknown option {key!r}{hint} Known options: {known}", str(key), cfg)

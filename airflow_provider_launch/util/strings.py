@@ -17,8 +17,8 @@ def normalize_str(data: str) -> str:
     return re.sub(r"[^a-z0-9-]", "", data.lower()).lstrip("-")
 
 
-def closest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """Return the known word most like `word`, or None if nothing is near; a likeness of 1 means equal."""
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most like `word`, or None if nothing is near."""
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=likeness)
+    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
