@@ -77,10 +77,7 @@ def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
 
 def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, str]]:
     """Return the variables of the launcher that the replicas of each role inherit; none where the request has none."""
-    request = native.request if native else None
-    if (shared := getattr(request, "copied_env", None)) is not None:
-        return {role.name: dict(shared) for role in getattr(request, "app_def").roles}  # noqa: B009 - no type has it
-    roles = getattr(request, "roles", ())
+    roles = getattr(native.request, "roles", ()) if native else ()
     return {role.name: dict(getattr(role, "copied_env", {})) for role in roles}
 
 

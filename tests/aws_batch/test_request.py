@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task.secrets import copied_variables
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection, AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.request import (
     AwsBatchRequest,
@@ -18,6 +19,7 @@ from airflow_provider_launch.schedulers.aws_batch.request import (
 )
 from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import NAMED_RESOURCES
 
@@ -95,6 +97,13 @@ def test_a_request_is_found_again_in_its_definition() -> None:
     assert found.spec_hash == one.spec_hash
     assert format_request(found) == format_request(one)
     assert request_in({"tags": {}, "containerProperties": {"environment": []}}) is None
+
+
+def test_inherited_variables_are_known_by_role() -> None:
+    """Values under names of secrets are masked in the task log of every role."""
+    native = AppDryRunInfo(request(role("a"), role("b"), copy_env=["HF_*"]), format_request)
+
+    assert copied_variables(native) == {"a": {"HF_HOME": "/hf"}, "b": {"HF_HOME": "/hf"}}
 
 
 def test_secrets_are_masked_also_within_the_script() -> None:

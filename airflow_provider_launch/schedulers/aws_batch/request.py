@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
 from airflow_provider_launch.schedulers.aws_batch.container import container_properties, has_log_result, log_driver
@@ -38,6 +38,13 @@ _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
 """Attempts of a job that may not fail: the loss of a host is not charged to the app."""
+
+
+class InheritingRole(NamedTuple):
+    """A role with what its replicas inherit from the launcher, as the requests of other backends name it."""
+
+    name: str
+    copied_env: dict[str, str]
 
 
 @dataclass
@@ -75,6 +82,11 @@ class AwsBatchRequest:
     def places(self) -> list[Place]:
         """All replicas; in the order of children or nodes."""
         return [(role.name, k) for role in self.app_def.roles for k in range(role.num_replicas)]
+
+    @property
+    def roles(self) -> list[InheritingRole]:
+        """The roles, which inherit the same variables."""
+        return [InheritingRole(role.name, self.copied_env) for role in self.app_def.roles]
 
     @property
     def queue(self) -> str:
