@@ -21,3 +21,16 @@ def test_a_job_whose_directory_is_removed_ends(place) -> None:
         time.sleep(0.2)
 
     assert not (place.root / "apps" / app_id).exists()
+
+
+def test_programs_that_stop_at_once_are_not_waited_for(place) -> None:
+    """Slurm signals a program and its shell at the same time, and `wait` of bash may then miss the end."""
+    app_id = place.start(place.role("echo up; exec sleep 300", num_replicas=32))
+    for k in range(32):
+        place.until(app_id, "up", k=k)
+    began = time.monotonic()
+    place.cluster.run("scancel", f"--name={app_id}")
+    found = place.end(app_id)
+
+    assert [one.exit_code for one in found.roles_statuses[0].replicas] == [143] * 32
+    assert time.monotonic() - began < 10, "longer than the grace of a program"

@@ -4,7 +4,7 @@
 
 . ./plan || exit 78
 launch_dir=$PWD
-term='' interrupted='' timers=()
+term='' timers=()
 
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 # Who removes the directory has ended the app. All other errors pass, as those of NFS do.
@@ -43,7 +43,6 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
 }
 
 on_term() { # by our cancel, by scancel, or by Slurm itself: the reason is known now and not later
-    interrupted=1
     [ ! "$term" ] || return
     term=$(timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed -n '1s/.* Reason=\([A-Za-z_]*\).*/\1/p')
     term=${term:-None}
@@ -105,13 +104,10 @@ run_attempt() {
     host=${SLURMD_NODENAME:-$HOSTNAME}
     getent hosts "$host" >/dev/null || host=$(hostname)
     { echo "export TORCHX_RANK0_HOST=$host"; choose_ports; } >"run/$1/env"
-    launch_step "$1" &
-    local step=$!
-    while :; do # a trap ends `wait`
-        interrupted=''
-        wait "$step"
-        [ "$interrupted" ] || break
-    done
+    # srun writes nothing, but its end closes the pipe. `wait` of bash may miss that when a signal comes at the same time.
+    exec 8< <(launch_step "$1")
+    while read -r -t 1 <&8 || [ "$?" -gt 128 ]; do :; done
+    exec 8<&-
 }
 
 mkdir -p status run

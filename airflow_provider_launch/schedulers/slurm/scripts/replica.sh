@@ -1,11 +1,11 @@
 #!/bin/bash
 # One replica as srun starts it: its attempts, signals, files and exit codes. Argument: the attempt of the app.
-# With `program` first it runs the program of the replica, and writes down its code: environment, directory, arguments.
+# With `program` first it runs the program of the replica, and writes its exit code to the pipe 8.
 
 if [ "$1" = program ]; then
     launch_k=$2 launch_role_file=$3 launch_env=$4 launch_attempt=$5 launch_at=$6 launch_result=$7
     launch_dir=$PWD
-    trap ': >"$launch_at/code-$?"' EXIT
+    trap 'echo "$?" >&8' EXIT
     for launch_name in $(compgen -e); do
         case $launch_name in
             PATH | HOME | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_* | TZ | TMPDIR | XDG_RUNTIME_DIR | KRB5CCNAME) ;;
@@ -20,7 +20,7 @@ if [ "$1" = program ]; then
     . "$launch_role_file"
     exec 9>&2 2>>"${launch_at%/*}/replica.log" # what bash writes about a killed program is not the program's
     trap : TERM USR1 USR2 INT HUP # they are for the program; this shell waits for it
-    (exec 2>&9 9>&-; exec "$@")
+    (exec 2>&9 8>&- 9>&-; exec "$@")
     exit
 fi
 
@@ -36,14 +36,13 @@ dir=$PWD/run/$app_attempt/${!folder}/$k
 mkdir -p "$dir"
 exec </dev/null >/dev/null 2>>"$dir/replica.log"
 
-pid='' stop='' interrupted='' timer=''
+pid='' stop='' timer=''
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
 note() { until : >"status/$1" || is_removed; do sleep 1; done; }
-forward() { interrupted=1; [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
+forward() { [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
 kill_late() { sleep "$launch_grace_s"; kill -KILL -- "-$1"; }
 on_stop() {
-    interrupted=1
     [ ! "$stop" ] || return
     stop=1
     [ ! "$pid" ] || stop_program
@@ -58,7 +57,7 @@ stop_program() {
 trap on_stop TERM
 # Slurm signals all processes of a step. What is meant for the program alone, and once, comes as one that others ignore.
 trap 'forward "$launch_signal"' URG
-trap 'interrupted=1' USR1 USR2 INT HUP
+trap : USR1 USR2 INT HUP
 
 # The index of times: `time bytes-of-stdout bytes-of-stderr` while these grow. The kernel's position in a file that is
 # only appended to is its size; asking it starts no process and needs no file server.
@@ -70,16 +69,18 @@ note_times() {
     t=${t/[!0-9]/.}
     echo "${t:0:13} $noted" >&7
 }
-keep_times() { # twice a second, after a day every 1.4 seconds: so an index has a few MB at most
-    local began=$SECONDS pause
-    trap '' TERM USR1 USR2 INT HUP URG
-    exec 8<> <(:)
-    while kill -0 $$; do
+# The end of the program comes through a pipe: `wait` of bash may miss it when a signal comes at the same time.
+await_program() { # indexes twice a second, after a day every 1.4 seconds: so an index has a few MB at most
+    local began=$SECONDS pause part ended=''
+    code='' noted='0 0'
+    while [ ! "$ended" ]; do
+        kill -0 "$pid" || ended=1 # what its shell has written is in the pipe
         note_times
         printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
-        read -r -t "$pause" <&8
-        [ "$?" -gt 128 ] || sleep 1
+        ! read -r -t "$pause" part <&8 || ended=1
+        code+=$part # a signal may cut it in two
     done
+    code=${code:-137} # its shell was killed, too
 }
 
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
@@ -88,7 +89,7 @@ result=''
 while [ ! "$stop" ] && ! is_removed; do
     at=$dir/$n stopped=0
     mkdir -p "$at"
-    exec 5>>"$at/stdout" 6>>"$at/stderr" 7>>"$at/times"
+    exec 5>>"$at/stdout" 6>>"$at/stderr" 7>>"$at/times" 8<> <(:)
     note "start,$app_attempt,$r,$k,$n,${node//[^A-Za-z0-9._-]/_},$(now)"
     # A group of its own: a signal for this script must not end the program before it is known who sent it.
     set -m
@@ -96,29 +97,16 @@ while [ ! "$stop" ] && ! is_removed; do
         $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 5>&- 6>&- 7>&- &
     pid=$!
     set +m
-    noted='0 0'
-    keep_times &
-    keeper=$!
     [ ! "$stop" ] || stop_program
-    while :; do # a trap ends `wait`
-        interrupted=''
-        wait "$pid"
-        code=$?
-        [ "$interrupted" ] || break
-    done
-    # Where a signal comes with the end of the program, `wait` gives a wrong code.
-    for name in "$at"/code-*; do [ ! -e "$name" ] || code=${name##*-}; done
-    [ "$code" -ge 0 ] || code=137
+    await_program
     # Slurm may signal both of us, and the program first: was it stopped, or has it failed?
     [ "$code" = 0 ] || [ "$stop" ] || sleep 0.3
     [ ! "$stop" ] || stopped=1
     kill -KILL -- "-$pid" # what it left in the background
     [ ! "$timer" ] || kill -KILL -- "-$timer"
     pid=''
-    kill -KILL "$keeper"
-    wait "$keeper"
     note_times
-    exec 5>&- 6>&- 7>&-
+    exec 5>&- 6>&- 7>&- 8>&-
     note "exit,$app_attempt,$r,$k,$n,$code,$stopped,$(now)"
     [ "$code" != 0 ] || exit 0
     [ "${!policy}" = REPLICA ] && [ "$n" -lt "${!retries}" ] || break
