@@ -21,7 +21,7 @@ def job(state: str, nonce: str = "n1", reason: str = "None", end: int | None = N
 
 
 def state_of(*jobs: Job, **record: Any) -> tuple[AppState, str, str]:
-    found = standing(Record("a", 1, **record), jobs, NOW, SETTLE_S)
+    found = standing(Record("a", "1", **record), jobs, NOW, SETTLE_S)
     return found.state, found.word, found.claim
 
 
@@ -72,7 +72,7 @@ def test_states(jobs, record, expected) -> None:
 
 
 def test_a_waiting_app_shows_why_and_until_when() -> None:
-    found = standing(Record("a", 1), [job("PENDING", reason="QOSMaxJobs", start=1_700_000_000)], NOW, SETTLE_S)
+    found = standing(Record("a", "1"), [job("PENDING", reason="QOSMaxJobs", start=1_700_000_000)], NOW, SETTLE_S)
 
     assert found.msg == "waits in the queue: QOSMaxJobs; expected to start at 2023-11-14 22:13 UTC"
 
@@ -92,7 +92,7 @@ def test_a_waiting_app_shows_why_and_until_when() -> None:
 )
 @pytest.mark.parametrize("record", [{}, CLAIMED], ids=["submitted", "claimed"])
 def test_what_only_a_person_can_change_is_not_waited_for(record, reason, is_stuck) -> None:
-    assert standing(Record("a", 1, **record), [job("PENDING", reason=reason)], NOW, SETTLE_S).is_stuck is is_stuck
+    assert standing(Record("a", "1", **record), [job("PENDING", reason=reason)], NOW, SETTLE_S).is_stuck is is_stuck
 
 
 def test_what_the_scripts_write_is_read() -> None:
@@ -108,7 +108,7 @@ def test_what_the_scripts_write_is_read() -> None:
 
     assert found.now == 1_700_000_100
     assert found.jobs == [Job("5", "RUNNING", "None", 1_700_000_000, None, "abc:inst", "nonce", has_nodes=True)]
-    record = Record("x", 12, claim="nonce", end="FAILED,exit,9", submitted=6.5, changed="14 8.5")
+    record = Record("x", "12 6.5", claim="nonce", end="FAILED,exit,9", submitted=6.5, changed="14 8.5")
     assert found.records == {"x": record}
 
 

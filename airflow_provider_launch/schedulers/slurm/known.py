@@ -70,7 +70,7 @@ class KnownApps:
             record
             for app_id, record in records.items()
             # The same id may be that of a later app.
-            if app_id not in self._apps or self._apps[app_id].record.inode != record.inode
+            if app_id not in self._apps or self._apps[app_id].record.created != record.created
         )
         found = {app_id: self._apps[app_id] for app_id in records if app_id in self._apps}
         for app_id, app in found.items():

@@ -42,8 +42,8 @@ class Record:
     """The directory of one app, without the records of its attempts."""
 
     app_id: str
-    inode: int = 0
-    """Of `id`, so of this app and of no other with the same id."""
+    created: str = ""
+    """Inode and time of `id`: a later app with the same id differs. File systems use an inode at once again."""
     claim: str = ""
     end: str = ""
     """`state,word,time`."""
@@ -122,15 +122,15 @@ def parse_observation(text: str) -> Observation:
             path, inode, changed, target = line.split("\t")
             app_id, _, name = path.partition("/")
             record = found.records.setdefault(app_id, Record(app_id))
-            _fill(record, name, int(inode), changed, target)
+            _fill(record, name, f"{inode} {changed}", changed, target)
     # Without `id` it is half removed.
-    found.records = {app_id: record for app_id, record in found.records.items() if record.inode}
+    found.records = {app_id: record for app_id, record in found.records.items() if record.created}
     return found
 
 
-def _fill(record: Record, name: str, inode: int, changed: str, target: str) -> None:
+def _fill(record: Record, name: str, version: str, changed: str, target: str) -> None:
     if name == "id":
-        record.inode = inode
+        record.created = version
         record.submitted = max(record.submitted, float(changed))
     elif name == "claim":
         record.claim = target
@@ -147,7 +147,7 @@ def _fill(record: Record, name: str, inode: int, changed: str, target: str) -> N
     elif name == "submitted":
         record.submitted = max(record.submitted, float(changed))
     elif name == "status":
-        record.changed = f"{inode} {changed}"
+        record.changed = version
 
 
 def parse_attempts(names: Iterable[str]) -> list[Attempt]:
