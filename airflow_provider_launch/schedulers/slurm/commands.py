@@ -92,12 +92,13 @@ READ = (
     + _ENTER
     + r"""
 while IFS= read -r path; do
-    if size=$(stat -c %s -- "$path" 2>/dev/null); then
+    [ ! -e "$path" ] || { # a file that is open stays whole when it is removed
+        size=$(stat -L -c %s /dev/fd/3)
         sent=$size
         [ "$sent" -le "$2" ] || sent=$2
         printf '%s %s %s\n' "$sent" "$size" "$path"
-        head -c "$sent" -- "$path"
-    fi
+        head -c "$sent" <&3
+    } 3<"$path"
 done
 exit 0
 """
@@ -114,14 +115,15 @@ ls status 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
 echo files
 shift 4
 while [ "$#" -gt 2 ]; do
-    if at=$(LC_ALL=C stat -c '%s %i %s %.3Y' -- "$1" 2>/dev/null); then
+    [ ! -e "$1" ] || {
+        at=$(LC_ALL=C stat -L -c '%s %i %s %.3Y' /dev/fd/3)
         left=$((${at%% *} - $2))
         sent=$((left < $3 ? left : $3))
         [ "$sent" -gt 0 ] || sent=0
         at=${at#* }
         printf '%s %s %s\n' "$sent" "${at%.*}${at##*.}" "$1"
-        tail -c "+$(($2 + 1))" -- "$1" | head -c "$sent"
-    fi
+        tail -c "+$(($2 + 1))" <&3 | head -c "$sent"
+    } 3<"$1"
     shift 3
 done
 exit 0
