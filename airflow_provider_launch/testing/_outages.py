@@ -21,7 +21,7 @@ from airflow_provider_launch.testing._following import lines_of
 __all__ = ["OutageTests"]
 
 _POLL_S = 0.2
-_OUTAGE_S = 2.0
+_OUTAGE_S = 4.0
 
 CutOff = Callable[[], AbstractContextManager[None]]
 Call = Callable[[Scheduler[Any], str], object]
@@ -136,7 +136,7 @@ class OutageTests(ContractBase):
 
     def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
         """The task logs that it waits, and then goes on where it was."""
-        script = "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); echo $i; sleep 0.1; done"
+        script = "i=0; while [ $i -lt 80 ]; do i=$((i + 1)); echo $i; sleep 0.1; done"
         app_id = apps.start(apps.sh(script))
         events = []
         with contextlib.ExitStack() as outage, Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
@@ -153,4 +153,4 @@ class OutageTests(ContractBase):
         assert kinds == [Unreachable, Reached, Ended]
         assert isinstance(events[-1], Ended)
         assert events[-1].response.state is AppState.SUCCEEDED
-        assert lines_of(events) == {"main/0": [f"{i}\n" for i in range(1, 61)]}
+        assert lines_of(events) == {"main/0": [f"{i}\n" for i in range(1, 81)]}
