@@ -107,7 +107,7 @@ def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
 
 def test_a_lost_node_lets_the_app_begin_again_where_that_is_asked_for(make_own_cluster) -> None:
     place = make_own_cluster()
-    role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || sleep 300")
+    role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || exec sleep 300")
     app_id = place.start(role, on_disruption="retry")
     place.until(app_id, "run 0")
     node = place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 
 __all__ = ["Settings"]
@@ -27,16 +27,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._spent: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        self._spent: dict[str, tuple[float, float]] = {}
+        self._spent_of = self.rates
         self.calls: Counter[str] = Counter()
 
     def admit(self, operation: str) -> bool:
         """Count a call; False: it is throttled."""
         with self._lock:
             self.calls[operation] += 1
+            if self._spent_of is not self.rates:
+                # Who sets rates begins with full buckets, whatever the test before has used up.
+                self._spent_of, self._spent = self.rates, {}
             if (rate := self.rates.get(operation)) is None:
                 return True
-            tokens, at = self._spent[operation]
+            tokens, at = self._spent.get(operation, (0.0, 0.0))
             now = time.monotonic()
             tokens = min(max(rate, 1.0), tokens + (now - at) * rate) if at else max(rate, 1.0)
             self._spent[operation] = (tokens - 1 if tokens >= 1 else tokens, now)
