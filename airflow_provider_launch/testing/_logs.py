@@ -184,7 +184,7 @@ class LogTests(ContractBase):
 
     def test_logs_of_a_cancelled_app_are_kept(self, apps: Apps) -> None:
         """Who cancels an app still wants to know what it did."""
-        app_id = apps.start(apps.sh("echo before; printf 'in the middle'; sleep 60"))
+        app_id = apps.start(apps.sh("echo before; printf 'in the middle'; exec sleep 60"))
         apps.until_written(app_id, "before")
         time.sleep(0.5)
         apps.scheduler.cancel(app_id)
