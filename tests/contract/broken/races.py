@@ -20,6 +20,9 @@ from airflow_provider_launch.specs.states import AppState
 from tests.contract.broken.defects import Local, Threads, caught_by
 from tests.support.threads_scheduler import AppThread
 
+DEATH_WINDOW_S = 1.0
+"""Most of the time that a start takes, so that some of the launchers die in it."""
+
 
 class HoldsALockFile(Local):
     """The lock is a file, and a file does not go away with the process that made it."""
@@ -45,7 +48,7 @@ class HoldsALockFile(Local):
 )
 class LocksWhatItSchedules(HoldsALockFile):
     def schedule(self, dryrun_info: Any) -> str:
-        with self._held(dryrun_info.request.app_id, 0.2):
+        with self._held(dryrun_info.request.app_id, DEATH_WINDOW_S):
             return super().schedule(dryrun_info)
 
     def cancel(self, app_id: str) -> None:
@@ -69,7 +72,7 @@ class _RecordsInTheirPlace(Records):
             Path(self.dir(app_id)).mkdir(parents=True)
         except FileExistsError:
             return
-        time.sleep(0.2)
+        time.sleep(DEATH_WINDOW_S)
         super().commit(app_id, document, fill)
 
 
