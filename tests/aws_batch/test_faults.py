@@ -73,7 +73,7 @@ def test_a_follower_goes_on_over_throttled_and_expired_answers(
 ) -> None:
     scheduler = make()
     app_id = scheduler.schedule(
-        request(scheduler, sh(docker_engine.image, "for n in 1 2 3 4 5 6; do echo $n; sleep 0.7; done"), batch_queue)
+        request(scheduler, sh(docker_engine.image, "for n in 1 2 3 4 5 6 7 8 9; do echo $n; sleep 1; done"), batch_queue)
     )
     busy = error(429, body={"__type": "TooManyRequestsException", "message": "Too Many Requests"})
     expired = error(403, body={"__type": "ExpiredTokenException", "message": "The security token is expired"})
@@ -89,7 +89,7 @@ def test_a_follower_goes_on_over_throttled_and_expired_answers(
 
     assert follower.response is not None
     assert follower.response.state is AppState.SUCCEEDED
-    assert lines == list("123456")
+    assert lines == list("123456789")
 
 
 def test_expired_tokens_of_cloudwatch_lose_and_repeat_nothing(make, batch_server, batch_queue, docker_engine) -> None:

@@ -130,6 +130,38 @@ def test_150_streams_take_two_requests_a_round(logs, follow, batch_proxy) -> Non
     assert used == {"GetLogEvents": 0, "FilterLogEvents": 2}
 
 
+def test_streams_that_always_have_lines_join_the_others(logs, follow, batch_proxy) -> None:
+    """Else a thousand busy programs would cost a request each at every poll."""
+    names = [logs.new(n) for n in range(10)]
+    for turn in range(4):
+        for name in names:
+            logs.put(name, f"{turn}.0", f"{turn}.1")
+        if turn == 2:
+            before = asked(batch_proxy)
+        for name in names:
+            follow(name)
+    until_quiet(follow, names)
+
+    assert follow.got == {name: [f"{turn}.{n}" for turn in range(4) for n in range(2)] for name in names}
+    assert asked(batch_proxy)["GetLogEvents"] == before["GetLogEvents"]
+
+
+def test_streams_with_a_long_backlog_are_read_alone_first(logs, follow, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_reader._BACKLOG", 20)
+    names = [logs.new(n) for n in range(4)]
+    texts = [f"line {n}" for n in range(100)]
+    for name in names:
+        logs.put(name, *texts)
+    follow(names[0])  # no others are known yet
+    for name in names[1:]:
+        follow(name)
+    assert "i" not in json.loads(follow.cursors[names[3]])
+    until_quiet(follow, names)
+
+    assert follow.got == dict.fromkeys(names, texts)
+    assert all("i" in json.loads(cursor) for cursor in follow.cursors.values())
+
+
 def test_each_line_comes_once_over_cuts_late_events_and_pages(logs, follow, batch_server) -> None:
     """Stamps are equal, or up to 40 ms earlier than what came before; pages are small; readers are cut off."""
     dice = random.Random(7)

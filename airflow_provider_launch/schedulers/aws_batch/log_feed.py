@@ -117,7 +117,12 @@ class LogFeed:
                 self._cleaned_at = now
                 self._readers = {key: at for key, at in self._readers.items() if now - at < _KEPT_S}
                 self._streams = {key: one for key, one in self._streams.items() if now - one.wanted_at < _KEPT_S}
-            return len(self._readers) > _FEW
+            return self.has_many
+
+    @property
+    def has_many(self) -> bool:
+        """Whether many streams are followed."""
+        return len(self._readers) > _FEW
 
     def take(self, group: LogGroup, name: str, place: State, *, is_over: bool) -> tuple[list[Event], State]:
         """Return events after a place, and the place after them.

@@ -22,6 +22,8 @@ _AFTER_END_S = 15.0
 _LONGEST_WAIT_S = 30.0
 _PAUSE_S, _PAUSE_MAX_S = 0.25, 2.0
 _DENIED_S = 600.0
+_BACKLOG, _BACKLOG_CHARS = 1_000, 500_000
+"""What a page of a stream holds that is far behind: it is read on alone, since one page of a round is for all."""
 _MARKS = 3
 """The exit on both streams, and the end."""
 
@@ -49,7 +51,7 @@ class Marks:
 class LogReader:
     """Reads attempts; all that is known of one is in the cursor.
 
-    One stream is read by GetLogEvents. Where there are many, each joins the others when it was read to its end, and
+    One stream is read by GetLogEvents. Where there are many, each joins the others when no long backlog is left, and
     stays with them: its place is then that of `LogFeed`, known by its `i`.
 
     Cursor of an attempt: `s` stream, `t` token, `f` start time of the token's request, `m` time of the last event,
@@ -60,6 +62,11 @@ class LogReader:
         self._aws = aws
         self._feed = LogFeed(aws)
         self._alone_until = 0.0
+
+    @property
+    def has_many(self) -> bool:
+        """Whether the logs of many attempts are followed."""
+        return self._feed.has_many
 
     def read(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
@@ -79,10 +86,10 @@ class LogReader:
             lines, state = self._next(attempt, log, marks, state)
             if state.get("x") == _MARKS:
                 return lines, {**state, "d": True}
+            if log.ended_at is None:
+                return lines, self._joined(state) if is_shared and not _is_backlog(lines) else state
             if lines:
                 return lines, state
-            if log.ended_at is None:
-                return lines, self._joined(state) if is_shared else state
             if state.get("t") != token:
                 continue  # an empty page with another token is not the end
             now = time.monotonic()
@@ -197,6 +204,10 @@ class LogReader:
             if page["nextForwardToken"] == token:
                 return found, "end" in found
             token = page["nextForwardToken"]
+
+
+def _is_backlog(lines: list[LogLine]) -> bool:
+    return len(lines) >= _BACKLOG or sum(len(line.text) for line in lines) >= _BACKLOG_CHARS
 
 
 def _picked(state: dict[str, Any], *keys: str) -> dict[str, Any]:

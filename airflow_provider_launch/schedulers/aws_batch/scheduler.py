@@ -56,6 +56,9 @@ __all__ = ["AwsBatchScheduler", "create_scheduler"]
 
 log = logging.getLogger(__name__)
 
+_ATTEMPTS_S = 90.0
+"""So old the list of attempts may be where many logs are followed: who follows asks for the states more often."""
+
 
 class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBatchRequest]):
     """Runs an app as one job: of one container, an array, or several nodes."""
@@ -353,7 +356,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
                 if not inner.get("d"):
                     break  # of an attempt that has not ended, so it is the last one
             # Nothing new is only nothing new if the list of attempts is not older than the question.
-            if not live or seen_at >= began:
+            if not live or seen_at >= began - (_ATTEMPTS_S if self._logs.has_many else 0):
                 return LogChunk([], state or None)
             known = self._known(app_id, fresh=True)
 
