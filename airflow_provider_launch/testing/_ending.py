@@ -174,6 +174,7 @@ class EndingTests(ContractBase):
 
         assert time.monotonic() - began < 3
         assert apps.end(app_id).state is AppState.CANCELLED
+        assert time.monotonic() - began < 25, "much longer than the grace of its programs"
 
     def test_a_program_that_ignores_the_end_is_killed_after_its_grace(self, apps: Apps) -> None:
         """Grace is a promise to the program, and its end one to everybody else."""

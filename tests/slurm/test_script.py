@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from airflow_provider_launch.specs.states import AppState
+
 pytestmark = pytest.mark.engine("slurm")
 
 
@@ -34,3 +36,14 @@ def test_programs_that_stop_at_once_are_not_waited_for(place) -> None:
 
     assert [one.exit_code for one in found.roles_statuses[0].replicas] == [143] * 32
     assert time.monotonic() - began < 10, "longer than the grace of a program"
+
+
+def test_a_cancel_ends_the_app_although_its_signal_was_lost(place) -> None:
+    """The script finds the mark itself, soon: the controller was busy, or a shell missed the signal."""
+    app_id = place.start(place.role("echo up; exec sleep 300"))
+    place.until(app_id, "up")
+    began = time.monotonic()
+    (place.root / "apps" / app_id / "cancel").touch()
+
+    assert place.end(app_id).state is AppState.CANCELLED
+    assert time.monotonic() - began < 40

@@ -81,7 +81,7 @@ def _scripts() -> dict[str, str]:
 
 def _plan(request: SlurmRequest) -> str:
     values = {
-        "grace_s": f"{request.grace_s:g}",
+        "grace_ms": str(round(request.grace_s * 1000)),
         "limit_s": "" if request.time_limit_s is None else str(math.ceil(request.time_limit_s)),
         "warn_s": "" if request.signal_s is None else str(math.ceil(request.signal_s)),
         "signal": request.signal,

@@ -4,7 +4,7 @@
 
 . ./plan || exit 78
 launch_dir=$PWD
-term='' timers=()
+signalled='' term='' timers=()
 
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 # Who removes the directory has ended the app. All other errors pass, as those of NFS do.
@@ -16,7 +16,7 @@ stop_timers() { local t; for t in "${timers[@]}"; do kill -KILL -- "-$t" 2>/dev/
 signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps only, of all components
 
 keep_stopping() { # again and again: a step that has just begun does not get the first one, nor does a busy controller
-    local until=$((SECONDS + ${launch_grace_s%.*} + 30))
+    local until=$((SECONDS + launch_grace_ms / 1000 + 30))
     while kill -0 $$; do
         if [ "$SECONDS" -lt "$until" ]; then signal_replicas TERM; else signal_replicas KILL; fi
         sleep 3
@@ -28,6 +28,7 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     local warned='' left
     while kill -0 $$; do
         touch alive || ! is_removed || keep_stopping
+        ! is_marked cancel || keep_stopping # its signal may have been lost
         left=15
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
@@ -42,8 +43,14 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     done
 }
 
-on_term() { # by our cancel, by scancel, or by Slurm itself: the reason is known now and not later
-    [ ! "$term" ] || return
+# By our cancel, by scancel, or by Slurm itself. The trap only notes it: `read -t` of bash leaves a trap half way when its
+# time is over.
+is_stopped() {
+    [ ! "$signalled" ] || [ "$term" ] || stop
+    [ "$term" ]
+}
+stop() {
+    # the reason is known now and not later
     term=$(timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed -n '1s/.* Reason=\([A-Za-z_]*\).*/\1/p')
     term=${term:-None}
     note "term,$term,$(now)"
@@ -106,12 +113,12 @@ run_attempt() {
     { echo "export TORCHX_RANK0_HOST=$host"; choose_ports; } >"run/$1/env"
     # srun writes nothing, but its end closes the pipe. `wait` of bash may miss that when a signal comes at the same time.
     exec 8< <(launch_step "$1")
-    while read -r -t 1 <&8 || [ "$?" -gt 128 ]; do :; done
+    while read -r -t 1 <&8 || [ "$?" -gt 128 ]; do is_stopped; done
     exec 8<&-
 }
 
 mkdir -p status run
-trap on_term TERM
+trap 'signalled=1' TERM
 # Job ids are used again after a crash of the controller; a nonce is not. A requeued job has its own claim.
 ln -s "$1" claim 2>/dev/null
 [ "$(readlink claim)" = "$1" ] || exit 78
@@ -120,19 +127,20 @@ while :; do
     attempt=$(ls run | sort -n | tail -n 1)
     attempt=$((${attempt:--1} + 1))
     used=$(ls status | grep -c '^failed,')
-    if [ "$term" ] || is_marked cancel; then
+    if is_stopped || is_marked cancel; then
         found=STOPPED
     else
         run_attempt "$attempt"
         ! is_removed || { stop_timers; exit 78; }
         found=$(outcome "$attempt" "$used")
         # Not by the app: who ends the job as a whole signals this script, too, but maybe later.
-        case $found in STOPPED | LOST*) [ "$term" ] || { in_background sleep 5; wait "$!"; } ;; esac
+        case $found in STOPPED | LOST*) is_stopped || { in_background sleep 5; wait "$!"; } ;; esac
     fi
     [ "$found" != SUCCEEDED ] || break
-    ! is_marked cancel && [ ! -e status/limit ] && [ ! "$term" ] && [ "${found##*,}" = 1 ] || break
+    ! is_marked cancel && [ ! -e status/limit ] && ! is_stopped && [ "${found##*,}" = 1 ] || break
     note "failed,$attempt"
 done
+is_stopped
 stop_timers
 if is_marked cancel; then
     end CANCELLED,cancel

@@ -36,28 +36,24 @@ dir=$PWD/run/$app_attempt/${!folder}/$k
 mkdir -p "$dir"
 exec </dev/null >/dev/null 2>>"$dir/replica.log"
 
-pid='' stop='' timer=''
+pid='' signalled='' warned='' stop='' kill_at=''
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
+ms() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; t=${t/[!0-9]/}; echo "${t:0:13}"; }
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
 note() { until : >"status/$1" || is_removed; do sleep 1; done; }
 forward() { [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
-kill_late() { sleep "$launch_grace_s"; kill -KILL -- "-$1"; }
-on_stop() {
-    [ ! "$stop" ] || return
-    stop=1
-    [ ! "$pid" ] || stop_program
-}
-stop_program() {
-    forward TERM
-    set -m
-    kill_late "$pid" &
-    timer=$!
-    set +m
-}
-trap on_stop TERM
+# Traps only note their signal: `read -t` of bash leaves a trap half way when its time is over.
+trap 'signalled=1' TERM
 # Slurm signals all processes of a step. What is meant for the program alone, and once, comes as one that others ignore.
-trap 'forward "$launch_signal"' URG
+trap 'warned=1' URG
 trap : USR1 USR2 INT HUP
+take_signals() {
+    [ ! "$warned" ] || { warned='' && forward "$launch_signal"; }
+    [ "$signalled" ] && [ ! "$stop" ] || return
+    stop=1 kill_at=$(($(ms) + launch_grace_ms))
+    forward TERM
+}
+keep_grace() { [ ! "$stop" ] || [ "$(ms)" -lt "$kill_at" ] || forward KILL; }
 
 # The index of times: `time bytes-of-stdout bytes-of-stderr` while these grow. The kernel's position in a file that is
 # only appended to is its size; asking it starts no process and needs no file server.
@@ -79,6 +75,8 @@ await_program() { # indexes twice a second, after a day every 1.4 seconds: so an
         printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
         ! read -r -t "$pause" part <&8 || ended=1
         code+=$part # a signal may cut it in two
+        take_signals
+        keep_grace
     done
     code=${code:-137} # its shell was killed, too
 }
@@ -86,6 +84,7 @@ await_program() { # indexes twice a second, after a day every 1.4 seconds: so an
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
 [ "$r/$k" != 0/0 ] || result=1
+take_signals
 while [ ! "$stop" ] && ! is_removed; do
     at=$dir/$n stopped=0
     mkdir -p "$at"
@@ -97,13 +96,12 @@ while [ ! "$stop" ] && ! is_removed; do
         $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 5>&- 6>&- 7>&- &
     pid=$!
     set +m
-    [ ! "$stop" ] || stop_program
     await_program
     # Slurm may signal both of us, and the program first: was it stopped, or has it failed?
     [ "$code" = 0 ] || [ "$stop" ] || sleep 0.3
+    take_signals
     [ ! "$stop" ] || stopped=1
     kill -KILL -- "-$pid" # what it left in the background
-    [ ! "$timer" ] || kill -KILL -- "-$timer"
     pid=''
     note_times
     exec 5>&- 6>&- 7>&- 8>&-
@@ -111,5 +109,6 @@ while [ ! "$stop" ] && ! is_removed; do
     [ "$code" != 0 ] || exit 0
     [ "${!policy}" = REPLICA ] && [ "$n" -lt "${!retries}" ] || break
     n=$((n + 1))
+    take_signals
 done
 exit "${code:-143}"
