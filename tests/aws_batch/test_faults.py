@@ -72,9 +72,8 @@ def test_a_follower_goes_on_over_throttled_and_expired_answers(
     make, batch_proxy: FaultProxy, batch_queue, docker_engine
 ) -> None:
     scheduler = make()
-    app_id = scheduler.schedule(
-        request(scheduler, sh(docker_engine.image, "for n in 1 2 3 4 5 6 7 8 9; do echo $n; sleep 1; done"), batch_queue)
-    )
+    script = "for n in 1 2 3 4 5 6 7 8 9; do echo $n; sleep 1; done"
+    app_id = scheduler.schedule(request(scheduler, sh(docker_engine.image, script), batch_queue))
     busy = error(429, body={"__type": "TooManyRequestsException", "message": "Too Many Requests"})
     expired = error(403, body={"__type": "ExpiredTokenException", "message": "The security token is expired"})
     slow = error(400, body={"__type": "ThrottlingException", "message": "Rate exceeded"})

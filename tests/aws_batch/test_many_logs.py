@@ -70,4 +70,4 @@ def test_followers_of_many_apps_have_the_lines_of_all_attempts(scheduler, batch_
             if isinstance(event, LogLines):
                 found.setdefault(event.replica, []).extend(line.text.strip() for line in event.lines)
 
-    assert found == dict.fromkeys(range(4), [f"{part} of {n}" for n in range(2) for part in ("first", "last")])
+    assert found == {k: ["first of 0", "last of 0", "first of 1", "last of 1"] for k in range(4)}
