@@ -68,6 +68,8 @@ class Annotation:
     """Of Jobs: that we end it, and why."""
     DISRUPTED = "launch.io/disrupted"
     """Of the record: how many attempts of the app were ended by a disruption, which is not charged."""
+    PREEMPTIONS = "launch.io/preemptions"
+    """Of Jobs: how often the queue has taken its place away."""
     GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
     """Of pods: how many the group has."""
     GROUP_RETRIES = "kueue.x-k8s.io/retriable-in-group"

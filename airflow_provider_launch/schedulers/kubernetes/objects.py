@@ -70,6 +70,8 @@ class Job:
     deleting: bool
     expires: bool
     """Whether Kubernetes removes it some time after its end."""
+    preemptions: int = 0
+    """How often its queue took its place away, as far as that was counted."""
 
     @property
     def complete(self) -> bool:
@@ -283,6 +285,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         notes=notes,
         deleting="deletionTimestamp" in metadata,
         expires=spec.get("ttlSecondsAfterFinished") is not None,
+        preemptions=int(notes.get(Annotation.PREEMPTIONS, "0")),
     )
 
 

@@ -355,6 +355,17 @@ class Observer:
                 lingers_s = 0.0 if job.ended == SIDECARS else _LINGERS_S
                 for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now, lingers_s)])
 
+    def count_preemptions(self, app: App, count: int) -> None:
+        """Write into a Job that its queue holds back how often that has taken its place away.
+
+        Only into the Job: Kueue puts the template of its pods back to what it was.
+        """
+        for job in app.jobs.values():
+            if job.attempt == app.attempt and job.held and job.preemptions < count:
+                notes = {"annotations": {Annotation.PREEMPTIONS: str(count)}}
+                with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):  # the next poll does it
+                    self._cluster.patch("jobs", job.name, {"metadata": {"uid": job.uid, **notes}})
+
     def stop_sidecars(self, app: App, plan: Plan, now: float) -> None:
         """Stop what only sidecars keep: pods of programs that have failed, Jobs all of whose programs ended well."""
         pods = self._catalog.of(app.app_id).pods

@@ -1,8 +1,9 @@
-"""Why a queue of Kueue holds an app back, in the words of its Workload: pure but for one list."""
+"""Why a queue of Kueue holds an app back, and how often it took its place away: pure but for one list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.kubernetes.client import NotFoundError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.objects import App, Job
     from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
-__all__ = ["GATED", "is_gated", "queue_reason", "reason_in"]
+__all__ = ["GATED", "QueueState", "evictions_in", "is_gated", "queue_state", "reason_in"]
 
 GATED = "SchedulingGated"
 """The reason of a pod that Kueue, or another controller, holds back."""
@@ -27,25 +28,41 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
     return any(gate.get("name") == _GATE for gate in pod.get("spec", {}).get("schedulingGates") or [])
 
 
-def queue_reason(cluster: Cluster, app: App, plan: Plan) -> str | None:
-    """Return why the queue does not let the app start, with the name of the queue; empty: it has no reason yet.
+@dataclass(frozen=True)
+class QueueState:
+    """What a queue reports about an app that it holds back."""
+
+    reason: str = ""
+    """Why it does not let the app start, with the name of the queue; empty: it has no reason yet."""
+    evictions: int = 0
+    """How often it has taken back what it gave."""
+
+
+def queue_state(cluster: Cluster, app: App, plan: Plan) -> QueueState | None:
+    """Return what the queue reports.
 
     None: that cannot be read now. To list Workloads is an optional right, and a cluster without Kueue has none of them.
     """
     jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
     if not jobs:
-        return ""
+        return QueueState()
     try:
         found, _ = _workloads(cluster, app, plan, jobs)
     except (LaunchError, NotFoundError):
         return None
-    return next(filter(None, map(reason_in, found)), "")
+    return QueueState(next(filter(None, map(reason_in, found)), ""), max(map(evictions_in, found), default=0))
 
 
 def _workloads(cluster: Cluster, app: App, plan: Plan, jobs: list[Job]) -> tuple[list[dict[str, Any]], float]:
     if plan.group:
         return cluster.list("workloads", "", fields=f"metadata.name={group_name(app.app_id, app.attempt)}")
     return cluster.list("workloads", f"{Label.WORKLOAD_OF}={jobs[0].uid}")
+
+
+def evictions_in(workload: Mapping[str, Any]) -> int:
+    """Return how often a Workload has lost its place, as Kueue counts it since 0.12."""
+    counts = ((workload.get("status") or {}).get("schedulingStats") or {}).get("evictions") or []
+    return sum(one.get("count", 0) for one in counts)
 
 
 def reason_in(workload: Mapping[str, Any]) -> str:

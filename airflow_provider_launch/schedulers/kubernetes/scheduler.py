@@ -42,7 +42,7 @@ from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
 from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
-from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_reason
+from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
@@ -350,10 +350,14 @@ class KubernetesScheduler(
             known.queued, known.queued_at, known.queued_attempt = "", float("-inf"), app.attempt
         if time.monotonic() - known.queued_at > _QUEUED_S:
             known.queued_at = time.monotonic()
-            reason = queue_reason(self.cluster, app, plan)
+            found = queue_state(self.cluster, app, plan)
             # What cannot be read for a moment is as it was.
-            if reason is not None or not known.queued:
-                known.queued = self._after_attempts(app, reason or HELD)
+            if found is not None or not known.queued:
+                known.queued = self._after_attempts(app, (found.reason if found else "") or HELD)
+            if found is not None and plan.queue:
+                self._observer.count_preemptions(app, found.evictions)
+                if not found.reason and known.began is not None:
+                    known.queued_at = float("-inf")  # it has been suspended; why, and how often, comes a moment later
         return known.queued
 
     def _after_attempts(self, app: App, reason: str) -> str:

@@ -62,7 +62,9 @@ def response_from(
         app.app_id,
         assessment.state,
         msg=msg,
-        restarts=app.attempt + sum(pod.attempt + pod.disruptions for pod in newest.values()),
+        restarts=app.attempt
+        + sum(pod.attempt + pod.disruptions for pod in newest.values())
+        + sum(job.preemptions for (_, attempt), job in app.jobs.items() if attempt == app.attempt),
         replicas=replicas,
         app=request.app_def if request else None,
     )
