@@ -33,7 +33,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
         from omegaconf import OmegaConf
     except ImportError as error:
         raise MissingDependencyError(
-            "component 'utils.hydra' needs Hydra: pip install 'airflow-provider-launch[hydra]'"
+            "component 'utils.hydra' needs Hydra; install the extra 'hydra' of airflow-provider-launch"
         ) from error
     directory = Path(config_dir).expanduser().resolve()
     if not directory.is_dir():

@@ -24,7 +24,7 @@ def config_files() -> list[str]:
         return []
     found = Path(path).expanduser()
     if not found.is_file():
-        raise InvalidAppError(f"[launch] config_file of Airflow's configuration is {path!r}, which is no file here")
+        raise InvalidAppError(f"config_file in the section launch of airflow.cfg is {path!r}, which is no file here")
     return [str(found)]
 
 
@@ -48,4 +48,4 @@ def file_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise InvalidAppError(f"[launch] config_file of Airflow's configuration: {error}") from error
+        raise InvalidAppError(f"config_file in the section launch of airflow.cfg: {error}") from error

@@ -206,7 +206,7 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise ComponentSignatureError(
                 f"component {fn.__name__!r} takes **{name}, whose names are not known; "
-                f"give it parameters with names, or one of type dict[str, str]"
+                f"give it parameters with names, or one that is a dict of texts"
             )
         found[name] = parameter.replace(annotation=hints.get(name, _EMPTY))
     return found

@@ -119,7 +119,7 @@ def test_a_kubeconfig_in_a_connection_starts_no_program(define, monkeypatch, tmp
 
     assert not is_fine
     assert f"user 'u' starts a program ({key})" in text
-    assert "[launch] allow_kubeconfig_exec" in text
+    assert "allow_kubeconfig_exec in the section launch" in text
     assert not ran.exists()
     if key == "exec":
         monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOW_KUBECONFIG_EXEC", "True")

@@ -136,7 +136,7 @@ def refuse_programs(secret: str | None) -> None:
                 raise InvalidAppError(
                     f"kubeconfig_secret: user {item.get('name')!r} starts a program ({key}) on each host that uses the "
                     f"connection; name a file by kubeconfig_path, give a token or certificate, or set "
-                    f"[launch] allow_kubeconfig_exec in airflow.cfg"
+                    f"allow_kubeconfig_exec in the section launch of airflow.cfg"
                 )
 
 

@@ -101,7 +101,7 @@ def create(config: str | None) -> FsspecTracker:
         MissingDependencyError: fsspec, or what it needs for the URL, is not installed.
     """
     if not config:
-        raise ValueError("the tracker fsspec needs a URL; set `config` in [tracker:fsspec]")
+        raise ValueError("the tracker fsspec needs a URL; set `config` in the section tracker:fsspec")
     try:
         import fsspec
     except ImportError as error:
