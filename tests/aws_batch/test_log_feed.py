@@ -146,6 +146,20 @@ def test_streams_that_always_have_lines_join_the_others(logs, follow, batch_prox
     assert asked(batch_proxy)["GetLogEvents"] == before["GetLogEvents"]
 
 
+def test_a_stream_that_joins_is_not_asked_for_at_once(logs, follow, batch_proxy, monkeypatch) -> None:
+    """It has just been read; else a thousand that join would cost a request each."""
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._LEAST_S", 60.0)
+    monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_feed._MOST_S", 60.0)
+    names = [logs.new(n) for n in range(10)]
+    for name in names:
+        logs.put(name, "a")
+    for name in names * 3:
+        follow(name)
+
+    assert all("i" in json.loads(cursor) for cursor in follow.cursors.values())
+    assert asked(batch_proxy)["FilterLogEvents"] == 0
+
+
 def test_streams_with_a_long_backlog_are_read_alone_first(logs, follow, monkeypatch) -> None:
     monkeypatch.setattr("airflow_provider_launch.schedulers.aws_batch.log_reader._BACKLOG", 20)
     names = [logs.new(n) for n in range(4)]

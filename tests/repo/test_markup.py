@@ -1,4 +1,4 @@
-"""Airflow's command line shows errors as rich markup, which takes a word in square brackets for a style and drops it."""
+"""Airflow's command line shows errors as rich markup, which drops a word in square brackets as a style."""
 
 from __future__ import annotations
 

@@ -124,6 +124,14 @@ class LogFeed:
         """Whether many streams are followed."""
         return len(self._readers) > _FEW
 
+    def join(self, group: LogGroup, name: str, place: State) -> None:
+        """Note that a stream was read to this place a moment ago, so that the next rounds go on with it."""
+        now = time.monotonic()
+        stream = _Stream.at(group, name, place)
+        stream.asked_at = stream.wanted_at = now
+        with self._lock:
+            self._streams[group, name] = stream
+
     def take(self, group: LogGroup, name: str, place: State, *, is_over: bool) -> tuple[list[Event], State]:
         """Return events after a place, and the place after them.
 

@@ -87,7 +87,7 @@ class LogReader:
             if state.get("x") == _MARKS:
                 return lines, {**state, "d": True}
             if log.ended_at is None:
-                return lines, self._joined(state) if is_shared and not _is_backlog(lines) else state
+                return lines, self._joined(log, state) if is_shared and not _is_backlog(lines) else state
             if lines:
                 return lines, state
             if state.get("t") != token:
@@ -100,21 +100,21 @@ class LogReader:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    def _joined(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _joined(self, log: AttemptLog, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state with which a stream goes on among many; one without any event stays alone."""
         if "i" in state or "m" not in state or time.monotonic() < self._alone_until:
             return state
-        kept = _picked(state, "s", "m", "n", "x")
-        return {**kept, "f": state["m"], "i": []}
+        joined = {**_picked(state, "s", "m", "n", "x"), "f": state["m"], "i": []}
+        self._feed.join(log.group, log.stream, _place(joined))
+        return joined
 
     def _next(
         self, attempt: int, log: AttemptLog, marks: Marks | None, state: dict[str, Any]
     ) -> tuple[list[LogLine], dict[str, Any]]:
         if "i" not in state:
             return self._page(attempt, log, marks, state)
-        place = _picked(state, "m", "f", "i", "n")
         try:
-            events, place = self._feed.take(log.group, log.stream, place, is_over=log.ended_at is not None)
+            events, place = self._feed.take(log.group, log.stream, _place(state), is_over=log.ended_at is not None)
         except DeniedError as error:
             logger.warning("logs are read one by one, which takes more requests: %s", error)
             self._alone_until = time.monotonic() + _DENIED_S
@@ -208,6 +208,10 @@ class LogReader:
 
 def _is_backlog(lines: list[LogLine]) -> bool:
     return len(lines) >= _BACKLOG or sum(len(line.text) for line in lines) >= _BACKLOG_CHARS
+
+
+def _place(state: dict[str, Any]) -> dict[str, Any]:
+    return _picked(state, "m", "f", "i", "n")
 
 
 def _picked(state: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -292,5 +292,6 @@ def _require_ssh() -> None:
         import paramiko  # type: ignore[import-untyped] # noqa: F401 - only whether it is there
     except ImportError as error:
         raise MissingDependencyError(
-            "a Docker engine behind ssh:// needs the package paramiko; install the extra 'ssh' of airflow-provider-launch"
+            "a Docker engine behind ssh:// needs the package paramiko; install the extra 'ssh' of "
+            "airflow-provider-launch"
         ) from error
