@@ -215,7 +215,7 @@ def test_a_task_that_is_killed_leaves_its_app_where_it_should(engine, api, monke
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {"r": {"t": "failed"}}))
     asked = run_task(on_cluster(on_kill=policy, deferrable=True), FakeExecutionApi()).msg
     assert isinstance(asked, DeferTask)
-    events = run_trigger(AppStatusTrigger(**deserialize(asked.trigger_kwargs)), 0.5, USER_ACTION)
+    events = run_trigger(AppStatusTrigger(**deserialize(asked.trigger_kwargs)), 2.0, USER_ACTION)
     by_triggerer = engine.cancelled[len(by_worker) :]
 
     assert ran.state == "failed"

@@ -113,6 +113,10 @@ def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
     killed = Killed(place, worker_host, tmp_path, mode)
 
     code, steps = killed.first_try(kill_at=counted[engine][number % len(counted[engine])])
+    if code == 0:  # a launch takes a step less now and then, and this was to be the last one
+        place = place.another()
+        killed = Killed(place, worker_host, tmp_path, mode)
+        code, steps = killed.first_try(kill_at=len(steps))
     assert code == -signal.SIGKILL
     assert len(place.apps()) <= 1
     second = killed.next_try(40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -47,6 +49,15 @@ def until_written(place: Path, text: str) -> None:
         time.sleep(0.01)
 
 
+def processes_of(session: int) -> list[int]:
+    """Return the script and its children, of all groups."""
+    found = []
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        with contextlib.suppress(ProcessLookupError):
+            found += [pid] if os.getsid(pid) == session else []
+    return found
+
+
 @pytest.mark.parametrize("moment_ms", often(range(0, 1000, 100), range(0, 2000, 10)))
 def test_a_stop_is_never_lost(tmp_path, moment_ms) -> None:
     """Also not one that comes while bash waits with a limit of time, whatever it does at that moment."""
@@ -76,8 +87,9 @@ def test_a_program_that_ignores_repeated_stops_is_killed_after_its_grace(tmp_pat
     began = time.monotonic()
     while replica.poll() is None:
         assert time.monotonic() - began < 20, "the grace of the program has no end"
-        # The script and its children, of all groups.
-        subprocess.run(["pkill", "-TERM", "-s", str(replica.pid)], check=False)
+        for pid in processes_of(replica.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         time.sleep(0.3)
 
     assert replica.returncode == 137
