@@ -28,7 +28,7 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     local warned='' left
     while kill -0 $$; do
         touch alive || ! is_removed || keep_stopping
-        ! is_marked cancel || keep_stopping # its signal may have been lost
+        ! is_marked cancel || kill -TERM $$ # that of the cancel may have been lost
         left=15
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
@@ -43,14 +43,12 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     done
 }
 
-# By our cancel, by scancel, or by Slurm itself. The trap only notes it: `read -t` of bash leaves a trap half way when its
-# time is over.
+# The trap only notes its signal: `read -t` of bash leaves a trap half way when its time is over.
 is_stopped() {
     [ ! "$signalled" ] || [ "$term" ] || stop
     [ "$term" ]
 }
-stop() {
-    # the reason is known now and not later
+stop() { # by our cancel, by scancel, or by Slurm itself: the reason is known now and not later
     term=$(timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed -n '1s/.* Reason=\([A-Za-z_]*\).*/\1/p')
     term=${term:-None}
     note "term,$term,$(now)"
