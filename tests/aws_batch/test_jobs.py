@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import boto3
@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.follower import Follower
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
-from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.macros import macros
@@ -23,13 +23,6 @@ from tests.faults import Fault, FaultProxy, error
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
 
 ROOM = Resource(1, 0, 64)
-
-
-@pytest.fixture
-def scheduler(batch_params) -> Iterator[AwsBatchScheduler]:
-    scheduler = create_scheduler("jobs", **batch_params)
-    yield scheduler
-    scheduler.close()
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_provider_launch.follow.events import LogLines
 from airflow_provider_launch.follow.follower import Follower
-from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
 from airflow_provider_launch.specs import AppDef, Resource, Role
 from airflow_provider_launch.specs.roles import RetryPolicy
@@ -18,13 +16,6 @@ from tests.engines.aws_batch.containers import IDLE_IMAGE
 pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
 
 ROOM = Resource(1, 0, 64)
-
-
-@pytest.fixture
-def scheduler(batch_params) -> Iterator[AwsBatchScheduler]:
-    scheduler = create_scheduler("many", **batch_params)
-    yield scheduler
-    scheduler.close()
 
 
 def launch(scheduler: AwsBatchScheduler, queue: str, role: Role) -> str:

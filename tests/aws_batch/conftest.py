@@ -1,0 +1,17 @@
+"""What the tests of jobs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_launch.schedulers.aws_batch.scheduler import AwsBatchScheduler, create_scheduler
+
+
+@pytest.fixture
+def scheduler(batch_params) -> Iterator[AwsBatchScheduler]:
+    """A scheduler behind the proxy."""
+    scheduler = create_scheduler("tests", **batch_params)
+    yield scheduler
+    scheduler.close()
