@@ -24,7 +24,12 @@ from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import last_refresh
-from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError, UnknownAppException
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+    UnknownAppException,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +52,8 @@ _CUT_S, _CUT_MAX_S, _STEADY_S = 0.1, 30.0, 60.0
 _NO_STREAM_S, _NO_STREAM_MAX_S, _REFUSED_S = 1.0, 30.0, 600.0
 _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
+_REFUSALS_AT_END = 3
+"""Reads of the rest of a log that a scheduler may refuse; who may not read logs must not wait for them."""
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
 _UNFINISHED_S = 1.0
@@ -545,7 +552,8 @@ class LogReader:
             replica.last_error = f"{type(error).__name__}: {error}"
             replica.due = time.monotonic() + min(self._busy_s * 2 ** min(replica.failures, 10), _RETRY_MAX_S)
             lasting = isinstance(error, (UnknownAppException, ValueError)) and finishing
-            if lasting or isinstance(error, NotImplementedError):
+            refused = isinstance(error, SchedulerRejectedError) and finishing and replica.failures >= _REFUSALS_AT_END
+            if lasting or refused or isinstance(error, NotImplementedError):
                 replica.complete = True
                 self.progress = time.monotonic()
                 action = "given up"

@@ -354,6 +354,25 @@ def test_a_log_source_that_hangs_does_not_delay_the_end(engine, follow, app_id):
     assert "may be missing" in next(event for event in events if isinstance(event, LogGap)).message
 
 
+def test_a_log_that_may_not_be_read_does_not_delay_the_end(engine, follow, app_id):
+    def refuse(*_):
+        raise SchedulerRejectedError("may not get pods/log")
+
+    engine.on_read = refuse
+    engine.state(app_id, AppState.RUNNING)
+    follower = follow(log_drain_s=30.0)
+    until(follower, lambda event: isinstance(event, LogGap))
+    began = time.monotonic()
+    engine.state(app_id, AppState.SUCCEEDED)
+    events = collect(follower, limit_s=40.0)
+
+    assert states(events) == ["SUCCEEDED"]
+    assert time.monotonic() - began < 15
+    gaps = [event.message for event in events if isinstance(event, LogGap)]
+    assert "given up" in gaps[-1]
+    assert "may not get pods/log" in gaps[-1]
+
+
 def test_a_log_source_that_fails_is_reported_once_per_replica(engine, follow, app_id):
     def fail(app_id, role, k):
         raise OSError("disk on fire")
