@@ -169,6 +169,39 @@ def test_an_unobserved_failure_is_made_up_for(kubernetes_apps):
     assert apps.lines(app_id, "peer") == ["up\n"] * 2
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_attempt_that_begins_while_an_app_is_read_is_no_loss(kubernetes_apps, nth):
+    """The record then names Jobs that were not there when they were listed."""
+    apps = kubernetes_apps
+    role = apps.sh("exit 5", max_retries=1, retry_policy=RetryPolicy.APPLICATION)
+    app_id = apps.start(role)
+    deadline = time.monotonic() + 60
+    while not any(pod.phase == "Failed" for pod in apps.pods(app_id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(2)  # the Job has failed too
+    slow, fast = apps.another(), apps.another()
+    sent, read = slow.cluster._sent, 0
+
+    def late(method: str, path: str, *args: Any) -> Any:
+        nonlocal read
+        if method == "GET" and path.endswith(f"/services/{app_id}"):
+            read += 1
+            if read == nth:
+                fast.describe(app_id)
+        return sent(method, path, *args)
+
+    slow.cluster._sent = late
+    found = slow.describe(app_id)
+    record = fast._catalog.found(app_id)
+
+    assert read >= nth
+    assert record is not None
+    assert (record.attempt, len(record.committed or {})) == (1, 1), "the other observer began no attempt"
+    assert found is not None
+    assert found.state is AppState.RUNNING, found.msg
+
+
 @pytest.mark.engine("kube-apiserver")
 def test_an_api_server_that_is_killed_and_started_costs_no_line(
     kubernetes_apps, kubernetes_api_server, kubernetes_namespace

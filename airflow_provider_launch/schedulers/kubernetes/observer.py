@@ -185,14 +185,21 @@ class Observer:
 
     def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Assessment] | None, float]:
         """Return an app with its record and what it needs, None if there is none, and the server's time."""
-        apps, now = self._catalog.jobs([app_id])
-        app = apps.get(app_id) or App(app_id)
-        # After the Jobs: what it states of them is then not older than they are.
-        app.record = self._catalog.record(app_id)
-        if app.record is None or (submitted and app.record.deleting):
-            return None, now
-        plan = self._catalog.plan(app_id)
-        return (app, plan, assess(app, plan, now, submitted=submitted)), now
+        missed: Mapping[str, str] | None = None
+        while True:
+            apps, now = self._catalog.jobs([app_id])
+            app = apps.get(app_id) or App(app_id)
+            # After the Jobs: what it states of them is then not older than they are.
+            app.record = self._catalog.record(app_id)
+            if app.record is None or (submitted and app.record.deleting):
+                return None, now
+            plan = self._catalog.plan(app_id)
+            assessment = assess(app, plan, now, submitted=submitted)
+            # Another observer may have begun an attempt between the two requests. A loss is a Job that was not there
+            # when it had been named before.
+            if assessment.state is not AppState.UNKNOWN or app.record.committed == missed:
+                return (app, plan, assessment), now
+            missed = app.record.committed
 
     def _act(self, app: App, plan: Plan, assessment: Assessment, request: KubernetesRequest | None, now: float) -> bool:
         """Do one step; True: poll again at once."""

@@ -329,9 +329,10 @@ class KubernetesScheduler(
                 return None
             return app, plan, Assessment(assessment.state, "being deleted", assessment.phases)
         # The record may name Jobs that were created since they were listed: only a second reading shows a loss.
-        if assessment.settled and assessment.state is not AppState.UNKNOWN:
+        is_sure = assessment.state is not AppState.UNKNOWN
+        if assessment.settled and is_sure:
             return app, plan, assessment
-        refused = self._observer.with_recent_refusal((app, plan, assessment))
+        refused = self._observer.with_recent_refusal((app, plan, assessment)) if is_sure else None
         return refused or self._observer.work(app.app_id, report_refusals=True)
 
     def _is_held(self, app: App, plan: Plan, msg: str) -> bool:
