@@ -87,8 +87,8 @@ class KubernetesApps:
         return [pod_of(item) for item in self.cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]]
 
     def objects(self, app_id: str) -> list[str]:
-        """Return the names of all Services and Jobs of the app."""
-        kinds = ("services", "jobs")
+        """Return the names of all Services, Jobs and ConfigMaps of the app."""
+        kinds = ("services", "jobs", "configmaps")
         items = [item for kind in kinds for item in self.cluster.list(kind, f"{Label.APP_ID}={app_id}")[0]]
         return sorted(item["metadata"]["name"] for item in items)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import uuid
+
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.objects import pod_of
@@ -9,6 +12,8 @@ from airflow_provider_launch.schedulers.kubernetes.observer import _with_image
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRole
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import InvalidAppError
+from tests.engines.docker.images import busybox_content
+from tests.engines.kubernetes.images import load
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -69,8 +74,36 @@ def test_what_the_cluster_can_never_take_is_the_error_of_its_author(kubernetes_a
     assert kubernetes_apps.objects(info.request.app_id) == []
 
 
+@pytest.mark.engine("registry")
+@pytest.mark.engine("kube-apiserver")  # a cluster of our own, which takes images from a registry without TLS
+def test_a_retry_runs_the_image_of_the_first_attempt(kubernetes_apps, kubernetes_engine, registry):
+    """Though its tag means another one by then."""
+    apps, cluster, name = kubernetes_apps, kubernetes_engine.cluster, f"{registry}/train:latest"
+    key = uuid.uuid4().hex[:8]
+
+    def push(version: int) -> str:
+        # An image of its own: one that was pulled must not be used without a pull.
+        content = busybox_content()
+        env = [*content.env, f"V={key}-{version}"]
+        local = load(cluster, dataclasses.replace(content, name=f"launch-train-{key}:{version}", env=env))
+        cluster.ctr("images", "tag", "--force", f"docker.io/library/{local}", name)
+        cluster.ctr("images", "push", "--plain-http", name)
+        cluster.ctr("images", "rm", name, f"docker.io/library/{local}")
+        return f"{key}-{version}"
+
+    first = push(1)
+    app_id = apps.start(apps.sh("echo $V; sleep 2; test $LAUNCH_ATTEMPT = 1", image=name, max_retries=1), pull="always")
+    apps.until(app_id, lambda _: apps.lines(app_id))
+    push(2)
+    found = apps.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert apps.lines(app_id) == [f"{first}\n"] * 2
+    assert all(pod.digest.startswith(f"{registry}/train@sha256:") for pod in apps.pods(app_id))
+
+
 def test_another_attempt_of_an_app_runs_the_digest_of_the_first():
-    """Images that were loaded into a node have none, so the nodes of the tests cannot show it."""
+    """Images that were loaded into a node have none."""
 
     def pod(failures: int, image: str):
         labels = {"launch.io/role": "main", "launch.io/attempt": str(failures)}

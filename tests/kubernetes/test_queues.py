@@ -117,7 +117,8 @@ def conditions(document):
 
 
 def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, queue):
-    low = start(apps, "sleep 5; echo done", labels={PRIORITY: "launch-low"}, grace_s=0)
+    script = "echo ${LAUNCH_PREEMPTIONS-none}; sleep 5; echo done"
+    low = start(apps, script, labels={PRIORITY: "launch-low"}, grace_s=0)
     apps.running(low)
     high = apps.start(apps.sh("sleep 3", resource=TWO), queue="team", labels={PRIORITY: "launch-high"})
     found = apps.until(low, lambda found: found.state is AppState.PENDING)
@@ -130,7 +131,9 @@ def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, qu
     assert "Preempted to accommodate" in other.msg
     assert apps.end(high).state is AppState.SUCCEEDED
     assert apps.end(low).state is AppState.SUCCEEDED
-    assert apps.lines(low, "r0") == ["done\n"]
+    assert apps.lines(low, "r0") == ["1\n", "done\n"]
+    apps.scheduler.delete(low)
+    until(lambda: apps.objects(low) == [], 30)
 
 
 # ---- several roles ---------------------------------------------------------------------------------------------------

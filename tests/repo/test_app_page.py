@@ -55,7 +55,7 @@ def given(backend: str, info) -> set[str]:
     if backend == "docker":
         request = docker_request(app, DockerOpts(), "app-1", {}, [])
         return {item.partition("=")[0] for item in container_body(request, request.roles[0], 0, 0, 0)["Env"]}
-    request = kubernetes_request(app, KubernetesOpts(), "app-1", {})
+    request = kubernetes_request(app, KubernetesOpts(queue="team"), "app-1", {})
     containers = job_body(request, request.roles[0], 0)["spec"]["template"]["spec"]["containers"]
     return {item["name"] for item in containers[0]["env"]}
 
@@ -76,9 +76,10 @@ def test_every_variable_is_named_and_exists(tmp_path, variables, monkeypatch) ->
     # In a container the directory that torchrun makes goes with the container.
     common = as_on_the_page(local) - {"PET_LOG_DIR"}
     assert common == as_on_the_page(contained[0])
-    assert common | {"LAUNCH_DISRUPTIONS"} == as_on_the_page(contained[1])
+    lost = {"LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS"}
+    assert common | lost == as_on_the_page(contained[1])
     assert variables == as_on_the_page(local) | {
-        "LAUNCH_DISRUPTIONS",
+        *lost,
         *gpu_env(["0"]),
         LINEAGE_PARENT,
         LINEAGE_ROOT_PARENT,

@@ -46,6 +46,7 @@ PAGE = 1000
 _GROUPS = {
     "jobs": "/apis/batch/v1",
     "services": "/api/v1",
+    "configmaps": "/api/v1",
     "pods": "/api/v1",
     "events": "/api/v1",
     "workloads": "/apis/kueue.x-k8s.io/v1beta1",

@@ -43,6 +43,8 @@ BACKSTOP_S = 60
 """Seconds after which Kubernetes ends what no observer has ended."""
 SIDECAR_GRACE_S = 30.0
 _REPLICA = "LAUNCH_REPLICA_ID"
+_PREEMPTIONS = "preemptions"
+"""The key in the ConfigMap of an app."""
 _TTL = "ttlSecondsAfterFinished"
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
 
@@ -148,6 +150,20 @@ def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:
     template["metadata"]["labels"][Label.INDEX] = "0"
     template["metadata"]["generateName"] = f"{job['metadata']['name'][:50]}-"
     return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def preemptions_body(app_id: str, record_uid: str, count: int) -> dict[str, Any]:
+    """Return the ConfigMap in which the pods of an app find how often its queue has taken its place away."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": app_id,
+            "labels": {Label.MANAGED: "true", Label.APP_ID: app_id},
+            "ownerReferences": [owner("Service", app_id, record_uid)],
+        },
+        "data": {_PREEMPTIONS: str(count)},
+    }
 
 
 def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
@@ -261,6 +277,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         {"name": _REPLICA, **_field(f"metadata.labels['{Label.INDEX}']")},
         {"name": "LAUNCH_ATTEMPT", **_attempt(role, attempt)},
         {"name": "LAUNCH_DISRUPTIONS", **_field(f"metadata.annotations['{Annotation.IGNORED}']")},
+        *([_preemptions(request)] if request.queue is not None and not request.is_group else []),
         *({"name": name, "value": text} for name, text in texts.items()),
         *role.container.get("env", []),
     ]
@@ -273,6 +290,12 @@ def _attempt(role: KubernetesRole, attempt: int) -> dict[str, Any]:
     if role.policy == RetryPolicy.REPLICA.value and role.max_retries:
         return _field(f"metadata.annotations['{Annotation.FAILURES}']")
     return {"value": str(attempt)}
+
+
+def _preemptions(request: KubernetesRequest) -> dict[str, Any]:
+    """Return the variable whose value is written when it is known: the template of the pods can no longer change."""
+    source = {"name": request.app_id, "key": _PREEMPTIONS, "optional": True}
+    return {"name": "LAUNCH_PREEMPTIONS", "valueFrom": {"configMapKeyRef": source}}
 
 
 def _field(path: str) -> dict[str, Any]:

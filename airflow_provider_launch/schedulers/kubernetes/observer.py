@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
-from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner
+from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
@@ -363,15 +363,25 @@ class Observer:
                 for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now, lingers_s)])
 
     def count_preemptions(self, app: App, count: int) -> None:
-        """Write into a Job that its queue holds back how often that has taken its place away.
-
-        Only into the Job: Kueue puts the template of its pods back to what it was.
-        """
+        """Write into a Job that its queue holds back, and for its next pods, how often it has taken its place away."""
         for job in app.jobs.values():
             if job.attempt == app.attempt and job.held and job.preemptions < count:
+                self._publish_preemptions(app.app_id, count)
                 notes = {"annotations": {Annotation.PREEMPTIONS: str(count)}}
                 with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):  # the next poll does it
                     self._cluster.patch("jobs", job.name, {"metadata": {"uid": job.uid, **notes}})
+
+    def _publish_preemptions(self, app_id: str, count: int) -> None:
+        """Write the count into a ConfigMap: Kueue puts the template of the pods back to what it was."""
+        # Programs that do not ask for it need no right for it.
+        with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):
+            if (record := self._catalog.record(app_id)) is None or record.deleting:
+                return
+            body = preemptions_body(app_id, record.uid, count)
+            try:
+                self._cluster.create("configmaps", body)
+            except TakenError:
+                self._cluster.patch("configmaps", app_id, {"data": body["data"]})
 
     def stop_sidecars(self, app: App, plan: Plan, now: float) -> None:
         """Stop what only sidecars keep: pods of programs that have failed, Jobs all of whose programs ended well."""
