@@ -56,7 +56,9 @@ class Runner:
         scheduler_factories: backend name to factory. None: all builtin schedulers and plug-ins.
         component_defaults: component name to parameter to text.
         scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only.
-        check_session: refuse to cancel or delete apps of another session.
+        check_session: refuse to cancel or delete by a handle of another session. It guards against a mistaken handle;
+            what keeps teams apart is a namespace, an engine or a queue of their own: `list` shows all apps there are,
+            with handles of this session.
         strict: refuse options that the scheduler does not know. False: ignore them, so that one cfg serves several
             schedulers.
         trackers: name to config of the trackers of all replicas. None: from files and variables, see
