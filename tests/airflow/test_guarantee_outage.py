@@ -74,7 +74,7 @@ def test_an_outage_beyond_the_bound_fails_and_the_app_is_left(place: Place, outa
     assert first.state == "up_for_retry"
     assert isinstance(first.error, SchedulerUnavailableError), first.error
     assert "ask the administrator of the scheduler to" in str(first.error)
-    assert [event["why"] for event in events] == ["unreachable"] * deferrable
+    assert [event["why"] for event in events] == ["unreachable"] * deferrable, events
     assert sum("the scheduler does not answer" in line for line in first.lines) == 1
     assert api.store["launch"]["state"] == "scheduled"
     assert place.alive() == 1
