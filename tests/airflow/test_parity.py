@@ -212,6 +212,7 @@ def test_a_task_that_is_killed_leaves_its_app_where_it_should(engine, api, monke
     finally:
         signal.signal(signal.SIGTERM, before)
     by_worker = [*engine.cancelled]
+    engine.apps.clear()  # the other task launches the same id
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {"r": {"t": "failed"}}))
     asked = run_task(on_cluster(on_kill=policy, deferrable=True), FakeExecutionApi()).msg
     assert isinstance(asked, DeferTask)
