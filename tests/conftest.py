@@ -7,11 +7,13 @@ before any test module is imported. Each process (also each of `pytest -n`) gets
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 
@@ -248,6 +250,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), nodeid)
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Search no garbage among thousands of tests that all stay: that is a fifth of the time to collect them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:

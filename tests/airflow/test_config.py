@@ -20,7 +20,10 @@ def reads() -> list[tuple[str, str, ast.expr | None]]:
     """Each `conf.get...("launch", name, fallback=...)` in the package: method, name, fallback."""
     found = []
     for path in Path(airflow_provider_launch.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        if '"launch"' not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
             if isinstance(node.args[0], ast.Constant) and node.args[0].value == "launch":

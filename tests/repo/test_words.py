@@ -10,9 +10,8 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTEAD = {
@@ -126,43 +125,47 @@ def is_gerund(class_name: str) -> bool:
     return class_name.endswith("ing") and class_name.rsplit("_", maxsplit=1)[-1] not in NOUNS
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_uses_the_words_of_the_field(page: str) -> None:
-    assert not found_in(QUOTED.sub("", (ROOT / page).read_text(encoding="utf-8")))
+def found_in_all(paths: list[str], find: Callable[[Path], list[str]]) -> list[str]:
+    """Return what is found in files, each with its file."""
+    return [f"{path}: {found}" for path in paths for found in find(ROOT / path)]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_options_and_messages_use_the_words_of_the_field(module: str) -> None:
-    assert not [found for text in shown_strings(ROOT / module) for found in found_in(text)]
+def test_pages_use_the_words_of_the_field() -> None:
+    assert not found_in_all(PAGES, lambda page: found_in(QUOTED.sub("", page.read_text(encoding="utf-8"))))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_docstrings_and_comments_use_the_words_of_the_field(module: str) -> None:
+def test_options_and_messages_use_the_words_of_the_field() -> None:
+    assert not found_in_all(MODULES, lambda module: [f for text in shown_strings(module) for f in found_in(text)])
+
+
+def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
     """Who reads a backend for the first time knows the field, and none of our own words."""
-    texts = comments_and_docstrings(ROOT / module)
 
-    assert not [found for text in texts for found in found_in(QUOTED.sub("", text))]
+    def find(module: Path) -> list[str]:
+        return [found for text in comments_and_docstrings(module) for found in found_in(QUOTED.sub("", text))]
 
-
-@pytest.mark.parametrize("module", MODULES)
-def test_names_use_the_words_of_the_field(module: str) -> None:
-    assert not [name for name in defined_names(ROOT / module) if IN_NAMES.search(name)]
+    assert not found_in_all(MODULES, find)
 
 
-@pytest.mark.parametrize("module", TESTS)
-def test_tests_are_named_in_the_words_of_the_field(module: str) -> None:
-    names = [name for name in defined_names(ROOT / module) if name.startswith("test_")]
-
-    assert not [name for name in names if IN_NAMES.search(name)]
+def test_names_use_the_words_of_the_field() -> None:
+    assert not found_in_all(MODULES, lambda module: [n for n in defined_names(module) if IN_NAMES.search(n)])
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_classes_and_modules_are_nouns(module: str) -> None:
-    tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
-    classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    names = [*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in classes), Path(module).stem]
+def test_tests_are_named_in_the_words_of_the_field() -> None:
+    def find(module: Path) -> list[str]:
+        return [name for name in defined_names(module) if name.startswith("test_") and IN_NAMES.search(name)]
 
-    assert not [name for name in names if is_gerund(name)]
+    assert not found_in_all(TESTS, find)
+
+
+def test_classes_and_modules_are_nouns() -> None:
+    def find(module: Path) -> list[str]:
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        names = [*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in classes), module.stem]
+        return [name for name in names if is_gerund(name)]
+
+    assert not found_in_all(MODULES, find)
 
 
 def test_the_makefile_uses_the_words_of_the_field() -> None:
