@@ -45,7 +45,9 @@ def test_a_run_of_deferred_tasks_that_ends_leaves_nothing_running(live, how: str
     """Airflow cancels all triggers of the run at once, and again each second."""
     run = live.run("many_deferrable", "local", "exec sleep 1800", count=DEFERRED)
     wait_for(run, "deferred", DEFERRED)
-    old = apps_of(live.engines["local"], run.run_id)
+    before = apps_of(live.engines["local"], run.run_id)
+    # A busy scheduler of Airflow may reset a task that runs; its app is cancelled, and its next try has another one.
+    old = {app_id: state for app_id, state in before.items() if not is_terminal(state)}
     assert len(old) == DEFERRED
 
     if how == "cleared":
@@ -64,7 +66,8 @@ def test_a_run_of_deferred_tasks_that_ends_leaves_nothing_running(live, how: str
     if how == "cleared":
         wait_for(run, "deferred", DEFERRED)
         found = apps_of(live.engines["local"], run.run_id)
-        assert Counter(state for app_id, state in found.items() if app_id not in old) == {AppState.RUNNING: DEFERRED}
+        new = Counter(state for app_id, state in found.items() if app_id not in before and not is_terminal(state))
+        assert new == {AppState.RUNNING: DEFERRED}
         run.mark_run("failed")
 
 
