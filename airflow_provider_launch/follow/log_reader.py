@@ -205,6 +205,8 @@ class LogReader:
             self.progress = time.monotonic()
             for replica in self._replicas.values():
                 replica.phase = Phase.ENDED
+                # An access that was refused may have been renewed: the state was read with it.
+                replica.failures = 0
                 # A stream ends soon after its program, and what it brings until then need not be asked for.
                 replica.due = 0.0 if replica.stream is None else self.progress + _AFTER_END_S
             self._changed.notify_all()

@@ -373,6 +373,28 @@ def test_a_log_that_may_not_be_read_does_not_delay_the_end(engine, follow, app_i
     assert "may not get pods/log" in gaps[-1]
 
 
+def test_a_log_that_was_refused_for_long_is_read_at_the_end(engine, follow, app_id):
+    """The renewed access may reach the log a moment after the state."""
+    refused, left = threading.Event(), [1, 1]
+
+    def refuse(_app_id, _role, k):
+        if not refused.is_set():
+            raise SchedulerRejectedError("token expired")
+        if left[k]:
+            left[k] -= 1
+            raise SchedulerRejectedError("token expired")
+
+    engine.on_read = refuse
+    engine.state(app_id, AppState.RUNNING)
+    follower = follow()
+    until(follower, lambda _: engine.log_calls > 8, limit_s=30.0)
+    engine.write(app_id, "worker", 0, "done\n")
+    refused.set()
+    engine.state(app_id, AppState.SUCCEEDED)
+
+    assert texts(collect(follower, limit_s=20.0)) == ["done\n"]
+
+
 def test_a_log_source_that_fails_is_reported_once_per_replica(engine, follow, app_id):
     def fail(app_id, role, k):
         raise OSError("disk on fire")
