@@ -142,8 +142,11 @@ def test_the_states_of_200_apps_cost_two_requests(make, batch_proxy: FaultProxy,
     scheduler = make()
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(lambda _: launch(scheduler, batch_queue), range(200)))
-    for app_id in ids:
-        until(scheduler, app_id, lambda found: found.state is AppState.RUNNING)  # lists have them by then
+    # Lists have them by then.
+    deadline = time.monotonic() + 60
+    while {found and found.state for found in scheduler.describe_many(ids).values()} != {AppState.RUNNING}:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
     fresh = make()
     used = []
     for one in (fresh, fresh):
