@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.live.airflow import Airflow, free_ports
 from tests.live.engines import LocalApps, apps_of
 from tests.live.postgres import Postgres
@@ -64,6 +64,10 @@ def test_apps_and_lines_outlive_every_part_of_the_platform(platform: tuple[Airfl
     conf = {"engine": "local", "image": "", "script": SCRIPT.replace("STOP", f"{apps.root}/stop"), "count": APPS}
     run = Run(airflow, "disturbed_deferrable", **conf)
     wait_for(run, "deferred", APPS)
+    before = apps_of(apps, run.run_id)
+    # A busy scheduler of Airflow may reset a task that runs; its app is cancelled, and its next try has another one.
+    alive = {app_id for app_id, state in before.items() if not is_terminal(state)}
+    assert len(alive) == APPS
 
     def restart(part: str, how: signal.Signals) -> None:
         airflow.stop(part, how)
@@ -100,8 +104,10 @@ def test_apps_and_lines_outlive_every_part_of_the_platform(platform: tuple[Airfl
         assert time.monotonic() < deadline, found
         wait(5)
 
-    # One app for each task, whatever happened.
-    assert Counter(apps_of(apps, run.run_id).values()) == {AppState.SUCCEEDED: APPS}
+    # The same app for each task, whatever happened.
+    found_apps = apps_of(apps, run.run_id)
+    assert found_apps.keys() == before.keys()
+    assert {app_id for app_id, state in found_apps.items() if state is AppState.SUCCEEDED} == alive
     until(lambda: len(_lines(run)) == APPS, 60, 5)
     lost, repeated = 0, 0
     for numbers, end in _lines(run).values():
