@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRole
 from airflow_provider_launch.specs import AppState
 from airflow_provider_launch.specs.errors import InvalidAppError
 from tests.engines.docker.images import busybox_content
-from tests.engines.kubernetes.images import load
+from tests.engines.kubernetes.images import load, remove
 
 pytestmark = pytest.mark.engine("kubernetes")
 
@@ -88,7 +88,8 @@ def test_a_retry_runs_the_image_of_the_first_attempt(kubernetes_apps, kubernetes
         local = load(cluster, dataclasses.replace(content, name=f"launch-train-{key}:{version}", env=env))
         cluster.ctr("images", "tag", "--force", f"docker.io/library/{local}", name)
         cluster.ctr("images", "push", "--plain-http", name)
-        cluster.ctr("images", "rm", name, f"docker.io/library/{local}")
+        cluster.ctr("images", "rm", name)
+        remove(cluster, local)
         return f"{key}-{version}"
 
     first = push(1)

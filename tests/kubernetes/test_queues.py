@@ -41,6 +41,14 @@ def is_free(queue):
     until(lambda: queue.used_places() == 0, 30)
 
 
+def rules():
+    """The rights that suffice without what is optional."""
+    return [
+        {"apiGroups": ["batch" if "." in name else ""], "resources": [name.partition(".")[0]], "verbs": [*verbs]}
+        for name, verbs in VERBS.items()
+    ]
+
+
 # ---- one role --------------------------------------------------------------------------------------------------------
 
 
@@ -65,11 +73,7 @@ def test_what_waits_shows_why_and_which_queue(apps, queue):
 
 
 def test_a_user_who_may_not_list_workloads_gets_the_state_without_the_reason(apps, queue, kubernetes_engine, apps_in):
-    rules = [
-        {"apiGroups": ["batch" if "." in name else ""], "resources": [name.partition(".")[0]], "verbs": [*verbs]}
-        for name, verbs in VERBS.items()
-    ]
-    limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, rules))
+    limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, rules()))
     queue.hold()
     app_id = start(limited, "true")
     found = limited.until(app_id, lambda found: found.state is AppState.PENDING)
@@ -134,6 +138,22 @@ def test_what_is_preempted_is_pending_for_every_observer_and_runs_again(apps, qu
     assert apps.lines(low, "r0") == ["1\n", "done\n"]
     apps.scheduler.delete(low)
     until(lambda: apps.objects(low) == [], 30)
+
+
+def test_who_may_write_no_configmap_counts_a_preemption_all_the_same(apps, queue, kubernetes_engine, apps_in):
+    """Only the program does not know of it."""
+    workloads = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads"], "verbs": ["list"]}
+    limited = apps_in(queue.namespace, kubernetes_engine.limited(queue.namespace, [*rules(), workloads]))
+    script = "echo ${LAUNCH_PREEMPTIONS-none}; sleep 5; echo done"
+    low = start(limited, script, labels={PRIORITY: "launch-low"}, grace_s=0)
+    limited.running(low)
+    apps.start(apps.sh("sleep 3", resource=TWO), queue="team", labels={PRIORITY: "launch-high"})
+    limited.until(low, lambda found: found.state is AppState.PENDING)
+    found = limited.end(low)
+
+    assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    assert limited.lines(low, "r0") == ["none\n", "done\n"]
+    assert len(apps.objects(low)) == 2  # Service and Job
 
 
 # ---- several roles ---------------------------------------------------------------------------------------------------

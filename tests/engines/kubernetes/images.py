@@ -19,7 +19,7 @@ from tests.engines.kubernetes.config import PAUSE
 if TYPE_CHECKING:
     from tests.engines.kubernetes.cluster import Cluster
 
-__all__ = ["busybox", "load", "pause", "python"]
+__all__ = ["busybox", "load", "pause", "python", "remove"]
 
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 _REGISTRY = "docker.io/library/"  # what a name without a registry means for containerd
@@ -57,6 +57,12 @@ def load(cluster: Cluster, content: Content) -> str:
             note.truncate(0)
             note.write(key)
     return content.name
+
+
+def remove(cluster: Cluster, name: str) -> None:
+    """Take an image that was loaded from the node."""
+    cluster.ctr("images", "rm", f"{_REGISTRY}{name}")
+    (cluster.data / "images" / name).unlink()
 
 
 def _write(content: Content, archive: Path) -> None:
