@@ -13,9 +13,16 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.testing import Engine, SchedulerContract
+from airflow_provider_launch.testing._costs import CostTests
+from airflow_provider_launch.testing._following import FollowTests
+from airflow_provider_launch.testing._logs import LogTests
+from airflow_provider_launch.testing._outages import OutageTests
+from airflow_provider_launch.testing._running import RunningTests
+from airflow_provider_launch.testing._workspaces import WorkspaceTests
 from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.fixtures import SlurmCommands
 from tests.faults.pipe import TcpPipe
+from tests.support.repeats import SOAK
 
 CAPABILITIES = frozenset(
     {
@@ -72,7 +79,9 @@ class SlurmEngine(Engine):
                 away.rename(self.root)
 
 
-class _SlurmContract(SchedulerContract):
+class _OnSlurm:
+    """What the contract asks a backend for."""
+
     factory = "airflow_provider_launch.schedulers.slurm.scheduler:create_scheduler"
     capabilities = CAPABILITIES
     timeout_s = 180.0
@@ -117,8 +126,12 @@ class _SlurmContract(SchedulerContract):
 
 @pytest.mark.timeout(600)  # 50 jobs take a minute on a busy machine
 @pytest.mark.engine("slurm")
-class TestSlurm(_SlurmContract):
+class TestSlurm(_OnSlurm, SchedulerContract):
     """The commands of Slurm are on this host."""
+
+
+class _OfTransport(RunningTests, LogTests, FollowTests, OutageTests, CostTests, WorkspaceTests):
+    """The parts of the contract in which ssh can differ; what the others show is how we use Slurm."""
 
 
 class SshEngine(SlurmEngine):
@@ -134,7 +147,7 @@ class SshEngine(SlurmEngine):
 
 @pytest.mark.timeout(600)
 @pytest.mark.engine("slurm")
-class TestSlurmOverSsh(_SlurmContract):
+class TestSlurmOverSsh(_OnSlurm, SchedulerContract if SOAK else _OfTransport):
     """The commands of Slurm, and the directory, are on a login node."""
 
     @pytest.fixture

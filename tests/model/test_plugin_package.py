@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,8 @@ def _installed(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(root)
     monkeypatch.setenv("ACME_SITE", str(root))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # its scheduler leaves the logs
+    monkeypatch.setattr(tempfile, "tempdir", None)
     named_resources.reset()
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_launch"]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from airflow_provider_launch.runner import Runner
@@ -141,15 +144,17 @@ def test_dir_workspace_copies_into_the_job_dir(tmp_path):
     assert kept.image == "base"
 
 
-def test_tmp_dir_workspace_copies_into_a_new_directory(tmp_path):
-    (tmp_path / "x").write_text("x")
+def test_tmp_dir_workspace_copies_into_a_new_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x").write_text("x")
 
     class Temporary(TmpDirWorkspaceMixin, Base):
         pass
 
-    roles = [role(name, workspace=Workspace({str(tmp_path): ""})) for name in "ab"]
+    roles = [role(name, workspace=Workspace({str(source): ""})) for name in "ab"]
     Temporary().build_workspaces(roles, {})
-    from pathlib import Path
 
     assert roles[0].image == roles[1].image != "base"
     assert (Path(roles[0].image) / "x").read_text() == "x"
