@@ -49,16 +49,22 @@ MakeProcess = Callable[[], OtherProcess]
 NODE_CLOCK_S = 60.0
 """How far the clock of a node, which is not ours, may be off."""
 _PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
 
 _T = TypeVar("_T")
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
     """Wait until the condition is true, or fail and name what was waited for."""
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(pause_s)
+        assert time.monotonic() < begun + timeout_s, f"waited {timeout_s:g} s in vain: {what}"
+        _pause(begun, pause_s)
+
+
+def _pause(begun: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
+    """Sleep before the next look, for a share of the time since `begun`: who asks all the time slows the engine."""
+    time.sleep(max(at_least_s, min(share * (time.monotonic() - begun), _LONGEST_PAUSE_S)))
 
 
 def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
@@ -148,14 +154,15 @@ class Apps:
 
     def end(self, app_id: str, scheduler: Scheduler[Any] | None = None) -> DescribeAppResponse:
         """Wait until the app has ended, and return all that is known of it."""
-        deadline = time.monotonic() + self.timeout_s
+        begun = time.monotonic()
         while True:
             found = (scheduler or self.scheduler).describe(app_id)
             assert found is not None, f"app {app_id} is gone"
             if is_terminal(found.state):
                 return found
-            assert time.monotonic() < deadline, f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
-            time.sleep(_PAUSE_S)
+            late = f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
+            assert time.monotonic() < begun + self.timeout_s, late
+            _pause(begun)
 
     def run(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> DescribeAppResponse:
         """Launch an app and wait until it has ended."""
@@ -198,16 +205,17 @@ class Apps:
         def history(_: int) -> list[AppState]:
             scheduler = self.another()
             seen: list[AppState] = []
-            deadline = time.monotonic() + self.timeout_s
+            begun = time.monotonic()
             ended_at = float("inf")
-            while time.monotonic() < min(deadline, ended_at + after_s):
+            while time.monotonic() < min(begun + self.timeout_s, ended_at + after_s):
                 found = scheduler.describe(app_id)
                 assert found is not None
                 if seen[-1:] != [found.state]:
                     seen.append(found.state)
                 if is_terminal(found.state):
                     ended_at = min(ended_at, time.monotonic())
-                time.sleep(_PAUSE_S)
+                # They meet in retries, which take seconds, or minutes with a pause before each.
+                _pause(begun, share=0.01)
             return seen
 
         with ThreadPoolExecutor(observers) as pool:
