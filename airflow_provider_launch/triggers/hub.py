@@ -34,7 +34,8 @@ class Hub(Connections):
         self.ticker = Ticker(_CHECK_S)
         helpers = Helpers("launch-kills", _HELPERS)
         self.task_states = TaskStates(helpers)
-        self.kills = Kills(self, self.task_states, helpers)
+        # One: they would wait for the same pipe.
+        self.kills = Kills(self, self.task_states, helpers, Helpers("launch-kills-log", 1))
 
 
 _hub: Hub | None = None

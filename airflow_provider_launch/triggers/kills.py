@@ -54,12 +54,15 @@ class Kills:
         connections: those in use.
         states: knows which tasks are over: a trigger that moves to another triggerer is ended in the same way.
         helpers: where the cancels run.
+        writers: where their outcomes are written: Airflow reads what many triggers write only now and then, and no
+            cancel waits for that.
     """
 
-    def __init__(self, connections: Connections, states: TaskStates, helpers: Helpers) -> None:
+    def __init__(self, connections: Connections, states: TaskStates, helpers: Helpers, writers: Helpers) -> None:
         self._connections = connections
         self._states = states
         self._helpers = helpers
+        self._writers = writers
 
     def end(
         self, handle: str, app_id: str, conn_id: str, ti: Any, log: Any, *, shared: Shared | None = None
@@ -106,47 +109,53 @@ class Kills:
 
     def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:
         error = found.exception()
-        if error is None:
-            self._finally(kill, lambda: self._cancel(kill) if found.result() in _OVER else None)
+        if error is None and found.result() not in _OVER:
+            self._leave(kill)
+        elif error is None:
+            self._report(kill, *self._cancel(kill))
         elif time.monotonic() + _PAUSE_S < kill.deadline:
             self._ask(kill, _PAUSE_S)
         else:
-            self._finally(kill, lambda: self._fail(kill, f"Airflow did not answer what state the task is in: {error}"))
+            self._report(kill, "failed", f"Airflow did not answer what state the task is in: {error}")
 
-    def _finally(self, kill: _Kill, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - it is reported in the log, and nobody else can do better
-            self._fail(kill, str(error))
-        finally:
-            # Before the clients are closed, which may fail or take a moment.
-            kill.done.set_result(None)
-            if kill.shared is not None:
-                with contextlib.suppress(Exception):
-                    self._connections.leave(kill.shared)
-
-    def _cancel(self, kill: _Kill) -> None:
+    def _cancel(self, kill: _Kill) -> tuple[str, str]:
+        """Return the outcome, and why it is no better."""
         while True:
             try:
                 if kill.shared is None:
                     kill.shared = self._connections.join(kill.conn_id)
                 kill.shared.for_kills().cancel(kill.app_id)
-            except SchedulerUnavailableError:
+            except SchedulerUnavailableError as error:
                 if time.monotonic() + _PAUSE_S >= kill.deadline:
-                    raise
+                    return "failed", str(error)
                 time.sleep(_PAUSE_S)
+            except Exception as error:  # noqa: BLE001 - it is reported in the log, and nobody else can do better
+                return "failed", str(error)
             else:
-                metrics.count("kills", outcome="cancelled")
-                self._write(kill, kill.log.warning, "the task was ended; app %s is cancelled", kill.app_id)
-                return
+                return "cancelled", ""
 
-    def _fail(self, kill: _Kill, why: str) -> None:
-        text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
-        metrics.count("kills", outcome="failed")
-        self._write(kill, kill.log.error, text, kill.handle, why)
+    def _report(self, kill: _Kill, outcome: str, why: str) -> None:
+        def write() -> None:
+            with contextlib.suppress(Exception):
+                # The supervisor finds the task's log by what is in the context.
+                kill.context.run(self._write, kill, outcome, why)
+            self._leave(kill)
+
+        with contextlib.suppress(Exception):
+            metrics.count("kills", outcome=outcome)
+        self._writers.submit(write)
+
+    def _leave(self, kill: _Kill) -> None:
+        # Before the clients are closed, which may fail or take a moment.
+        kill.done.set_result(None)
+        if kill.shared is not None:
+            with contextlib.suppress(Exception):
+                self._connections.leave(kill.shared)
 
     @staticmethod
-    def _write(kill: _Kill, method: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(Exception):
-            # The supervisor finds the task's log by what is in the context.
-            kill.context.run(method, *args)
+    def _write(kill: _Kill, outcome: str, why: str) -> None:
+        if outcome == "cancelled":
+            kill.log.warning("the task was ended; app %s is cancelled", kill.app_id)
+        else:
+            text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
+            kill.log.error(text, kill.handle, why)

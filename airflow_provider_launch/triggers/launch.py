@@ -108,6 +108,9 @@ class AppStatusTrigger(BaseTrigger):
                         await watch.news()
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
+                    if is_of_user(error):
+                        # First: a thousand that are ended at once share the threads on which the following stops.
+                        self._begin_ending()
                     await watch.abandon(error)
                     if is_of_user(error):
                         # Not only in `on_kill`: the next cancellation ends what waits for that, and the task's log.
@@ -142,8 +145,21 @@ class AppStatusTrigger(BaseTrigger):
 
         Airflow does so each second; with fifty tasks ended at once one second is too short.
         """
-        if self._fired or self._parsed is None or not self.options.may_cancel:
+        ending = self._begin_ending()
+        if ending is None:
             return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LEAVE_S
+        ended = asyncio.wrap_future(ending)
+        while not ended.done() and (left := deadline - loop.time()) > 0:
+            # Each further cancellation is the same end.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({ended}, timeout=left)
+
+    def _begin_ending(self) -> Future[None] | None:
+        """Have the app cancelled if the task is over; None: nothing is to be ended."""
+        if self._fired or self._parsed is None or not self.options.may_cancel:
+            return None
         if self._ending is None:
             from airflow_provider_launch.triggers.hub import hub
 
@@ -155,13 +171,7 @@ class AppStatusTrigger(BaseTrigger):
                 self.log,
                 shared=self._shared,
             )
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LEAVE_S
-        ending = asyncio.wrap_future(self._ending)
-        while not ending.done() and (left := deadline - loop.time()) > 0:
-            # Each further cancellation is the same end.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({ending}, timeout=left)
+        return self._ending
 
     # ---- follow ------------------------------------------------------------------------------------------------------
 

@@ -132,6 +132,33 @@ def test_all_apps_of_ended_tasks_are_cancelled_before_their_triggers_have_gone(
     assert states.requests <= COUNT / 10
 
 
+def test_no_cancel_waits_for_the_log(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's supervisor reads what triggers write only between its own requests, and a full pipe blocks."""
+    left: list[int] = []
+    alone = threading.Lock()
+
+    class Log:
+        def warning(self, text: str, *_: object) -> None:
+            if "is cancelled" in text:
+                with alone:
+                    time.sleep(0.02)
+                    left.append(len(alive(engine, app_ids)))
+
+        def __getattr__(self, _: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+    def before() -> None:
+        states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
+        monkeypatch.setattr(AppStatusTrigger, "log", Log())
+
+    end_all(app_ids, before)
+
+    assert len(left) == COUNT
+    assert left[COUNT // 2] == 0, "as many apps are cancelled as lines are written"
+
+
 def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_begun(
     engine: Any, app_ids: list[str], states: States
 ) -> None:
