@@ -63,7 +63,7 @@ def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s:
 
 
 def _pause(begun: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
-    """Sleep before the next look, for a share of the time since `begun`: who asks all the time slows the engine."""
+    """Sleep before the next check, for a share of the time since `begun`: who asks all the time slows the engine."""
     time.sleep(max(at_least_s, min(share * (time.monotonic() - begun), _LONGEST_PAUSE_S)))
 
 
