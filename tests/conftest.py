@@ -263,6 +263,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the tests of queues for the end: Kueue may still be being built."""
+    items.sort(key=lambda item: any(mark.args == ("kueue",) for mark in item.iter_markers("engine")))
+
+
 def pytest_unconfigure() -> None:
     """Stop what this session started."""
     _docker.end()

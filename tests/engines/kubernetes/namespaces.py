@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import config
-from kubernetes.client import ApiClient, ApiException, CoreV1Api, RbacAuthorizationV1Api
+from kubernetes.client import ApiClient, ApiException, AuthorizationV1Api, CoreV1Api, RbacAuthorizationV1Api
 
 from tests.engines.kubernetes.process import until
 
@@ -55,6 +55,16 @@ def grant(client: ApiClient, namespace: str, rules: list[dict[str, Any]]) -> str
     if not _ensure(rbac.create_namespaced_role, namespace, {"metadata": meta, "rules": rules}):
         rbac.replace_namespaced_role(_USER, namespace, {"metadata": meta, "rules": rules})
     _ensure(rbac.create_namespaced_role_binding, namespace, {"metadata": meta, "roleRef": role, "subjects": [subject]})
+    asked = [
+        {"namespace": namespace, "group": rule["apiGroups"][0], "verb": rule["verbs"][0], "resource": resource}
+        for rule in rules
+        # A right to one of them by its name is none to the others.
+        for resource in rule["resources"][:1]
+        if not rule.get("resourceNames")
+    ]
+    user = f"system:serviceaccount:{namespace}:{_USER}"
+    # The server refuses for a moment what it has just granted.
+    until(lambda: all(_may(client, user, right) for right in asked), 30, f"{user} did not get the rights of its Role")
     wanted = {"spec": {"expirationSeconds": 24 * 3600}}
     return core.create_namespaced_service_account_token(_USER, namespace, wanted).status.token
 
@@ -65,6 +75,13 @@ def remove_all(kubeconfig: Path) -> Iterator[str]:
         for found in CoreV1Api(client).list_namespace(label_selector=LABEL).items:
             delete(client, found.metadata.name)
             yield found.metadata.name
+
+
+def _may(client: ApiClient, user: str, right: dict[str, str]) -> bool:
+    resource, _, subresource = right["resource"].partition("/")
+    attributes = {**right, "resource": resource, "subresource": subresource}
+    review = {"spec": {"user": user, "resourceAttributes": attributes}}
+    return bool(AuthorizationV1Api(client).create_subject_access_review(review).status.allowed)
 
 
 def _ensure(create: Any, namespace: str, body: dict[str, Any]) -> bool:

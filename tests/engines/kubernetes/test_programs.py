@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.local import until
 
 GO = """#!/bin/sh
 if [ "$1" = env ]; then echo {version}; echo {toolchain}; exit; fi
@@ -23,7 +26,10 @@ PROGRAMS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 @pytest.fixture
 def build(checkout, tmp_path):
     def build(
-        version: str = "go1.99.1", toolchain: str = "local", build: str = 'echo built > "$2"'
+        version: str = "go1.99.1",
+        toolchain: str = "local",
+        build: str = 'echo built > "$2"',
+        how: Sequence[str] = ("-m", "tests.engines.kubernetes", "build"),
     ) -> subprocess.Popen[str]:
         go = tmp_path / "bin/go"
         go.parent.mkdir(exist_ok=True)
@@ -36,7 +42,7 @@ def build(checkout, tmp_path):
         go.write_text(GO.format(version=version, toolchain=toolchain, log=log, module=module, build=build))
         go.chmod(0o755)
         env = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        command = [sys.executable, "-m", "tests.engines.kubernetes", "build"]
+        command = [sys.executable, *how]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=checkout, env=env, stdout=pipe, stderr=pipe, text=True)
 
@@ -66,6 +72,19 @@ def test_what_is_built_stays(build, tmp_path):
     assert len(out.splitlines()) == len(PROGRAMS)
     assert said == ""
     assert len((tmp_path / "log").read_text().splitlines()) == len(PROGRAMS)
+
+
+def test_a_session_leaves_what_it_builds_in_the_background_behind(build, tmp_path):
+    """A child that still runs when pytest ends fails a session whose tests have passed."""
+    go_on = tmp_path / "go-on"
+    code = "from tests.engines.kubernetes import programs; programs.build_in_background(programs.KUEUE)"
+    session = build(
+        build=f'while [ ! -e {go_on} ]; do sleep 0.05; done; echo built > "$2"', how=["-W", "always", "-c", code]
+    )
+
+    assert session.communicate() == ("", "")
+    go_on.touch()
+    until(lambda: [*(tmp_path / "cache").rglob("kueue-0*/kueue")])
 
 
 @pytest.mark.parametrize(("version", "toolchain"), [("go1.19.8", ""), ("go1.24.1", "local")])
