@@ -82,8 +82,10 @@ def test_a_session_leaves_what_it_builds_in_the_background_behind(build, tmp_pat
         build=f'while [ ! -e {go_on} ]; do sleep 0.05; done; echo built > "$2"', how=["-W", "always", "-c", code]
     )
 
-    assert session.communicate() == ("", "")
+    told = session.communicate()
     go_on.touch()
+
+    assert told == ("", "")
     until(lambda: [*(tmp_path / "cache").rglob("kueue-0*/kueue")])
 
 
