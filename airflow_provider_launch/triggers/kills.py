@@ -109,17 +109,20 @@ class Kills:
 
     def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:
         error = found.exception()
-        if error is None and found.result() not in _OVER:
+        if error is None:
+            if found.result() in _OVER:
+                self._report(kill, self._cancel(kill))
+            else:
+                kill.done.set_result(None)
             self._leave(kill)
-        elif error is None:
-            self._report(kill, *self._cancel(kill))
         elif time.monotonic() + _PAUSE_S < kill.deadline:
             self._ask(kill, _PAUSE_S)
         else:
-            self._report(kill, "failed", f"Airflow did not answer what state the task is in: {error}")
+            self._report(kill, f"Airflow did not answer what state the task is in: {error}")
+            self._leave(kill)
 
-    def _cancel(self, kill: _Kill) -> tuple[str, str]:
-        """Return the outcome, and why it is no better."""
+    def _cancel(self, kill: _Kill) -> str | None:
+        """Return why the app could not be cancelled; None: it is."""
         while True:
             try:
                 if kill.shared is None:
@@ -127,35 +130,36 @@ class Kills:
                 kill.shared.for_kills().cancel(kill.app_id)
             except SchedulerUnavailableError as error:
                 if time.monotonic() + _PAUSE_S >= kill.deadline:
-                    return "failed", str(error)
+                    return str(error)
                 time.sleep(_PAUSE_S)
             except Exception as error:  # noqa: BLE001 - it is reported in the log, and nobody else can do better
-                return "failed", str(error)
+                return str(error)
             else:
-                return "cancelled", ""
+                return None
 
-    def _report(self, kill: _Kill, outcome: str, why: str) -> None:
+    def _report(self, kill: _Kill, why_not: str | None) -> None:
+        """Have the outcome written, after which nothing more will happen."""
+
         def write() -> None:
             with contextlib.suppress(Exception):
                 # The supervisor finds the task's log by what is in the context.
-                kill.context.run(self._write, kill, outcome, why)
-            self._leave(kill)
+                kill.context.run(self._write, kill, why_not)
+            kill.done.set_result(None)
 
         with contextlib.suppress(Exception):
-            metrics.count("kills", outcome=outcome)
+            metrics.count("kills", outcome="cancelled" if why_not is None else "failed")
         self._writers.submit(write)
 
     def _leave(self, kill: _Kill) -> None:
-        # Before the clients are closed, which may fail or take a moment.
-        kill.done.set_result(None)
+        # Here and not by who writes: the clients that it closes may take a moment.
         if kill.shared is not None:
             with contextlib.suppress(Exception):
                 self._connections.leave(kill.shared)
 
     @staticmethod
-    def _write(kill: _Kill, outcome: str, why: str) -> None:
-        if outcome == "cancelled":
+    def _write(kill: _Kill, why_not: str | None) -> None:
+        if why_not is None:
             kill.log.warning("the task was ended; app %s is cancelled", kill.app_id)
         else:
             text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
-            kill.log.error(text, kill.handle, why)
+            kill.log.error(text, kill.handle, why_not)

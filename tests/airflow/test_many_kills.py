@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.triggers._run import TriggerRun
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, logged
 from tests.support.fake_scheduler import FakeScheduler, an_app
@@ -75,12 +77,19 @@ def trigger_of(app_id: str, k: int) -> AppStatusTrigger:
     return trigger
 
 
-def end_all(app_ids: list[str], before: Callable[[], object], *, stop_after_s: float | None = None) -> None:
+def end_all(
+    app_ids: list[str],
+    before: Callable[[], object],
+    *,
+    ready: Callable[[], bool] = lambda: True,
+    stop_after_s: float | None = None,
+) -> None:
     """Run a trigger for each app in Airflow's runner, and cancel them as it does until all are gone.
 
     Args:
         app_ids: whose.
-        before: called when all of them follow.
+        before: called when all of them know their app, and `ready`.
+        ready: what else is waited for.
         stop_after_s: seconds after which the triggerer is stopped, which cancels each once more, without a message.
     """
 
@@ -91,7 +100,7 @@ def end_all(app_ids: list[str], before: Callable[[], object], *, stop_after_s: f
         for k, trigger in enumerate(triggers):
             tasks.append(asyncio.create_task(runner.run_trigger(k, trigger, None)))
             runner.triggers[k] = {"task": tasks[-1], "is_watcher": False, "name": str(k), "events": 0}
-        while not all(trigger._resolved for trigger in triggers):  # noqa: ASYNC110 - nothing reports it
+        while not (all(trigger._resolved for trigger in triggers) and ready()):  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.05)
         before()
         began = time.monotonic()
@@ -157,6 +166,38 @@ def test_no_cancel_waits_for_the_log(
 
     assert len(left) == COUNT
     assert left[COUNT // 2] == 0, "as many apps are cancelled as lines are written"
+
+
+def test_apps_are_cancelled_before_their_triggers_stop_to_follow(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand that stop at once share a few threads."""
+    begun: list[TriggerRun] = []
+    seen: list[bool] = []
+    begin, abandon = TriggerRun.begin, TriggerRun.abandon
+
+    def counted(self: TriggerRun) -> None:
+        begin(self)
+        begun.append(self)
+
+    async def slowly(self: TriggerRun, error: asyncio.CancelledError) -> None:
+        for _ in range(100):
+            if engine.cancelled:
+                break
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+        seen.append(bool(engine.cancelled))
+        await abandon(self, error)
+
+    def before() -> None:
+        states.states |= {f"t_{k}": "failed" for k in range(COUNT)}
+
+    monkeypatch.setattr(TriggerRun, "begin", counted)
+    monkeypatch.setattr(TriggerRun, "abandon", slowly)
+    end_all(app_ids, before, ready=lambda: len(begun) == COUNT)
+
+    assert seen == [True] * COUNT
+    assert alive(engine, app_ids) == set()
 
 
 def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_begun(

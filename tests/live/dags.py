@@ -76,8 +76,7 @@ for _mode in MODES:
 _briefly = {"task_id": "app", "launch_conn_id": "local", "cfg": {"grace_s": GRACE_S}, "deferrable": True}
 with _dag("many", "deferrable"):
     # Of a thousand tasks at once on two cores Airflow's scheduler loses some for a while, and fails them.
-    _again = {"retries": 3, "retry_delay": timedelta(0)}
-    LaunchAppOperator.partial(defer_after_s=0, **_again, **_briefly).expand(app=apps())
+    LaunchAppOperator.partial(retries=3, retry_delay=timedelta(0), defer_after_s=0, **_briefly).expand(app=apps())
 with _dag("disturbed", "deferrable"):
     LaunchAppOperator.partial(retries=3, defer_after_s=0, **_briefly).expand(app=apps())
 with _dag("short", "deferrable"):
