@@ -1,0 +1,127 @@
+"""The gate for text, numbers and documents that a program, an image or an engine wrote.
+
+None of it may stop a process that serves other apps, by its size, its depth, endless digits, or letters that a
+database refuses. An error of this module concerns one app, never its engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any, NoReturn
+
+__all__ = ["UntrustedError", "clean_json", "clean_text", "inflate", "parse_int", "parse_json"]
+
+DEEPEST = 100
+"""Levels of lists and objects; JSON parsers on the way to the next task refuse more, each at another depth."""
+LARGEST_INT = 2**63 - 1
+"""Databases, and the messages between Airflow's processes, take integers of 64 bits."""
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""PostgreSQL stores no NUL in JSON, and UTF-8 has no halves of surrogate pairs."""
+_INT = re.compile(r"-?[0-9]{1,19}\Z")
+
+
+class UntrustedError(ValueError):
+    """A program, an image or an engine wrote data that cannot be used; the message states why."""
+
+
+def clean_text(text: str) -> str:
+    """Return the text with U+FFFD for each letter that databases refuse."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def clean_json(value: Any) -> Any:
+    """Return a copy of the document in which all texts and keys are clean."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(name): clean_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [clean_json(each) for each in value]
+    return value
+
+
+def parse_int(text: str, low: int = 0, high: int = LARGEST_INT) -> int:
+    """Return the number.
+
+    Raises:
+        UntrustedError: the text is not a decimal integer, or it is outside `low` to `high`.
+    """
+    if not _INT.match(text):
+        raise UntrustedError(f"{text[:40]!r} is not an integer of at most 19 digits")
+    number = int(text)
+    if not low <= number <= high:
+        raise UntrustedError(f"{number} is not between {low} and {high}")
+    return number
+
+
+def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST) -> Any:
+    """Return a document of bounded size and depth whose numbers are finite, and whose integers have 64 bits.
+
+    Args:
+        data: text, or bytes in UTF-8.
+        max_bytes: of the text as it was written.
+        max_depth: levels of lists and objects.
+
+    Raises:
+        UntrustedError: it is larger, deeper, or not such a document.
+    """
+    if len(data) > max_bytes:
+        raise UntrustedError(f"the document has more than {max_bytes} bytes")
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant, parse_int=_json_int, parse_float=_json_float)
+        _refuse_depth(value, max_depth)
+    except RecursionError:
+        raise UntrustedError(f"the document is nested more than {max_depth} levels deep") from None
+    except UntrustedError:
+        raise
+    except ValueError as error:
+        raise UntrustedError(f"the document is not JSON: {str(error)[:200]}") from error
+    return value
+
+
+def inflate(data: bytes, max_bytes: int) -> bytes:
+    """Return what zlib or gzip compressed.
+
+    Raises:
+        UntrustedError: it is damaged, cut, or larger than `max_bytes` when it is inflated.
+    """
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        inflated = inflater.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise UntrustedError(f"the data cannot be inflated: {error}") from error
+    if len(inflated) > max_bytes:
+        raise UntrustedError(f"the inflated data has more than {max_bytes} bytes")
+    if not inflater.eof:
+        raise UntrustedError("the compressed data is cut")
+    return inflated
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise UntrustedError(f"{name} is not a number of JSON")
+
+
+def _json_int(text: str) -> int:
+    return parse_int(text, -LARGEST_INT - 1)
+
+
+def _json_float(text: str) -> float:
+    number = float(text)
+    if number in {float("inf"), float("-inf")}:
+        raise UntrustedError("a number is too large for a float")
+    return number
+
+
+def _refuse_depth(value: Any, levels: int) -> None:
+    """Walk without recursion: the depth is what is to be found out."""
+    level = [value]
+    while level := [child for each in level if isinstance(each, (dict, list)) for child in _children(each)]:
+        levels -= 1
+        if levels < 0:
+            raise RecursionError
+
+
+def _children(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
