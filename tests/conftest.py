@@ -38,6 +38,7 @@ from tests.engines.registry import install_registry, missing_registry, registry
 from tests.engines.slurm import accounting as slurm_accounting
 from tests.engines.slurm import engine as slurm
 from tests.engines.slurm.fixtures import slurm_cluster, slurm_commands, slurm_pipe, slurm_root
+from tests.support import passed_before
 from tests.support.engines import refuse_unknown, required
 from tests.support.two_runs import TwoRuns
 
@@ -212,6 +213,8 @@ ENGINES = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TwoRuns())
+    if plugin := passed_before.create_plugin():
+        config.pluginmanager.register(plugin)
 
 
 @pytest.hookimpl(tryfirst=True)  # before there are workers, which inherit the variables

@@ -1,0 +1,134 @@
+"""Which tests `.ci/run` may leave out, since they passed on the same content."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from textwrap import dedent
+
+import pytest
+
+from tests.support.passed_before import CHECKOUT, KEPT_S, PassedBefore, reachable
+
+PLUGINS = ("-p", "xdist", "-p", "pytest_rerunfailures", "-p", "no:cacheprovider")
+CONFTEST = """
+    import os
+
+    import pytest
+
+    from tests.support import passed_before
+
+    def key(item):
+        marks = [mark.args[0] for mark in item.iter_markers("engine")]
+        return os.environ["CONTENT"] if marks else None
+
+    passed_before._key = key
+
+    def pytest_configure(config):
+        config.addinivalue_line("markers", "engine(name): needs it")
+        if plugin := passed_before.create_plugin():
+            config.pluginmanager.register(plugin)
+"""
+TESTS = """
+    import os
+
+    import pytest
+
+    @pytest.mark.engine("docker")
+    def test_passes():
+        pass
+
+    @pytest.mark.engine("docker")
+    def test_fails():
+        assert not os.environ.get("FAIL")
+
+    @pytest.mark.engine("docker")
+    def test_passes_at_its_second_try(tmp_path_factory):
+        from pathlib import Path
+        tried = Path(os.environ["TRIED"])
+        if not tried.exists():
+            tried.touch()
+            assert False
+
+    def test_without_an_engine():
+        pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function: content, options of pytest, variables -> names of the tests that ran, output."""
+    (tmp_path / "conftest.py").write_text(dedent(CONFTEST))
+    (tmp_path / "test_it.py").write_text(dedent(TESTS))
+    variables = {
+        "PYTHONPATH": os.pathsep.join(map(str, [CHECKOUT, *sys.path])),
+        "LAUNCH_TESTS_CACHE": str(tmp_path / "cache"),
+        "LAUNCH_SOAK": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TRIED": str(tmp_path / "tried"),
+    }
+
+    def run(content: str, *args: str, **more: str) -> tuple[set[str], str]:
+        command = [sys.executable, "-m", "pytest", *PLUGINS, "-v", "--reruns=1", *args]
+        env = {**os.environ, **variables, **more, "CONTENT": content}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+        names = {word.partition("::")[2] for word in done.stdout.split() if word.startswith("test_it.py::")}
+        return names, done.stdout
+
+    return run
+
+
+WITH_ENGINE = {"test_passes", "test_fails", "test_passes_at_its_second_try"}
+ALL = {*WITH_ENGINE, "test_without_an_engine"}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_only_what_passed_at_once_on_the_same_content_is_left_out(run, workers):
+    first, _ = run("a", *workers, FAIL="1")
+    again, output = run("a", *workers, LAUNCH_SOAK="")
+    third, _ = run("a", *workers)
+    changed, _ = run("b", *workers)
+
+    assert first == ALL
+    assert again == ALL - {"test_passes"}
+    assert "1 test_it.py" in output
+    assert third == {"test_without_an_engine"}
+    assert changed == ALL
+
+
+def test_a_soak_leaves_nothing_out(run):
+    run("a")
+
+    assert run("a", LAUNCH_SOAK="1")[0] == ALL
+
+
+def test_a_result_is_forgotten_after_a_week(tmp_path):
+    (tmp_path / "1.json").write_text('["x"]')
+
+    assert PassedBefore(tmp_path)._read() == {"x"}
+    assert PassedBefore(tmp_path, now=time.time() + KEPT_S + 60)._read() == set()
+
+
+@pytest.mark.parametrize(
+    ("test", "engine", "inside", "outside"),
+    [
+        (
+            "tests/docker/test_rivals.py",
+            "docker",
+            ["schedulers/docker/wire.py", "schedulers/_kit/base.py", "follow/poller.py", "hooks/docker.py"],
+            ["schedulers/slurm/commands.py", "pipelines/apps.py", "operators/launch.py"],
+        ),
+        ("tests/slurm/test_ssh.py", "slurm", ["schedulers/slurm/ssh.py"], ["schedulers/kubernetes/client.py"]),
+        ("tests/airflow/test_operator_docker.py", "docker", ["operators/launch.py", "_task/secrets.py"], []),
+        ("tests/pipelines/test_places.py", "kubernetes", ["pipelines/apps.py"], []),
+    ],
+)
+def test_a_test_depends_on_what_it_can_reach(test, engine, inside, outside):
+    files = {*reachable(test, frozenset({engine}))}
+
+    assert {f"airflow_provider_launch/{name}" for name in inside} <= files
+    assert files.isdisjoint(f"airflow_provider_launch/{name}" for name in outside)
+    assert {test, "tests/conftest.py", "tests/support/passed_before.py", "constraints.txt", ".ci/run"} <= files
+    assert files.isdisjoint({"README.md", "bench/run.py"})

@@ -1,0 +1,217 @@
+"""Leave out the tests of an engine that have passed on the same content, in an earlier run on this machine.
+
+`LAUNCH_TESTS_CACHE=folder` switches it on: `.ci/run` sets it, `make soak` never. A test is left out if it is marked
+with an engine, passed at its first try in the last seven days, and nothing that it can reach has changed since then:
+its own file, the package without the rooms that it cannot reach, the helpers of the tests, the versions of the engines.
+The summary of the run lists how many tests of each file were left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["PassedBefore"]
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = "airflow_provider_launch"
+KEPT_S = 7 * 24 * 3600
+PROPERTY = "passed_before"
+BACKENDS = {
+    "docker": "docker",
+    "dockerd": "docker",
+    "registry": "docker",
+    "kubernetes": "kubernetes",
+    "kube-apiserver": "kubernetes",
+    "kueue": "kubernetes",
+    "aws_batch": "aws_batch",
+    "slurm": "slurm",
+    "slurmctld": "slurm",
+    "slurmdbd": "slurm",
+}
+"""Engine -> the folder of its backend in the package, and of its tests."""
+SHELL = ("get_provider_info", "pipelines", "decorators", "operators", "sensors", "triggers", "_task", "links")
+"""Rooms that nothing below them imports, as import-linter checks: only a test that names one can reach it."""
+ABOVE_ALL = ("pyproject.toml", "constraints.txt", "Makefile", ".ci")
+DEBIAN = (
+    "docker.io",
+    "containerd",
+    "runc",
+    "docker-registry",
+    "slurm-wlm",
+    "munge",
+    "openssh-server",
+    "mariadb-server",
+)
+
+
+class PassedBefore:
+    """The plugin, for one session."""
+
+    def __init__(self, folder: Path, now: float | None = None) -> None:
+        self._folder = folder
+        self._now = time.time() if now is None else now
+        self._passed: dict[str, str] = {}  # node id -> key of its content
+        self._repeated: set[str] = set()
+        self._left_out: Counter[str] = Counter()
+
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give each worker of xdist the same list: all have to collect the same tests."""
+        node.workerinput[PROPERTY] = sorted(self._read())
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        before = {*config.workerinput[PROPERTY]} if hasattr(config, "workerinput") else self._read()
+        left_out = []
+        for item in items:
+            if key := _key(item):
+                item.user_properties.append((PROPERTY, key))
+                if _entry(item.nodeid, key) in before:
+                    left_out.append(item)
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            gone = {*left_out}
+            items[:] = [item for item in items if item not in gone]
+        self._left_out = Counter(item.nodeid.partition("::")[0] for item in left_out)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[PROPERTY] = dict(self._left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._left_out = Counter(getattr(node, "workeroutput", {}).get(PROPERTY, {})) or self._left_out
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == "rerun":
+            self._repeated.add(report.nodeid)
+        key = dict(report.user_properties).get(PROPERTY)
+        if key and report.when == "call" and report.passed:
+            self._passed[report.nodeid] = str(key)
+        elif report.failed:
+            self._passed.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workerinput") or not self._passed:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for old in self._folder.glob("*.json"):
+            if self._is_old(old):
+                old.unlink(missing_ok=True)
+        lines = [_entry(test, key) for test, key in self._passed.items() if test not in self._repeated]
+        (self._folder / f"{time.time_ns()}.json").write_text(json.dumps(lines), encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._left_out:
+            return
+        terminalreporter.section("left out: passed on the same content in the last seven days")
+        for file, tests in sorted(self._left_out.items()):
+            terminalreporter.write_line(f"{tests:5} {file}")
+
+    def _read(self) -> set[str]:
+        files = [file for file in self._folder.glob("*.json") if not self._is_old(file)]
+        return {entry for file in files for entry in json.loads(file.read_text(encoding="utf-8"))}
+
+    def _is_old(self, file: Path) -> bool:
+        return self._now - file.stat().st_mtime > KEPT_S
+
+
+def _entry(nodeid: str, key: str) -> str:
+    return hashlib.sha256(f"{nodeid} {key}".encode()).hexdigest()[:32]
+
+
+def _key(item: pytest.Item) -> str | None:
+    engines = {str(mark.args[0]) for mark in item.iter_markers("engine")}
+    backends = frozenset(BACKENDS[engine] for engine in engines & {*BACKENDS})
+    if not backends:
+        return None
+    return content_key(item.path.relative_to(CHECKOUT).as_posix(), backends)
+
+
+@functools.cache
+def content_key(test: str, backends: frozenset[str]) -> str:
+    """Return a key of all that a test file can reach, as text; another content has another key."""
+    digest = hashlib.sha256(f"{sys.version} {_versions()} {'torch' if _torch() else ''}".encode())
+    for name in reachable(test, backends):
+        digest.update(f"{name} {_hashes()[name]}\n".encode())
+    return digest.hexdigest()
+
+
+def reachable(test: str, backends: frozenset[str]) -> list[str]:
+    """Return the files that a test file of these backends can reach."""
+    folder = test.rpartition("/")[0]
+    helpers = [name for name in _hashes() if name.startswith("tests/") and not _is_test(name)]
+    others = [f"tests/{backend}/" for backend in {*BACKENDS.values()} - backends if f"tests/{backend}" != folder]
+    helpers = [name for name in helpers if not name.startswith(tuple(others))]
+    near = [test, *(name for name in helpers if name.startswith(f"{folder}/"))]
+    text = "\n".join(_text(name) for name in near if name.endswith(".py"))
+    borrowed = [f"{name.replace('.', '/')}.py" for name in re.findall(r"\btests\.[a-z_.]*test_\w+", text)]
+    rooms = [f"{PACKAGE}/schedulers/{backend}" for backend in {*BACKENDS.values()} - backends]
+    rooms += [f"{PACKAGE}/{room}" for room in SHELL]
+    # Tests of Airflow's rooms load most of them by name; a DAG file is text.
+    if folder in {"tests/airflow", "tests/live", "tests/pipelines"}:
+        rooms = rooms[: len(rooms) - len(SHELL)]
+    out = tuple(room for room in rooms if not re.search(rf"\b{room.replace('/', '.')}\b", text))
+    package = [name for name in _hashes() if name.startswith(f"{PACKAGE}/") and not _in(name, out)]
+    pages = ("docs/",) if re.search(r"\bdocs\b", text) else ()
+    top = [name for name in _hashes() if name.startswith((*ABOVE_ALL, "example_dags/", *pages))]
+    return sorted({test, *helpers, *package, *top, *borrowed} & {*_hashes()})
+
+
+def _in(name: str, rooms: tuple[str, ...]) -> bool:
+    return any(name == f"{room}.py" or name.startswith(f"{room}/") for room in rooms)
+
+
+def _is_test(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("test_")
+
+
+@functools.cache
+def _hashes() -> dict[str, str]:
+    """Return file of the checkout -> hash of its content, without what git ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    return {
+        name: hashlib.sha256((CHECKOUT / name).read_bytes()).hexdigest()
+        for name in sorted(listed.split("\0"))
+        if name and (CHECKOUT / name).is_file()
+    }
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return (CHECKOUT / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _versions() -> str:
+    """Return the versions of the engines that Debian installed; all others are pinned in files of the tests."""
+    if not shutil.which("dpkg-query"):
+        return ""
+    asked = ["dpkg-query", "--show", "--showformat", "${Package}=${Version} ", *DEBIAN]
+    return subprocess.run(asked, capture_output=True, check=False, text=True).stdout
+
+
+def _torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def create_plugin() -> PassedBefore | None:
+    """Return the plugin, if the environment asks for it."""
+    folder = os.environ.get("LAUNCH_TESTS_CACHE")
+    if not folder or os.environ.get("LAUNCH_SOAK"):
+        return None
+    return PassedBefore(Path(folder).expanduser())
