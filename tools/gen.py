@@ -196,9 +196,9 @@ def _described(
     return "\n".join(lines)
 
 
-def provider_info_module() -> str:
-    """Return the module from which Airflow learns of the provider."""
-    text: str = _neighbour("provider_info").provider_info_module()
+def provider_info_document() -> str:
+    """Return the document from which Airflow learns of the provider."""
+    text: str = _neighbour("provider_info").provider_info_document()
     return text
 
 
@@ -221,7 +221,7 @@ def _neighbour(name: str) -> Any:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "airflow_provider_launch/get_provider_info.py": provider_info_module,
+    "airflow_provider_launch/provider_info.json": provider_info_document,
     "docs/app.md": app_page,  # before the demo's text, which quotes it
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/options.md": options_page,

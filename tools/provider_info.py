@@ -1,16 +1,14 @@
-"""Make `get_provider_info.py` from the options of the schedulers: Airflow asks for it in every process."""
+"""Make `provider_info.json` from the options of the schedulers: Airflow asks for it in every process."""
 
 from __future__ import annotations
 
-import pprint
-import subprocess
-import sys
+import json
 from typing import Any
 
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
-__all__ = ["config_options", "provider_info", "provider_info_module"]
+__all__ = ["config_options", "provider_info", "provider_info_document"]
 
 _PACKAGE = "airflow_provider_launch"
 _NAME = "Launch"
@@ -247,21 +245,6 @@ def config_options() -> dict[str, dict[str, Any]]:
     return options
 
 
-def provider_info_module() -> str:
-    """Return the module: the info as a literal, because building it would cost every process 20 ms."""
-    literal = pprint.pformat(provider_info(), sort_dicts=False, width=110)
-    text = f'''"""What Airflow reads about this provider. Made by `make gen` from the options' classes; edit those."""
-
-from __future__ import annotations
-
-from typing import Any
-
-__all__ = ["get_provider_info"]
-
-
-def get_provider_info() -> dict[str, Any]:
-    """Return the provider info: connection types with their forms, and where the classes are."""
-    return {literal}
-'''
-    command = [sys.executable, "-m", "ruff", "format", "--line-length", "120", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+def provider_info_document() -> str:
+    """Return what `get_provider_info.py` reads: building the info would cost every process 20 ms."""
+    return json.dumps(provider_info(), indent=1, ensure_ascii=False) + "\n"
