@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.pipelines.executors import ExecutorSettings, Placement
-from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
+from airflow_provider_launch.pipelines.model import MapStep, PipelineModel, TaskStep, steps_of
 from airflow_provider_launch.pipelines.parameters import as_text, is_name
 from airflow_provider_launch.pipelines.shell import given_lines, shell_script
 from airflow_provider_launch.specs import AppDef, Resource, Role, macros
@@ -21,14 +21,18 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 
-__all__ = ["Inputs", "build_app", "code_folder"]
+__all__ = ["Inputs", "build_app", "code_folder", "prefixed_only"]
 
 ROLE = "task"
 DATA_DIR = "/launch/data"
 """Where a container sees the files of a task with a catalog."""
-# Names that a parameter of the same name must not change for the programs of a task.
-_TAKEN = ("PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "IFS", "PWD", "ENV")
-_TAKEN_PREFIXES = ("LD_", "LC_", "PYTHON", "AIRFLOW", "LAUNCH_", "TORCHX_", "MAGNUS_", "RUNNABLE_")
+# Names that shells, loaders and this package act on; the author of a file seldom means that. Programs act on many more,
+# so this list protects nobody from what a step hands back: for that, only declared names become variables.
+_TAKEN = (
+    "PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "IFS", "PWD", "ENV", "CDPATH", "PS4", "SHELLOPTS",
+    "BASHOPTS", "GCONV_PATH", "GLIBC_TUNABLES",
+)  # fmt: skip
+_TAKEN_PREFIXES = ("LD_", "DYLD_", "LC_", "BASH_", "PYTHON", "AIRFLOW", "LAUNCH_", "TORCHX_", "MAGNUS_", "RUNNABLE_")
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,24 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     return AppDef(_app_name(step), [role]), cfg
 
 
+def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the parameters that a shell command sees only as `LAUNCH_PARAM_x`: those not declared, those taken.
+
+    A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. What else a step hands back
+    was named by its program, which must not choose the environment of the programs after it.
+    """
+    declared = {*model.parameters}
+    for step, _, _ in steps_of(model.graph):
+        if isinstance(step, TaskStep):
+            declared.update(item.name for item in step.returns or ())
+        elif isinstance(step, MapStep):
+            declared.add(step.iterate_as)
+    names = [name for name in parameters if is_name(name)]
+    undeclared = [name for name in names if name not in declared]
+    taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
+    return undeclared, taken
+
+
 def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:
     """Return the folder on the worker in which tasks start and from which functions are imported."""
     return (model.folder / settings.code_dir).resolve() if settings.code_dir else model.folder
@@ -133,11 +155,12 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
     parameters = inputs.parameters
     found: dict[str, str] = {}
     if step.command_type == "shell":
+        undeclared, taken = prefixed_only(model, parameters)
         for name, value in parameters.items():
             if not is_name(name):
                 continue
             text = as_text(value)
-            if name not in _TAKEN and not name.startswith(_TAKEN_PREFIXES):
+            if name not in undeclared and name not in taken:
                 found[name] = text
             found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
         found["LAUNCH_GIVEN"] = given_lines(parameters)

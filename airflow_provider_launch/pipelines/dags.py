@@ -104,6 +104,8 @@ def dag_from_model(
         config = {"conn_id": launch_conn_id, **model.executor.config}
         model = replace(model, executor=replace(model.executor, config=config))
     values = {**model.parameters, **parameters.from_environment(), **(params or {})}
+    # Those of the DAG are declared as well as those of the file.
+    model = replace(model, parameters=values)
     settings: dict[str, Any] = {"catchup": False}
     if model.graph.description:
         settings["description"] = model.graph.description

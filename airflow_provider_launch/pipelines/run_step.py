@@ -69,7 +69,8 @@ def run_step(
     Raises:
         InvalidAppError: a parameter is missing, or the step cannot be run from here.
     """
-    values = {**model.parameters, **from_environment(), **parameters}
+    model = replace(model, parameters={**model.parameters, **from_environment()})
+    values = {**model.parameters, **parameters}
     missing = [name for name in elements if name not in values]
     if missing:
         raise InvalidAppError(f"step {step.name!r} is inside of a map; give its element: --set {missing[0]}=...")

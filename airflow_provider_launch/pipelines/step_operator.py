@@ -82,7 +82,7 @@ class StepOperator(LaunchAppOperator):
             CatalogError: a file is not where the step wants it.
         """
         from airflow_provider_launch._task.errors import final_errors
-        from airflow_provider_launch.pipelines.apps import Inputs, build_app
+        from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
         from airflow_provider_launch.pipelines.attempt import Attempt
 
         known, elements = known_parameters(context, self.sources, self.scope)
@@ -101,6 +101,12 @@ class StepOperator(LaunchAppOperator):
                     data_dir=folder,
                 )
                 self.app, self.cfg = build_app(self.model, step, place, inputs)
+            if step.command_type == "shell":
+                undeclared, taken = prefixed_only(self.model, known.values)
+                if undeclared:
+                    self.log.info("only as LAUNCH_PARAM_x, because no step declares it in 'returns': %s", undeclared)
+                if taken:
+                    self.log.warning("only as LAUNCH_PARAM_x, because shells act on such names: %s", taken)
             attempt.describe(self.app, self.cfg, known.values)
             self._elements = elements
         return self._finished(context, attempt, lambda: self._launched(context))

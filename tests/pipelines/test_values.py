@@ -414,3 +414,73 @@ def test_a_notebook_gets_and_gives_values(write, run_pipeline):
     assert ran.state == "success", ran.states
     assert (ran.returned("names"), ran.returned("tag")) == ({"y": 5}, {"z": 50})
     assert [item["name"] for item in ran.xcom("tag", "attempt")["catalog"]] == ["done.ipynb"]
+
+
+HOSTILE = {
+    "BASH_ENV": "$(touch {made})",
+    "GIT_SSH_COMMAND": "touch {made}",
+    "NODE_OPTIONS": "--require={made}.js",
+    "PERL5OPT": "-M{made}",
+    "http_proxy": "http://127.0.0.1:1",
+    "rows": 3,
+}
+
+
+def test_what_a_step_was_not_asked_for_is_no_variable_of_the_next(write, run_pipeline, tmp_path):
+    """A program runs code in the next step, which has other rights, by a variable on which that one's programs act."""
+    write("#!/bin/bash\necho report\n", "report.sh").chmod(0o755)
+    made = tmp_path / "made"
+    document = json.dumps({name: str(value).format(made=made) for name, value in HOSTILE.items()})
+    write(document, "values.json")
+
+    ran = run_pipeline(f"""
+        executor: {{type: local, config: {{env: {{FOLDER: "{tmp_path}"}}}}}}
+        dag:
+          start_at: fit
+          steps:
+            fit: {{type: task, command_type: shell, command: cat $FOLDER/values.json > $LAUNCH_RESULT_PATH, next: report}}
+            report:
+              type: task
+              command_type: shell
+              command: |
+                $FOLDER/report.sh
+                env -0 > $FOLDER/env
+                export own=$LAUNCH_PARAM_rows
+              returns: [own]
+              next: success
+        """)
+
+    assert ran.state == "success", ran.states
+    assert not made.exists()
+    names = {text.partition("=")[0] for text in (tmp_path / "env").read_text().split("\0")}
+    assert names.isdisjoint(HOSTILE)
+    assert {f"LAUNCH_PARAM_{name}" for name in HOSTILE} <= names
+    assert ran.returned("report") == {"own": 3}
+
+
+def test_declared_names_are_variables_unless_a_shell_acts_on_them(run_pipeline, tmp_path, capfd):
+    """Whoever declares NODE_OPTIONS means it; BASH_ENV is in no program's interest."""
+    ran = run_pipeline(
+        f"""
+        parameters: {{ENV: prod, from_file: 1}}
+        dag:
+          start_at: fit
+          steps:
+            fit:
+              type: task
+              command_type: shell
+              command: export NODE_OPTIONS=--trace BASH_ENV=x rows=3
+              returns: [NODE_OPTIONS, BASH_ENV, rows]
+              next: report
+            report: {{type: task, command_type: shell, command: env -0 > {tmp_path}/env, next: success}}
+        """,
+        params={"from_dag": 2},
+        conf={"from_form": 4},
+    )
+
+    assert ran.state == "success", ran.states
+    lines = (tmp_path / "env").read_text().split("\0")
+    assert {"NODE_OPTIONS=--trace", "rows=3", "from_file=1", "from_dag=2"} <= {*lines}
+    assert {"LAUNCH_PARAM_BASH_ENV=x", "LAUNCH_PARAM_ENV=prod", "LAUNCH_PARAM_from_form=4"} <= {*lines}
+    assert not [line for line in lines if line.startswith(("BASH_ENV=", "ENV=", "from_form="))]
+    assert "because shells act on such names: ['ENV', 'BASH_ENV']" in "".join(capfd.readouterr())
