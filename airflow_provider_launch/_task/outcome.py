@@ -14,6 +14,7 @@ from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import clean_json
 
 __all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
 
@@ -39,13 +40,15 @@ def as_xcom(
         for replica in status.replicas:
             known.extend([None] * (replica.id + 1 - len(known)))
             known[replica.id] = replica.exit_code
-    return {
+    value = {
         "handle": handle,
         "state": str(response.state if response else AppState.SUBMITTED),
         "attempts": 1 + max(0, response.num_restarts if response else 0),
         "roles": codes,
         "result": result,
     }
+    cleaned: dict[str, Any] = clean_json(value)
+    return cleaned
 
 
 def handle_of(value: object) -> str:

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink, conf
 
+from airflow_provider_launch.util.untrusted import clean_json, clean_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -127,6 +129,7 @@ def task_page(ti_key: TaskInstanceKey, task_id: str | None = None) -> str:
 
 def show_ui(operator: Any, ti: Any, url: str, pages: Mapping[str, str]) -> None:
     """Let the links to the scheduler appear now: Airflow itself asks for links only when a worker is done."""
+    url, pages = clean_text(url), clean_json(dict(pages))
     operator.ui_url, operator.ui_pages = url, pages
     # A link that is missing must not change how the task ends.
     with contextlib.suppress(Exception):
@@ -170,7 +173,7 @@ async def show_ui_from_trigger(task_instance: Any, url: str, pages: Mapping[str,
 
     where = {name: getattr(task_instance, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
     with contextlib.suppress(Exception):
-        for kind, address in _addresses(url, pages):
+        for kind, address in _addresses(clean_text(url), clean_json(dict(pages))):
             await BaseXCom.aset(key=kind().xcom_key, value=address, **where)
 
 

@@ -19,6 +19,7 @@ from airflow_provider_launch.specs.errors import AppConflictError, LaunchError
 from airflow_provider_launch.specs.handles import make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.macros import near_misses
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -249,7 +250,7 @@ class AppAcquirer:
 
     def _show(self, info: AppDryRunInfo[Any]) -> None:
         text = str(info)
-        self._op.request = text
+        self._op.request = clean_text(text)
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text
         for line in folded(f"Request to scheduler {self._backend}", shown):

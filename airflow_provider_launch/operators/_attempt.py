@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers.ids import slug
+from airflow_provider_launch.util.untrusted import clean_json
 
 __all__ = ["KEY", "KILLED", "Memory", "NextStep", "Record", "StateStore", "app_id_for", "next_step"]
 
@@ -151,4 +152,4 @@ class Memory:
 
             # A task may wait for longer than Airflow keeps such values, and a clear after that must find the app.
             # The value goes with the run.
-            self._store.set(KEY, asdict(record), retention=NEVER_EXPIRE if record.is_open else None)
+            self._store.set(KEY, clean_json(asdict(record)), retention=NEVER_EXPIRE if record.is_open else None)

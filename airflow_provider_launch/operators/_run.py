@@ -53,6 +53,7 @@ from airflow_provider_launch.specs.owner import OWNER, TRY
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import begin_checkpoint, end_checkpoint
+from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -155,7 +156,7 @@ class OperatorRun:
         # An adopted app may have written before.
         is_new = response is None
         if self._op.do_xcom_push:
-            context["ti"].xcom_push("handle", handle)
+            context["ti"].xcom_push("handle", clean_text(handle))
         if acquirer.value is not None:
             return acquirer.value
         self._tracker.check()
@@ -239,7 +240,7 @@ class OperatorRun:
         # Else the field would lose what the first part of the task has shown.
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)
-            self._op.request = str(native) if native else None
+            self._op.request = clean_text(str(native)) if native else None
             register(kept_values(self._scheduler, app_id))
         self._tracker.check()
         if why == "deadline":

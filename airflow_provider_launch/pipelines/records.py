@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_provider_launch.util.untrusted import clean_json
+
 __all__ = ["KEY", "AttemptRecord", "appended", "summary"]
 
 KEY = "launch_attempts"
@@ -43,7 +45,8 @@ class AttemptRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        return asdict(self)
+        document: dict[str, Any] = clean_json(asdict(self))
+        return document
 
 
 def appended(stored: object, record: Mapping[str, Any]) -> list[dict[str, Any]]:

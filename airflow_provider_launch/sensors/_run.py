@@ -38,6 +38,7 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import end_checkpoint
+from airflow_provider_launch.util.untrusted import clean_json
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -261,7 +262,7 @@ class SensorRun:
         kept["tails"] = tails if size + len(tails) <= MAX_PACKED else None
         store = context.get("task_state_store")
         if store is not None:
-            store.set(KEY, kept)
+            store.set(KEY, clean_json(kept))
 
     def _app_follow(
         self, context: Context, progress: FollowProgress, *, skips_old: bool = True, is_part: bool = False

@@ -15,6 +15,7 @@ from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
+from airflow_provider_launch.util.untrusted import clean_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -91,7 +92,7 @@ class AppStatusTrigger(BaseTrigger):
         own = [each for each in inspect.signature(type(self)).parameters.values() if each.name != "options"]
         kwargs = {each.name: getattr(self, each.name) for each in own}
         changed = {each.name: kwargs[each.name] for each in own if kwargs[each.name] != each.default}
-        return f"{type(self).__module__}.{type(self).__qualname__}", {**changed, **self.options.to_json()}
+        return f"{type(self).__module__}.{type(self).__qualname__}", clean_json({**changed, **self.options.to_json()})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
@@ -130,7 +131,8 @@ class AppStatusTrigger(BaseTrigger):
         await asyncio.sleep(began + self.fire_after_s - time.monotonic())
         # Before the yield: the triggerer may end the trigger as if it were killed right after it.
         self._fired = True
-        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+        # The event is stored with those of all tasks: a letter that its database refuses would end the triggerer.
+        yield TriggerEvent(clean_json(event))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Cancel the app when a user has ended the task; called also when nobody has."""

@@ -7,6 +7,7 @@ database refuses. An error of this module concerns one app, never its engine.
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from typing import Any, NoReturn
@@ -32,13 +33,20 @@ def clean_text(text: str) -> str:
 
 
 def clean_json(value: Any) -> Any:
-    """Return a copy of the document in which all texts and keys are clean."""
+    """Return a copy of the document in which all texts and keys are clean, and numbers are those of JSON.
+
+    An integer beyond 64 bits becomes the nearest one of 64 bits; a float that is not finite becomes None.
+    """
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, dict):
-        return {clean_text(name): clean_json(each) for name, each in value.items()}
-    if isinstance(value, list):
+        return {clean_json(name): clean_json(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
         return [clean_json(each) for each in value]
+    if isinstance(value, int) and not -LARGEST_INT <= value <= LARGEST_INT:
+        return LARGEST_INT if value > 0 else -LARGEST_INT
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -71,6 +72,7 @@ class FakeExecutionApi:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.calls.append((request.method, request.url.path))
         body = json.loads(request.content) if request.content else None
+        refuse_unstorable(body)
         parts = request.url.path.strip("/").split("/")
         self.on_call(request.method, parts, body)
         match request.method, *parts:
@@ -94,6 +96,32 @@ class FakeExecutionApi:
             case "GET", "store" | "connections" | "variables", *_:
                 return httpx.Response(404, json={"detail": {"reason": "not_found", "message": ""}})
         return httpx.Response(200, json={})
+
+
+def refuse_unstorable(value: Any) -> None:
+    """As PostgreSQL refuses it in JSON, and the messages between Airflow's processes refuse large integers.
+
+    No exception of the usual kind: what a task tries in vain is often passed over, and here it is a fault.
+    """
+    if isinstance(value, dict):
+        refuse_unstorable([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            refuse_unstorable(each)
+    elif isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise SystemExit(f"PostgreSQL cannot store {value!r}")
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise SystemExit(f"no message holds {value!r}")
+
+
+def send_event(event: Any) -> None:
+    """As the runner of triggers sends an event to its supervisor, and that stores it."""
+    from airflow.jobs.triggerer_job_runner import TriggerEventEntry, messages
+    from airflow.sdk.execution_time.comms import _RequestFrame
+
+    changes = messages.TriggerStateChanges(events=[TriggerEventEntry(1, event, None)])
+    _RequestFrame(id=1, body=changes.model_dump()).as_bytes()
+    refuse_unstorable(event.payload)
 
 
 class Ran:
@@ -136,10 +164,12 @@ def run_to_end(task: Any, api: FakeExecutionApi, **where: Any) -> tuple[Ran, lis
     events = []
     while isinstance((ran := run_task(task, api, **where)).msg, DeferTask):
         log += ran.log
+        refuse_unstorable(ran.msg.trigger_kwargs)
         trigger = import_string(ran.msg.classpath)(**deserialize(ran.msg.trigger_kwargs))
         with logged() as entries:
             (event,) = run_trigger(trigger)
         log += entries
+        send_event(event)
         events.append(event.payload)
         next_kwargs = {**deserialize(ran.msg.next_kwargs), "event": json.loads(json.dumps(event.payload))}
         api.resume = {"next_method": ran.msg.next_method, "next_kwargs": serialize(next_kwargs)}

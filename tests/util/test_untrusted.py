@@ -88,3 +88,9 @@ def test_data_within_the_limit_is_inflated(compress):
         inflate(compress(b"x" * 1000)[:-3], 1000)
     with pytest.raises(UntrustedError):
         inflate(b"no", 1000)
+
+
+def test_clean_json_has_only_numbers_of_json():
+    given = {"n": (10**23, -(10**5000), 7, True), "x": [float("inf"), float("nan"), 1.5]}
+
+    assert clean_json(given) == {"n": [LARGEST_INT, -LARGEST_INT, 7, True], "x": [None, None, 1.5]}
