@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_launch._task.folds import unfolded
 from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.roles import Role
@@ -33,7 +34,12 @@ def as_xcom(
         response: what the scheduler reports. None: it was not asked yet.
         result: what the app handed back.
         roles: the roles as launched; used where the scheduler shows none.
+
+    Raises:
+        InvalidAppError: the app handed back what Airflow cannot store.
     """
+    # Also of a scheduler that does not use `parse_result`.
+    check_result(result)
     codes: dict[str, list[int | None]] = {role.name: [None] * role.num_replicas for role in roles}
     for status in response.roles_statuses if response else ():
         known = codes.setdefault(status.role, [])

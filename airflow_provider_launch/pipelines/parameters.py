@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.specs.errors import InvalidAppError
 
 __all__ = ["REDUCERS", "Known", "as_text", "from_environment", "merged", "reduced", "returned_values"]
@@ -103,7 +104,7 @@ def returned_values(
         step: for the message.
 
     Raises:
-        InvalidAppError: a declared name is missing, or the document holds no names.
+        InvalidAppError: a declared name is missing, the document holds no names, or Airflow cannot store a value.
     """
     if isinstance(document, Mapping) and set(document) == {"$env"}:
         values = {_without_prefix(str(name)): as_value(str(text)) for name, text in document["$env"].items()}
@@ -113,6 +114,8 @@ def returned_values(
         values = {str(name): value for name, value in document.items()}
     else:
         raise InvalidAppError(f"step {step!r} handed back {document!r}; it must be a JSON object of names and values")
+    # Values of variables are JSON in a text, which was not checked yet.
+    check_result(values)
     if wanted is None:
         return values
     names = list(wanted)

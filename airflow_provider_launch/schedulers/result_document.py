@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from typing import NoReturn
 
 from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, parse_json
 
-__all__ = ["RESULT_LIMIT_BYTES", "parse_result"]
+__all__ = ["RESERVED_KEYS", "RESULT_LIMIT_BYTES", "check_result", "parse_result"]
 
 RESULT_LIMIT_BYTES = 4096
-DEEPEST = 100
-"""Levels of lists and objects: JSON parsers on the way to the next task refuse more, each at another depth."""
+RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
+"""With these Airflow marks objects in an XCom: it refuses to store them, or makes an object of them where one reads
+it, so that a program would choose which."""
 
 
 def parse_result(data: bytes, size: int) -> JsonValue:
@@ -24,8 +24,8 @@ def parse_result(data: bytes, size: int) -> JsonValue:
         size: bytes that the app wrote.
 
     Raises:
-        InvalidAppError: it is larger than 4 KB, no JSON, or JSON that no database stores; another run of the app would
-            hand back no better one.
+        InvalidAppError: it is larger than 4 KB, not JSON, or JSON that Airflow cannot store; another run of the app
+            would hand back the same.
     """
     if size > RESULT_LIMIT_BYTES:
         raise InvalidAppError(
@@ -33,42 +33,56 @@ def parse_result(data: bytes, size: int) -> JsonValue:
             f"store it elsewhere and write its address to LAUNCH_RESULT_PATH"
         )
     try:
-        result: JsonValue = json.loads(data, parse_constant=_refuse_constant)
-        _check(result, 0)
-    except (ValueError, RecursionError) as error:
-        why = f"nested more than {DEEPEST} levels deep" if isinstance(error, RecursionError) else error
-        raise InvalidAppError(
-            f"the result is no JSON that can be stored: {why}; write one JSON document to LAUNCH_RESULT_PATH"
-        ) from error
+        # A reader may give more bytes than those that count.
+        result: JsonValue = parse_json(data, len(data))
+    except UntrustedError as error:
+        raise _unstorable(str(error)) from error
+    check_result(result)
     return result
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+def check_result(value: JsonValue, path: str = "") -> None:
+    """Refuse what Python's parser takes, and Airflow's store or its database does not.
 
+    Args:
+        value: a document of a program, however it was read.
+        path: where in the document it stands.
 
-def _check(value: JsonValue, depth: int) -> None:
-    """Refuse what Python's parser takes and Airflow's store or database does not."""
-    if depth > DEEPEST:
-        raise RecursionError
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a number is too large for a float")
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**300:
-        # Also: Python refuses to print an integer of more than 4300 digits.
-        raise ValueError("a number is too large")
+    Raises:
+        InvalidAppError: a text or a number cannot be stored, or a key is reserved.
+    """
     if isinstance(value, str):
         _check_text(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _unstorable(f"{value} is not a number of JSON")
+    elif isinstance(value, int):
+        if abs(value) > LARGEST_INT:
+            raise _unstorable("an integer has more than 64 bits")
     elif isinstance(value, dict):
         for name, each in value.items():
-            _check_text(name)
-            _check(each, depth + 1)
+            _check_key(name, path)
+            check_result(each, f"{path}.{name[:40]}" if path else name[:40])
     elif isinstance(value, list):
-        for each in value:
-            _check(each, depth + 1)
+        for number, each in enumerate(value):
+            check_result(each, f"{path}[{number}]")
+
+
+def _check_key(name: str, path: str) -> None:
+    _check_text(name)
+    if name in RESERVED_KEYS:
+        raise InvalidAppError(
+            f"the result has the key {name!r}{f' in {path}' if path else ''}, which Airflow reserves in XComs; "
+            f"write it under another name, or the whole document as one text"
+        )
 
 
 def _check_text(text: str) -> None:
     if "\0" in text:
-        raise ValueError(r"a text holds \u0000, which PostgreSQL stores in no JSON")
+        raise _unstorable(r"a text holds \u0000, which PostgreSQL stores in no JSON")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("a text holds half of a surrogate pair")
+        raise _unstorable("a text holds half of a surrogate pair")
+
+
+def _unstorable(why: str) -> InvalidAppError:
+    return InvalidAppError(f"the result cannot be stored: {why}; write one JSON document to LAUNCH_RESULT_PATH")

@@ -94,3 +94,33 @@ def test_the_text_of_an_outage_is_stored(engine, api) -> None:
     assert ran.state == "failed"
     assert event["why"] == "unreachable"
     assert CLEAN in event["text"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("is_sensor", [False, True])
+@pytest.mark.parametrize("key", ["__classname__", "__type"])
+def test_a_result_with_a_key_of_airflow_fails_the_task_for_good(is_sensor: bool, deferrable: bool, key: str) -> None:
+    """Without: for ever up for retry, or an object of the program's choice where the XCom is read."""
+    api = FakeExecutionApi(retries=3)
+    role = sh(f"""echo '{{"a": [{{"{key}": "x"}}]}}' > $LAUNCH_RESULT_PATH""")
+    if is_sensor:
+        run_task(launch(role, wait=False), api)
+        ran, _ = run_to_end(sensor(api.xcoms["t", "handle"], deferrable=deferrable), api)
+    else:
+        ran, _ = run_to_end(launch(role, deferrable=deferrable, defer_after_s=0), api)
+
+    assert ran.state == "failed"
+    assert f"the key {key!r} in a[0], which Airflow reserves" in str(ran.error)
+
+
+def test_a_scheduler_of_others_hands_back_no_such_key(engine, api) -> None:
+    def finish(app_id: str) -> None:
+        threading.Timer(
+            0.3, lambda: (engine.result(app_id, {"__id__": 1}), engine.state(app_id, AppState.SUCCEEDED))
+        ).start()
+
+    engine.on_schedule = finish
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster"), api)
+
+    assert ran.state == "failed"
+    assert "'__id__'" in str(ran.error)

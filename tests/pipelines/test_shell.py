@@ -85,3 +85,9 @@ def test_the_exit_code_is_that_of_the_command(command, code):
 def test_a_declared_value_that_is_missing_is_an_error():
     with pytest.raises(InvalidAppError, match="did not hand back y, which it declares in 'returns'; it gave x"):
         run("export x=1", ["x", "y"])
+
+
+def test_a_variable_with_json_hands_on_no_key_that_airflow_reserves() -> None:
+    """The text of a variable is JSON of its own, which no reader of the result has checked."""
+    with pytest.raises(InvalidAppError, match="'__type' in x"):
+        returned_values({"$env": {"LAUNCH_PARAM_x": '{"__type": "y"}'}}, None, given={}, step="s")
