@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.resources import Resource
-from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.specs.roles import (
+    MAX_REPLICAS,
+    MAX_ROLES,
+    AppDef,
+    BindMount,
+    DeviceMount,
+    Role,
+    VolumeMount,
+)
 from airflow_provider_launch.specs.sentinels import MISSING
 from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
 
@@ -47,6 +55,7 @@ def _app_problems(app: Any) -> Iterator[Problem]:
     yield from _name_problems(("name",), app.name, "app")
     if app.roles == []:
         yield ("roles",), "the app has no role, so nothing would run; add a Role"
+    yield from _size_problems(_list(app.roles))
     first_of: dict[str, int] = {}
     for at, role in enumerate(_list(app.roles)):
         if not isinstance(role, Role):
@@ -56,6 +65,17 @@ def _app_problems(app: Any) -> Iterator[Problem]:
         name = _text(role.name)
         if name and (first := first_of.setdefault(name, at)) != at:
             yield (*path, "name"), f"{shown(name)} is also the name of role {first}; names must differ"
+
+
+def _size_problems(roles: list[Any]) -> Iterator[Problem]:
+    if len(roles) > MAX_ROLES:
+        yield ("roles",), f"an app has at most {MAX_ROLES} roles, but this one has {len(roles)}; divide it"
+    counts = [role.num_replicas if _is_int(getattr(role, "num_replicas", None)) else 0 for role in roles]
+    if (total := sum(counts)) > MAX_REPLICAS:
+        at = counts.index(largest := max(counts))
+        of_role = f"{largest} of them in role {shown(roles[at].name)}"
+        path = ("roles", at, "num_replicas")
+        yield path, f"an app has at most {MAX_REPLICAS} replicas, but this one has {total}, {of_role}; lower it"
 
 
 def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:

@@ -20,7 +20,21 @@ from airflow_provider_launch.specs.workspaces import Workspace
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 
-__all__ = ["AppDef", "BindMount", "DeviceMount", "Mount", "MountType", "RetryPolicy", "Role", "VolumeMount"]
+__all__ = [
+    "MAX_REPLICAS",
+    "MAX_ROLES",
+    "AppDef",
+    "BindMount",
+    "DeviceMount",
+    "Mount",
+    "MountType",
+    "RetryPolicy",
+    "Role",
+    "VolumeMount",
+]
+
+MAX_ROLES, MAX_REPLICAS = 1000, 10_000
+"""Of one app. Each takes memory and time wherever the app is shown or polled, so a typing error must not pass."""
 
 
 class RetryPolicy(str, Enum):

@@ -46,6 +46,7 @@ GOOD = [
     _app(workspace=Workspace({"~/a": ""})),
     _app(metadata={"any": [object(), {1: 2}]}),
     AppDef("a", [_Custom(name="r", image="", entrypoint="x", numbers=["not looked at"])]),
+    AppDef("a", [_role(name=f"r{number}", num_replicas=10) for number in range(1000)]),
     AppDef("{{ dag.dag_id }}", [_role(name="a"), _role(name="b")]),
 ]
 
@@ -86,6 +87,10 @@ def test_a_good_app_passes_and_stays_as_it_is(app):
         ({"entrypoint": " "}, "roles.0.entrypoint: is missing; give the program which each replica runs"),
         ({"entrypoint": "a\0"}, "roles.0.entrypoint: 'a\\x00' holds a NUL character"),
         ({"num_replicas": 0}, "roles.0.num_replicas: must be at least 1, but is 0"),
+        (
+            {"num_replicas": 10**9},
+            "roles.0.num_replicas: an app has at most 10000 replicas, but this one has 1000000000, 1000000000 of them",
+        ),
         ({"num_replicas": True}, "roles.0.num_replicas: must be a whole number, but True is of type bool; write 1"),
         (
             {"num_replicas": "{{ n }}"},
@@ -154,6 +159,14 @@ def test_a_wrong_field_is_named_with_its_path_what_was_found_and_the_cure(fields
         (AppDef(5, [_role()]), 'name: must be text, but 5 is of type int; write "5"'),
         (AppDef("a", (_role(),)), "roles: must be a list, but is of type tuple; write [...]"),
         (AppDef("a", [{"name": "x"}]), "roles.0: must be a Role, but is of type dict; app_from_dict reads dicts"),
+        (
+            AppDef("a", [_role(name=f"r{number}") for number in range(1001)]),
+            "roles: an app has at most 1000 roles, but this one has 1001; divide it",
+        ),
+        (
+            AppDef("a", [_role(name="a", num_replicas=6000), _role(name="b", num_replicas=6001)]),
+            "roles.1.num_replicas: an app has at most 10000 replicas, but this one has 12001, 6001 of them in role 'b'",
+        ),
         (AppDef("a", [_role(), _role()]), "roles.1.name: 'trainer' is also the name of role 0; names must differ"),
         (AppDef("a", [_role()], metadata=[]), "metadata: must be a dict, but is of type list"),
         ({"name": "a"}, "app: must be an AppDef, but is of type dict; app_from_dict reads dicts"),
