@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import builtins
 import inspect
+import logging
 import re
 import time
 import warnings
@@ -32,7 +33,12 @@ from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 from airflow_provider_launch.specs import cases
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import InvalidRunConfigException, UnknownAppException, UnsupportedError
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    InvalidRunConfigException,
+    UnknownAppException,
+    UnsupportedError,
+)
 from airflow_provider_launch.specs.resources import NULL_RESOURCE
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.runopts import runopts
@@ -68,6 +74,8 @@ __all__ = [
     "split_lines",
     "split_lines_iterator",
 ]
+
+log = logging.getLogger(__name__)
 
 DAYS_IN_2_WEEKS = 14
 _TAIL_PAUSE_S = 0.2
@@ -301,15 +309,30 @@ class Scheduler(abc.ABC, Generic[T]):
             if wanted <= row.owner.items() and row.created_at is not None and row.created_at <= limit
         }
         deleted = []
-        for app_id, response in self.describe_many(created).items():
-            if response is None:
-                continue
-            has_ended = is_terminal(response.state)
-            ended_at = self._ended_at(response, created[app_id]) if has_ended else None
-            if (ended_at is not None and ended_at <= limit) or (live and not has_ended):
-                self.delete(app_id)
-                deleted.append(app_id)
+        for app_id, response in self._describe_sound(builtins.list(created)):
+            try:
+                has_ended = is_terminal(response.state)
+                ended_at = self._ended_at(response, created[app_id]) if has_ended else None
+                if (ended_at is not None and ended_at <= limit) or (live and not has_ended):
+                    self.delete(app_id)
+                    deleted.append(app_id)
+            except AppUnavailableError as error:
+                log.warning("app %s is left, since it cannot be deleted now: %s", app_id, error)
         return deleted
+
+    def _describe_sound(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
+        """Yield these apps with their responses; leave out those at which the scheduler fails, and no others."""
+        try:
+            responses = self.describe_many(ids)
+        except AppUnavailableError as error:
+            if len(ids) == 1:
+                log.warning("app %s is left, since it cannot be read: %s", ids[0], error)
+                return
+            half = len(ids) // 2
+            yield from self._describe_sound(ids[:half])
+            yield from self._describe_sound(ids[half:])
+        else:
+            yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
     def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
         """Return when the last replica of an app ended, in epoch seconds; None: that is not known.

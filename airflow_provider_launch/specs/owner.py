@@ -6,12 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+
 __all__ = ["OWNER", "TRY", "owner_from", "owner_of", "owner_text"]
 
 OWNER = "airflow"
 """The key in `AppDef.metadata` under which the operator writes the task."""
 TRY = "try_number"
 """Which try of the task has launched the app; a later one may adopt it, so it is no part of what was asked for."""
+_MAX_TEXT = 64 * 1024
 _FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY)
 
 
@@ -32,7 +35,7 @@ def owner_text(metadata: Mapping[str, Any]) -> str:
 def owner_from(text: str | None) -> dict[str, str]:
     """Return what `owner_text` gave; empty if it is no such text: anybody can write a label."""
     try:
-        found = json.loads(text or "{}")
-    except ValueError:
+        found = parse_json(text or "{}", _MAX_TEXT)
+    except UntrustedError:
         return {}
     return owner_of({OWNER: found})

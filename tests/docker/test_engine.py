@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import types
 from typing import Any
@@ -56,7 +57,7 @@ class Client:
         if self.fails is not None:
             raise self.fails
         response = requests.Response()
-        response.status_code, response._content = 200, b"[]"
+        response.status_code, response.raw = 200, io.BytesIO(b"[]")
         return response
 
     def close(self) -> None:

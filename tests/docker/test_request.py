@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.docker.naming import alias, container_name
+from airflow_provider_launch.schedulers.docker.naming import Label, alias, container_name
 from airflow_provider_launch.schedulers.docker.options import DockerOpts
 from airflow_provider_launch.schedulers.docker.request import (
     DockerRequest,
     build_request,
     container_body,
     format_request,
+    mark_body,
     record_body,
     request_from,
 )
@@ -76,6 +77,8 @@ def test_body_of_a_plain_role() -> None:
             "launch.io/replica": "0",
             "launch.io/app-attempt": "0",
             "launch.io/attempt": "0",
+            # What is not set is inherited from the image.
+            **dict.fromkeys(Label.NOTES, ""),
         },
         "NetworkingConfig": {"EndpointsConfig": {"launch": {"Aliases": ["app-1-main-0"]}}},
     }
@@ -211,6 +214,14 @@ def test_what_is_no_capability_is_refused_at_dry_run(
         DockerScheduler("test").submit_dryrun(AppDef("app", [refused]), {})
 
     assert all(word in str(caught.value) for word in words)
+
+
+def test_every_container_sets_every_label_of_ours() -> None:
+    ours = {value for value in vars(Label).values() if isinstance(value, str) and value.startswith("launch.io/")}
+    made = request(role())
+
+    for found in (record_body(made), container_body(made, made.roles[0], 0, 0, 0), mark_body("image", "app", "cancel")):
+        assert ours <= found["Labels"].keys()
 
 
 def test_a_thousand_replicas_are_a_short_request() -> None:

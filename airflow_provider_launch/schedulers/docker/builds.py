@@ -9,9 +9,16 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO, Any
 
-from airflow_provider_launch.schedulers.docker.images import Images, decoded_line
+from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
-from airflow_provider_launch.schedulers.docker.wire import PULL, NotFoundError, RegistryError, Wire
+from airflow_provider_launch.schedulers.docker.wire import (
+    PULL,
+    NotFoundError,
+    RegistryError,
+    Wire,
+    document_in,
+    documents_in,
+)
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 
 __all__ = ["Builds", "connect_builds"]
@@ -36,7 +43,7 @@ class Builds:
         """Return `sha256:...` of an image of the engine; None: it has none of that name."""
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
-                found: str = response.json()["Id"]
+                found: str = document_in(response)["Id"]
                 return found
         except NotFoundError:
             return None
@@ -62,8 +69,7 @@ class Builds:
         output: deque[str] = deque(maxlen=_OUTPUT_LINES)
         try:
             with self._wire.request("POST", "/build", dict(query), **how) as response:
-                for line in response.iter_lines():
-                    document = decoded_line(line)
+                for document in documents_in(response):
                     for text in str(document.get("stream") or document.get("status") or "").splitlines():
                         if text.strip():
                             output.append(text.rstrip())
@@ -96,8 +102,7 @@ class Builds:
         how = {"headers": login, "timeout_s": _SILENCE_S, "what": PULL}
         try:
             with self._wire.request("POST", f"/images/{repository}/push", {"tag": tag}, **how) as response:
-                for line in response.iter_lines():
-                    document = decoded_line(line)
+                for document in documents_in(response):
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._push_refused(name, str(text))
         except RegistryError as error:
@@ -107,7 +112,7 @@ class Builds:
         """Return whether the registry has the name; when in doubt it is pushed, and the push gives the error."""
         try:
             with self._wire.request("GET", f"/distribution/{name}/json", headers=login, what=PULL) as response:
-                return "Descriptor" in response.json()
+                return "Descriptor" in document_in(response)
         except (NotFoundError, RegistryError, SchedulerRejectedError):
             return False
 

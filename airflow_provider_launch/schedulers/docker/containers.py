@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -15,10 +15,14 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.errors import AppUnavailableError
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
 __all__ = [
     "App",
     "Container",
+    "DamagedError",
     "Detail",
     "Plan",
     "apps_in",
@@ -27,12 +31,16 @@ __all__ = [
     "end_of",
     "epoch_ns",
     "exit_code_of",
+    "readable",
     "taken_name",
 ]
 
-_EXIT_CODE = re.compile(r"Exited \((\d+)\)")
+_EXIT_CODE = re.compile(r"Exited \((\d{1,10})\)")
 _LATELY = re.compile(r"Exited \(\d+\) (?:Less than|\d+ second|About a minute|\d+ minute)")
 _TAKEN, _DISCARDED = ".by-", ".void-"
+_NO_NUMBERS = (0, 0, 0)
+_MAX_NUMBER = 10**9
+_MAX_PLAN = 1024 * 1024
 _NO_MARKS: Mapping[str, Container] = MappingProxyType({})
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -72,6 +80,8 @@ class Container:
     """Whether somebody gave it another name."""
     restarts: int
     """How often somebody restarted it while it was polled."""
+    damage: str
+    """What is wrong with the labels of a replica; empty: nothing."""
     notes: Mapping[str, str]
     """Labels that few containers have: of marks, of leases, the name of the app."""
 
@@ -128,17 +138,22 @@ class Detail:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Detail:
-        """Return the detail in the answer of an inspection."""
-        state = document["State"]
-        return cls(
-            created=epoch_ns(document["Created"]),
-            started=epoch_ns(state["StartedAt"]),
-            finished=epoch_ns(state["FinishedAt"]),
-            exit_code=state["ExitCode"],
-            error=state.get("Error") or "",
-            out_of_memory=bool(state.get("OOMKilled")),
-            removing=state.get("Status") == "removing",
-        )
+        """Return the detail in the answer of an inspection.
+
+        Raises:
+            DamagedError: it is no such answer.
+        """
+        with readable("the inspection of a container"):
+            state = document["State"]
+            return cls(
+                created=epoch_ns(document["Created"]),
+                started=epoch_ns(state["StartedAt"]),
+                finished=epoch_ns(state["FinishedAt"]),
+                exit_code=int(state["ExitCode"]),
+                error=str(state.get("Error") or ""),
+                out_of_memory=bool(state.get("OOMKilled")),
+                removing=state.get("Status") == "removing",
+            )
 
 
 def exit_code_of(container: Container, detail: Detail | None) -> int | None:
@@ -178,22 +193,55 @@ class Plan:
 
     @classmethod
     def of(cls, app: App) -> Plan:
-        """Return the plan of the app, which each of its containers carries."""
-        return _plan(app.plan_source.plan)
+        """Return the plan of the app, which each of its containers carries.
+
+        Raises:
+            DamagedError: that, or another label, is not what we write.
+        """
+        if app.damage:
+            raise _damaged(app.damage)
+        with readable(f"label {Label.PLAN} of container {app.plan_source.name!r}"):
+            return _plan(app.plan_source.plan)
 
 
 @lru_cache(maxsize=1024)
 def _plan(text: str) -> Plan:
     # A thousand apps are polled each second, and most have the plan of another one.
-    document = json.loads(text)
-    roles = document["roles"]
+    document = parse_json(text, _MAX_PLAN)
+    roles = [(str(name), int(count), str(policy), int(retries)) for name, count, policy, retries in document["roles"]]
+    counts = [count for _, count, _, _ in roles]
+    # Each replica takes memory and time, whether or not it exists.
+    if not 0 < sum(counts) <= MAX_REPLICAS or min(counts) < 1:
+        raise UntrustedError(f"it has {sum(counts)} replicas")
+    limit_s = document["time_limit_s"]
     return Plan(
         replicas={name: count for name, count, _, _ in roles},
         policies={name: RolePolicy(policy, retries) for name, _, policy, retries in roles},
-        time_limit_s=document["time_limit_s"],
-        own_network=document.get("own_network", False),
-        accepts_stop=document.get("accepts_stop", False),
+        time_limit_s=None if limit_s is None else float(limit_s),
+        own_network=bool(document.get("own_network", False)),
+        accepts_stop=bool(document.get("accepts_stop", False)),
     )
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turn what is raised over texts that are not what we or the engine write into an error of this app.
+
+    Raises:
+        DamagedError: it names `what`.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(f"{what} cannot be read ({type(error).__name__}: {error})") from error
+
+
+class DamagedError(AppUnavailableError):
+    """The containers of an app, or what the engine reports of them, are not what we write."""
+
+
+def _damaged(damage: str) -> DamagedError:
+    return DamagedError(f"{damage[:500]}; it is damaged, or of an image with such labels: delete the app")
 
 
 @dataclass(slots=True)
@@ -209,6 +257,8 @@ class App:
     """Role, replica, attempt of the app: those of which a container was discarded."""
     all: list[Container] = field(default_factory=list)
     """All containers, as the engine listed them."""
+    damage: str = ""
+    """What is wrong with the labels of a replica; empty: nothing."""
     begun: int = -1
     """The latest attempt of the app of which a replica was seen to run, or to have run, in this list or one before."""
 
@@ -245,7 +295,7 @@ def apps_in(containers: Iterable[Container], known: Callable[[str], App | None] 
 
 
 def _app(app_id: str, listed: list[Container], before: App | None) -> App:
-    app = App(app_id, all=listed)
+    app = App(app_id, all=listed, damage=next((container.damage for container in listed if container.damage), ""))
     for container in listed:
         if container.kind == Kind.APP:
             app.record = container
@@ -306,6 +356,8 @@ def container_in(
     app_id = labels.get(Label.APP_ID, "")
     has_our_name = bool(made) and (name == made or name.startswith((made + _TAKEN, made + _DISCARDED)))
     renamed = bool(made) and not has_our_name and not is_copy(row["ImageID"])
+    kind = sys.intern(labels.get(Label.KIND, ""))
+    numbers, damage = _numbers(name, labels) if kind == Kind.REPLICA else (_NO_NUMBERS, "")
     # Fields, and each text of many once: a thousand of these stay as long as their apps are followed. Not what is of
     # one app only: some versions of Python never let go of a text that is interned.
     return Container(
@@ -317,18 +369,19 @@ def container_in(
         created=row["Created"],
         image_id=sys.intern(row["ImageID"]),
         created_by_us=has_our_name or renamed,
-        kind=sys.intern(labels.get(Label.KIND, "")),
+        kind=kind,
         app_id=name if name == app_id else app_id,
         plan=sys.intern(labels.get(Label.PLAN, "")),
         role=sys.intern(labels.get(Label.ROLE, "")),
-        replica=_number(labels, Label.REPLICA),
-        app_attempt=_number(labels, Label.APP_ATTEMPT),
-        attempt=_number(labels, Label.ATTEMPT),
+        replica=numbers[0],
+        app_attempt=numbers[1],
+        attempt=numbers[2],
         has_ended_lately=_LATELY.match(status) is not None,
         unhealthy=unhealthy,
         renamed=renamed,
         restarts=restarts,
-        notes=_notes(tuple((key, labels[key]) for key in Label.NOTES if key in labels)),
+        damage=damage,
+        notes=_notes(tuple((key, labels[key]) for key in Label.NOTES if labels.get(key))),
     )
 
 
@@ -337,9 +390,16 @@ def _notes(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return MappingProxyType(dict(labels))
 
 
-def _number(labels: Mapping[str, str], label: str) -> int:
-    text = labels.get(label, "")
-    return int(text) if text.isdecimal() else 0
+def _numbers(name: str, labels: Mapping[str, str]) -> tuple[tuple[int, int, int], str]:
+    """Return replica, attempt of the app and attempt of the replica, and what is wrong with their labels."""
+    try:
+        replica, app_attempt, attempt = (
+            parse_int(labels.get(label) or "0", 0, _MAX_NUMBER)
+            for label in (Label.REPLICA, Label.APP_ATTEMPT, Label.ATTEMPT)
+        )
+    except UntrustedError as error:
+        return _NO_NUMBERS, f"the labels of container {name!r} cannot be read ({error})"
+    return (replica, app_attempt, attempt), ""
 
 
 def taken_name(container: Container, nonce: str) -> str:
@@ -353,14 +413,22 @@ def discarded_name(container: Container, nonce: str) -> str:
 
 
 def epoch_ns(text: str) -> int:
-    """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never"."""
+    """Return the nanoseconds since 1970 of an RFC 3339 time with up to nine digits; 0 for the engine's "never".
+
+    Raises:
+        ValueError: it is no such time.
+    """
     if text.startswith("0001"):
         return 0
     base, _, rest = text.partition(".")
     if not rest:
-        return int((datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH).total_seconds()) * 1_000_000_000
+        return _seconds(text) * 1_000_000_000
     digits = re.match(r"\d+", rest)
     fraction = digits.group(0) if digits else ""
-    zone = rest[len(fraction) :].replace("Z", "+00:00")
-    seconds = int((datetime.fromisoformat(base + zone) - _EPOCH).total_seconds())
-    return seconds * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
+    return _seconds(base + rest[len(fraction) :]) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
+
+
+def _seconds(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    # Docker writes UTC.
+    return int(((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)) - _EPOCH).total_seconds())

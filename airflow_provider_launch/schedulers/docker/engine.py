@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
-from airflow_provider_launch.schedulers.docker.images import Images, decoded_line
-from airflow_provider_launch.schedulers.docker.naming import Label
+from airflow_provider_launch.schedulers.docker.images import Images
+from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
 from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, learn
 from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
-from airflow_provider_launch.schedulers.docker.wire import LIST_NEWER, NotFoundError, TakenError, Wire
+from airflow_provider_launch.schedulers.docker.wire import (
+    LIST_NEWER,
+    NotFoundError,
+    TakenError,
+    Wire,
+    document_in,
+    documents_in,
+)
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     SchedulerRejectedError,
@@ -84,10 +91,13 @@ class Engine:
             filters["since"] = [since]
         query = {"all": "1", "filters": json.dumps(filters)}
         with self.wire.request("GET", "/containers/json", query, what=LIST_NEWER if since else "") as response:
-            rows = json_rows(response.iter_content(_PIECE_BYTES))
-            now = parsedate_to_datetime(response.headers["Date"]).timestamp()
             restarts = self._uptimes.restarts
-            return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
+            try:
+                now = parsedate_to_datetime(response.headers["Date"]).timestamp()
+                rows = json_rows(response.iter_content(_PIECE_BYTES))
+                return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
 
     def _is_copy(self, image_id: str) -> bool:
         """Return whether an image was made from a container of ours, and so gives our labels to others."""
@@ -108,8 +118,8 @@ class Engine:
         found: dict[str, OutsideStop] = {}
         missing = set(ids)
         with self.wire.request("GET", "/events", query) as response:
-            for line in response.iter_lines():
-                missing.discard(learn(found, decoded_line(line)))
+            for event in documents_in(response):
+                missing.discard(learn(found, event))
                 if not missing:
                     break  # the rest of the answer would come when the time is over
         return found
@@ -117,7 +127,7 @@ class Engine:
     def inspect(self, container: str) -> dict[str, Any]:
         """Return all that is known of a container."""
         with self.wire.request("GET", f"/containers/{container}/json") as response:
-            document: dict[str, Any] = response.json()
+            document: dict[str, Any] = document_in(response)
             return document
 
     def create(self, name: str, body: Mapping[str, Any], platform: str | None = None) -> str:
@@ -132,7 +142,7 @@ class Engine:
         while True:
             try:
                 with self.wire.request("POST", "/containers/create", query, body) as response:
-                    document = response.json()
+                    document = document_in(response)
                     for text in document.get("Warnings") or []:
                         log.warning("the Docker engine reports of container %s: %s", name, text)
                     container_id: str = document["Id"]
@@ -176,7 +186,7 @@ class Engine:
         began = time.monotonic()
         try:
             with self.wire.request("POST", f"/containers/{container}/wait", timeout_s=timeout_s) as response:
-                response.json()
+                document_in(response)
         except NotFoundError:
             pass
         except SchedulerUnavailableError:
@@ -243,6 +253,8 @@ class Engine:
                 return _only_file(_Stream(response.iter_content(65536)), limit)
         except TakenError:
             return None
+        except (tarfile.TarError, EOFError) as error:
+            raise AppUnavailableError(f"the engine sends {path} of container {container} damaged: {error}") from error
         except NotFoundError as error:
             if path in str(error):
                 return None
@@ -256,9 +268,9 @@ class Engine:
         """Return since when the engine runs (RFC 3339); it makes this network when it starts. None: it has none."""
         try:
             with self.wire.request("GET", "/networks/bridge") as response:
-                created: str = response.json()["Created"]
+                created: str = document_in(response)["Created"]
                 return created
-        except NotFoundError:
+        except (NotFoundError, KeyError):
             return None
 
     def probe(self) -> None:
@@ -266,7 +278,12 @@ class Engine:
         images = self.images.ids()
         made = None if images else self.images.import_empty()
         try:
-            body = {"Image": made or images[0], "Cmd": ["true"], "HostConfig": {"NetworkMode": "none"}}
+            body = {
+                "Image": made or images[0],
+                "Cmd": ["true"],
+                "HostConfig": {"NetworkMode": "none"},
+                "Labels": dict(UNSET),
+            }
             self.remove(self.create(f"launch-probe-{secrets.token_hex(4)}", body))
         finally:
             if made is not None:

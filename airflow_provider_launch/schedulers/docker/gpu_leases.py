@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
-from airflow_provider_launch.schedulers.docker.containers import App
+from airflow_provider_launch.schedulers.docker.containers import App, DamagedError, Plan
 from airflow_provider_launch.schedulers.docker.naming import Label
 from airflow_provider_launch.schedulers.docker.observer import Observer
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
@@ -85,7 +85,7 @@ class GpuLeases:
         """Return the leases of apps that have not ended."""
         given = [(app, _gpus_of(app)) for app in apps]
         with self._catalog.mutex:
-            leases = [_Lease(app, gpus, self._state(app, now)) for app, gpus in given if gpus]
+            leases = [_Lease(app, gpus, self._state(app, now)) for app, gpus in given if gpus and _is_sound(app)]
         return [lease for lease in leases if not is_terminal(lease.state)]
 
     def _state(self, app: App, now: float) -> AppState:
@@ -103,6 +103,15 @@ class GpuLeases:
         ]
         more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
         return f" (held by {', '.join(holders[:_NAMED])}{more})" if holders else ""
+
+
+def _is_sound(app: App) -> bool:
+    """Return whether a launcher made the app; labels of a container cannot change, so the others came from images."""
+    try:
+        Plan.of(app)
+    except DamagedError:
+        return False
+    return True
 
 
 def _gpus_of(app: App) -> set[str]:

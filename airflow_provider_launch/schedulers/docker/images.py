@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_provider_launch.schedulers.docker.wire import PULL, NotFoundError, RegistryError, Wire
+from airflow_provider_launch.schedulers.docker.wire import (
+    PULL,
+    NotFoundError,
+    RegistryError,
+    Wire,
+    document_in,
+    documents_in,
+)
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["Images", "decoded_line"]
+__all__ = ["Images"]
 
 _PULL_SILENCE_S = 600.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
@@ -42,8 +48,7 @@ class Images:
         try:
             with self._wire.request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and shows what went wrong in the stream.
-                for line in response.iter_lines():
-                    document = decoded_line(line)
+                for document in documents_in(response):
                     # Newer engines report only the detail.
                     if text := document.get("error") or (document.get("errorDetail") or {}).get("message"):
                         raise self._pull_refused(image, text, platform)
@@ -53,13 +58,13 @@ class Images:
     def ids(self) -> list[str]:
         """Return the ids of all images."""
         with self._wire.request("GET", "/images/json") as response:
-            return [image["Id"] for image in response.json()]
+            return [image["Id"] for image in document_in(response)]
 
     def labels(self, image: str) -> Mapping[str, str]:
         """Return the labels of an image; none if it was removed."""
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
-                return response.json()["Config"].get("Labels") or {}
+                return (document_in(response).get("Config") or {}).get("Labels") or {}
         except NotFoundError:
             return {}
 
@@ -68,7 +73,8 @@ class Images:
         nothing = bytes(tarfile.BLOCKSIZE * 2)
         how = {"headers": {"Content-Type": "application/x-tar"}, "data": nothing}
         with self._wire.request("POST", "/images/create", {"fromSrc": "-"}, **how) as response:
-            image: str = json.loads(response.text.splitlines()[-1])["status"]
+            *_, last = documents_in(response)
+            image: str = last["status"]
             return image
 
     def remove(self, image: str) -> None:
@@ -114,9 +120,3 @@ class Images:
             "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
-
-
-def decoded_line(line: bytes) -> dict[str, Any]:
-    """Return one document of a stream of the engine; empty for an empty line."""
-    document = json.loads(line) if line.strip() else {}
-    return document if isinstance(document, dict) else {}

@@ -61,11 +61,11 @@ class FrameParser:
             base = seconds.get(second)
             if base is None:
                 if data[at] == _SYSTEM_ERROR:
-                    raise OSError(data[at + _HEADER : end].decode("utf-8", "replace").strip())
+                    raise OSError(data[at + _HEADER : end][:1000].decode("utf-8", "replace").strip())
                 if len(seconds) > 1000:  # noqa: PLR2004 - a cache, of any size
                     seconds.clear()
                 base = seconds[second] = epoch_ns(second.decode("ascii") + "Z")
-            digits = stamp[_SECOND + 1 : -1]
+            digits = stamp[_SECOND + 1 : -1][:9]
             # Docker's times are UTC; other engines write their zone.
             time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
             yield "stderr" if data[at] == 2 else "stdout", time, text  # noqa: PLR2004 - the engine's number

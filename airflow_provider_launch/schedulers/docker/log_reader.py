@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.docker.log_frames import (
     frames_in,
 )
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from requests import Response
@@ -118,9 +118,7 @@ class LogReader:
             cut_off = True
             answer.response.close()
             if not lines:
-                raise SchedulerUnavailableError(
-                    f"the log of container {container[:12]} was cut off: {error}"
-                ) from error
+                raise _cut_off(f"the log of container {container[:12]}", error) from error
         if answer.reader.gave_up() and not answer.has_gap and lines:
             # Its log files have a size: those with the place, and what followed it, are not there any more.
             answer.has_gap = True
@@ -232,7 +230,13 @@ def _next_frames(answer: _Answer, number: int) -> list[Frame]:
         return list(islice(answer.frames, number))
     except (OSError, ValueError) as error:
         answer.response.close()
-        raise SchedulerUnavailableError(f"a log was cut off: {error}") from error
+        raise _cut_off("a log", error) from error
+
+
+def _cut_off(what: str, error: Exception) -> SchedulerUnavailableError:
+    # A frame that is damaged comes from the container or its log driver; only errors of the transport are an outage.
+    kind = SchedulerUnavailableError if isinstance(error, OSError) else AppUnavailableError
+    return kind(f"{what} was cut off: {error}")
 
 
 def places_in(cursor: Mapping[str, Any]) -> dict[str, int]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from airflow_provider_launch.schedulers._kit.naming import file_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
 
 __all__ = [
     "APP_ID",
+    "UNSET",
     "Kind",
     "Label",
     "alias",
@@ -48,6 +50,11 @@ class Label:
     GPUS = "launch.io/gpus"
     NOTES = (APP_NAME, OWNER, MARK, DECISION, CAUSE, GPUS)
     """Those that only records and marks have."""
+    OTHERS = (MANAGED, KIND, APP_ID, SPEC_HASH, PLAN, ROLE, REPLICA, APP_ATTEMPT, ATTEMPT, NAME)
+
+
+UNSET: Mapping[str, str] = MappingProxyType(dict.fromkeys((*Label.OTHERS, *Label.NOTES), ""))
+"""All labels of ours without a value: a container inherits from its image each label that it does not set."""
 
 
 class Kind:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.docker.naming import Label
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError, Wire
+from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError, Wire, document_in
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Networks:
     def _named(self, name: str) -> list[dict[str, Any]]:
         with self._wire.request("GET", "/networks", {"filters": json.dumps({"name": [name]})}) as response:
             # The engine's filter takes parts of names too.
-            return [network for network in response.json() if network["Name"] == name]
+            return [network for network in document_in(response) if network["Name"] == name]
 
     def _remove(self, network_id: str) -> None:
         try:

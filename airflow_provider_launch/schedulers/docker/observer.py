@@ -170,7 +170,10 @@ class Observer:
         if detail.exit_code not in _KILLED or detail.out_of_memory or not detail.finished:
             return detail
         restarted = self._engine.started_at()
-        if restarted is None or not 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS:
+        try:
+            if restarted is None or not 0 < epoch_ns(restarted) - detail.finished < _DOWN_NS:
+                return detail
+        except ValueError:
             return detail
         return dataclasses.replace(detail, note=f"the engine was restarted at {restarted}")
 

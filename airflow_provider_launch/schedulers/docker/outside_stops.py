@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["OutsideStop", "learn"]
 
-_DEADLY = {signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
+_DEADLY = {str(one.value): one.name for one in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)}
 """Signals that ask a program to end; others, as SIGHUP, mean something else to many programs."""
 
 
@@ -32,8 +32,8 @@ def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
     stop = found.setdefault(container, OutsideStop())
     if action == "kill":
         number = str(((event.get("Actor") or {}).get("Attributes") or {}).get("signal") or "")
-        if number.isdecimal() and int(number) in _DEADLY:
-            stop.by = signal.Signals(int(number)).name
+        if number in _DEADLY:
+            stop.by = _DEADLY[number]
     elif action == "restart":
         stop.by, stop.restarts = "", stop.restarts + 1
     return container if action == "die" and not stop.by else ""

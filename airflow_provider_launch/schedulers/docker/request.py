@@ -24,6 +24,7 @@ from airflow_provider_launch.schedulers._kit.request import (
 from airflow_provider_launch.schedulers._kit.task_labels import refuse_own_labels, task_labels
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
+from airflow_provider_launch.schedulers.docker.containers import readable
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, refuse_equal_port_variables, replica_env
@@ -34,6 +35,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.util.untrusted import parse_json
 
 __all__ = [
     "NAMELESS",
@@ -57,6 +59,7 @@ OVERLAY_KIND = "Container"
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
 _MB = 1024 * 1024
+_MAX_REQUEST = 256 * _MB
 NO_NETWORK, HOST_NETWORK = "none", "host"
 NAMELESS = {NO_NETWORK, HOST_NETWORK, "bridge", "default"}
 """Docker's own networks, in which containers cannot find each other by name."""
@@ -162,10 +165,15 @@ def request_from(document: Mapping[str, Any]) -> DockerRequest:
 
 
 def request_in(record: Mapping[str, Any]) -> DockerRequest:
-    """Return the request that is kept in the record container, from its inspection."""
+    """Return the request that is kept in the record container, from its inspection.
+
+    Raises:
+        DamagedError: it is not what we write.
+    """
     prefix = f"{REQUEST_ENV}="
-    text = next(item for item in record["Config"]["Env"] if item.startswith(prefix))
-    return request_from(json.loads(text[len(prefix) :]))
+    with readable("the record of the app"):
+        text = next((item for item in record["Config"]["Env"] or [] if item.startswith(prefix)), prefix)
+        return request_from(parse_json(text[len(prefix) :], _MAX_REQUEST))
 
 
 def record_body(request: DockerRequest) -> dict[str, Any]:
@@ -182,7 +190,7 @@ def mark_body(image: str, app_id: str, mark: str, **labels: str) -> dict[str, An
     """Return the body of a mark. It is never started."""
     name = naming.mark_name(app_id, mark)
     known = {Label.MANAGED: "true", Label.KIND: Kind.MARK, Label.APP_ID: app_id, Label.NAME: name, Label.MARK: mark}
-    return _inert_body(image, {**known, **labels}, [])
+    return _inert_body(image, {**naming.UNSET, **known, **labels}, [])
 
 
 def container_body(request: DockerRequest, role: DockerRole, k: int, app_attempt: int, attempt: int) -> dict[str, Any]:
@@ -294,6 +302,7 @@ def _labels(request: DockerRequest, kind: str) -> dict[str, str]:
         **({"accepts_stop": True} if request.on_outside_stop == "accept" else {}),
     }
     return {
+        **naming.UNSET,
         **request.labels,
         Label.MANAGED: "true",
         Label.KIND: kind,

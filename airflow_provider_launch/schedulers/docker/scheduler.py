@@ -34,7 +34,14 @@ from airflow_provider_launch.schedulers.api import (
 from airflow_provider_launch.schedulers.docker.attempts_log import AttemptsLog
 from airflow_provider_launch.schedulers.docker.builds import Builds
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
-from airflow_provider_launch.schedulers.docker.containers import App, Container, Plan, apps_in, end_of
+from airflow_provider_launch.schedulers.docker.containers import (
+    App,
+    Container,
+    DamagedError,
+    Plan,
+    apps_in,
+    end_of,
+)
 from airflow_provider_launch.schedulers.docker.creation import Creation, blamed, first_attempts
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.gpu_leases import GpuLeases
@@ -310,18 +317,27 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         for app_id, app in sorted(apps.items()):
             if not app.replicas() and app.record is None:
                 continue
-            with self._catalog.mutex:
-                # One that was created some seconds ago and never ran may have failed to start.
-                if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
-                    for container in to_inspect(app):
-                        with contextlib.suppress(AppUnavailableError):  # the list itself reports enough of most
-                            self._observer.inspect(container)
-                assessment = assess(app, Plan.of(app), self._observer.details, now)
+            try:
+                state = self._listed_state(app, now)
+            except AppUnavailableError as error:
+                log.warning("app %s is listed as UNKNOWN: %s", app_id, error)
+                found.append(ListAppResponse(app_id, AppState.UNKNOWN))
+                continue
             notes = app.record.notes if app.record else {}
             owner = owner_from(notes.get(Label.OWNER))
             name, created = notes.get(Label.APP_NAME, ""), float(app.plan_source.created)
-            found.append(ListAppResponse(app_id, assessment.state, name=name, owner=owner, created_at=created))
+            found.append(ListAppResponse(app_id, state, name=name, owner=owner, created_at=created))
         return found
+
+    def _listed_state(self, app: App, now: float) -> AppState:
+        with self._catalog.mutex:
+            plan = Plan.of(app)
+            # One that was created some seconds ago and never ran may have failed to start.
+            if app.marks or any(c.removing or (c.unstarted and now - c.created > _START_S) for c in app.replicas()):
+                for container in to_inspect(app):
+                    with contextlib.suppress(AppUnavailableError):  # the list itself reports enough of most
+                        self._observer.inspect(container)
+            return assess(app, plan, self._observer.details, now).state
 
     def result(self, app_id: str) -> JsonValue:
         app, _ = self._catalog.known(app_id)
@@ -377,10 +393,15 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         return super()._ended_at(self.describe(response.app_id) or response, created_at)
 
     def _delete_existing(self, app_id: str) -> None:
-        self._cancel_existing(app_id)
+        request = None
+        try:
+            self._cancel_existing(app_id)
+        except DamagedError as error:
+            log.warning("app %s is deleted without being cancelled first: %s", app_id, error)
         with self._catalog.mutex:
             app = self._catalog.poll([app_id])[0].get(app_id)
-            request = self._catalog.request(app) if app else None
+            with contextlib.suppress(DamagedError):  # it goes, too
+                request = self._catalog.request(app) if app else None
         if app is None:
             return
         grace_s = max((role.body["StopTimeout"] for role in request.roles), default=0) if request else _GRACE_S

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 __all__ = ["Uptimes"]
 
 _KEPT_CONTAINERS = 50_000
-_UP = re.compile(r"Up (?:(?P<number>\d+)|Less than a|About an?) (?P<unit>[a-z]+?)s?(?: \(|$)")
+_UP = re.compile(r"Up (?:(?P<number>\d{1,9})|Less than a|About an?) (?P<unit>[a-z]+?)s?(?: \(|$)")
 _SECONDS = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_592_000, "year": 31_536_000,
 }  # fmt: skip

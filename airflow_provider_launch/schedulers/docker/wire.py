@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +33,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["LIST_NEWER", "PULL", "BadRequestError", "NotFoundError", "RegistryError", "TakenError", "Wire"]
+__all__ = [
+    "LIST_NEWER",
+    "PULL",
+    "BadRequestError",
+    "NotFoundError",
+    "RegistryError",
+    "TakenError",
+    "Wire",
+    "document_in",
+    "documents_in",
+]
 
 PULL = "the pull"
 LIST_NEWER = "the list of newer containers"
@@ -41,6 +51,7 @@ _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429
 _GATEWAY = {502, 503, 504}
 _UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
+_PIECE_BYTES = 64 * 1024
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
 _LASTING = (
@@ -100,8 +111,8 @@ class Wire:
         response = self.open(method, path, query, body, **how)
         try:
             yield response
-        except transport_errors(HTTPError, ValueError, tarfile.TarError) as error:
-            # The answer was cut off: its content is not known.
+        except transport_errors(HTTPError) as error:
+            # The answer was cut off: its content is not known. What its content means is for the caller.
             raise self._unreachable(error) from error
         finally:
             response.close()
@@ -242,6 +253,33 @@ class Wire:
             return unavailable(f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}")
         kind = BadRequestError if code == _BAD_REQUEST else SchedulerRejectedError
         return kind(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
+
+
+def document_in(response: Response) -> Any:
+    """Return the JSON document of an answer.
+
+    Raises:
+        OSError: it is not one.
+    """
+    return _document(b"".join(response.iter_content(_PIECE_BYTES)))
+
+
+def documents_in(response: Response) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of an answer, one in each line, as they come.
+
+    Raises:
+        OSError: a line is not one.
+    """
+    for line in response.iter_lines():
+        document = _document(line) if line.strip() else {}
+        yield document if isinstance(document, dict) else {}
+
+
+def _document(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise OSError(f"the answer is not JSON, or cut off: {error}") from error
 
 
 def _is_outdated(response: Response) -> bool:

@@ -1,0 +1,159 @@
+"""Labels that an image, or whoever made a container by hand, has given: they concern one app at most."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from docker.errors import ImageNotFound
+
+from airflow_provider_launch.follow.poller import poll_many
+from airflow_provider_launch.schedulers.docker.naming import Kind, Label
+from airflow_provider_launch.specs import AppState, AppUnavailableError
+
+DIGITS = "9" * 5000
+PLAN = {"roles": [["main", 1, "REPLICA", 0]], "time_limit_s": None}
+
+
+@pytest.fixture
+def hostile_image(docker_apps, gpus) -> Iterator[str]:
+    """Return an image with a value for each label of ours."""
+    name = f"launch-tests/hostile:{uuid4().hex[:8]}"
+    labels = {
+        Label.MANAGED: "true",
+        Label.KIND: Kind.REPLICA,
+        Label.APP_ID: "payroll",
+        Label.APP_NAME: "payroll",
+        Label.OWNER: json.dumps({"dag_id": "payroll"}),
+        Label.SPEC_HASH: "0",
+        Label.PLAN: "{",
+        Label.ROLE: "other",
+        Label.REPLICA: DIGITS,
+        Label.APP_ATTEMPT: DIGITS,
+        Label.ATTEMPT: "-1",
+        Label.NAME: "payroll",
+        Label.MARK: "cancel",
+        Label.DECISION: "fail",
+        Label.CAUSE: "payroll",
+        Label.GPUS: ",".join(gpus),
+    }
+    container = docker_apps.client.containers.create(docker_apps.image, ["true"])
+    changes = [f"LABEL {name}={json.dumps(value)}" for name, value in labels.items()]
+    container.commit(*name.split(":"), changes=changes)
+    container.remove()
+    assert docker_apps.client.images.get(name).labels.keys() >= set(labels)
+    yield name
+    with contextlib.suppress(ImageNotFound):
+        docker_apps.client.images.remove(name, force=True)
+
+
+def test_no_container_of_ours_inherits_a_label_from_its_image(docker_apps, hostile_image):
+    bystander = docker_apps.start(docker_apps.sh("sleep 60"))
+    hostile = docker_apps.start(docker_apps.sh("sleep 60", image=hostile_image))
+    docker_apps.scheduler.cancel(hostile)
+    docker_apps.end(hostile)
+
+    for kind, owned in {Kind.APP: {Label.APP_NAME}, Kind.MARK: {Label.MARK}, Kind.REPLICA: set()}.items():
+        (found,) = docker_apps.containers(hostile, kind)
+        labels = found["Config"]["Labels"]
+        assert {name for name in Label.NOTES if labels[name]} == owned, kind
+        assert "payroll" not in labels.values()
+        assert not any(len(value) > 1000 for value in labels.values())
+    rows = {row.app_id: row for row in docker_apps.scheduler.list()}
+    assert (rows[hostile].state, rows[hostile].owner) == (AppState.CANCELLED, {})
+    assert rows[bystander].state is AppState.RUNNING
+
+
+def test_an_app_of_a_hostile_image_lives_its_life(docker_apps, hostile_image, gpus):
+    fails_once = docker_apps.sh("echo begun; test $LAUNCH_ATTEMPT = 1", image=hostile_image, max_retries=1)
+    app_id = docker_apps.start(fails_once)
+
+    assert docker_apps.end(app_id).state is AppState.SUCCEEDED
+    assert docker_apps.lines(app_id) == ["begun\n", "begun\n"]
+    leases = docker_apps.another(gpus=gpus)._leases
+    apps, now = leases._catalog.every()
+    assert not [lease for lease in leases._leases_of(apps.values(), now) if lease.gpus & set(gpus)]
+
+
+@pytest.fixture
+def damaged_app(docker_apps, request) -> str:
+    """Return an app that somebody has made by hand, or an older launcher of a hostile image."""
+    app_id = f"damaged-{uuid4().hex[:8]}"
+    docker_apps.ids.add(app_id)
+    for kind, name in ((Kind.APP, app_id), (Kind.REPLICA, f"{app_id}-main-0")):
+        labels = {
+            Label.MANAGED: "true",
+            Label.KIND: kind,
+            Label.APP_ID: app_id,
+            Label.NAME: name,
+            Label.PLAN: json.dumps(PLAN),
+            **({Label.ROLE: "main", Label.REPLICA: "0"} if kind == Kind.REPLICA else {}),
+            **{key: value for key, value in request.param.items() if kind == Kind.REPLICA or key == Label.PLAN},
+        }
+        docker_apps.client.containers.create(docker_apps.image, ["true"], name=name, labels=labels)
+    return app_id
+
+
+@pytest.mark.parametrize(
+    "damaged_app",
+    [
+        {Label.PLAN: "{"},
+        {Label.PLAN: "[" * 100_000},
+        {Label.PLAN: '{"roles": 1, "time_limit_s": null}'},
+        {Label.PLAN: json.dumps({**PLAN, "roles": [["main", 10**9, "REPLICA", 0]]})},
+        {Label.PLAN: json.dumps({**PLAN, "roles": []})},
+        {Label.REPLICA: DIGITS},
+        {Label.APP_ATTEMPT: DIGITS},
+        {Label.ATTEMPT: "-1"},
+    ],
+    ids=lambda labels: "-".join(f"{key.partition('/')[2]}-{value[:60]}" for key, value in labels.items()),
+    indirect=True,
+)
+def test_a_damaged_app_concerns_no_other(docker_apps, damaged_app, gpus):
+    bystander = docker_apps.start(docker_apps.sh("sleep 60"))
+    scheduler = docker_apps.another(gpus=gpus)
+
+    found = poll_many(scheduler, [bystander, damaged_app])
+    assert found[bystander].state is AppState.RUNNING
+    assert isinstance(found[damaged_app], AppUnavailableError)
+    rows = {row.app_id: row.state for row in scheduler.list()}
+    assert (rows[bystander], rows[damaged_app]) == (AppState.RUNNING, AppState.UNKNOWN)
+
+    scheduler.delete(damaged_app)
+    assert docker_apps.left(damaged_app) == []
+
+
+@pytest.mark.parametrize("damaged_app", [{Label.REPLICA: DIGITS}], indirect=True)
+def test_a_damaged_app_holds_no_gpus(docker_apps, damaged_app, gpus):
+    name = f"{damaged_app}-main-1"
+    labels = docker_apps.containers(damaged_app)[0]["Config"]["Labels"] | {
+        Label.NAME: name,
+        Label.GPUS: ",".join(gpus),
+    }
+    docker_apps.client.containers.create(docker_apps.image, ["true"], name=name, labels=labels)
+    leases = docker_apps.another(gpus=gpus)._leases
+    apps, now = leases._catalog.every()
+
+    assert not [lease for lease in leases._leases_of(apps.values(), now) if lease.gpus & set(gpus)]
+
+
+@pytest.mark.parametrize("env", [[], ["LAUNCH_REQUEST={"], ["LAUNCH_REQUEST=[]"]], ids=["none", "cut", "list"])
+def test_a_damaged_record_is_an_error_of_its_app(docker_apps, env):
+    app_id = f"damaged-{uuid4().hex[:8]}"
+    docker_apps.ids.add(app_id)
+    labels = {
+        Label.MANAGED: "true",
+        Label.KIND: Kind.APP,
+        Label.APP_ID: app_id,
+        Label.NAME: app_id,
+        Label.PLAN: json.dumps(PLAN),
+    }
+    docker_apps.client.containers.create(docker_apps.image, ["true"], name=app_id, labels=labels, environment=env)
+
+    with pytest.raises(AppUnavailableError, match="delete the app"):
+        docker_apps.scheduler.describe(app_id)
+    docker_apps.scheduler.delete(app_id)
+    assert docker_apps.left(app_id) == []
