@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from airflow_provider_launch.pipelines import parameters
+from airflow_provider_launch.pipelines.document import read_text
 from airflow_provider_launch.pipelines.executors import task_limit
 from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.ids import dag_id_of, task_id_of
@@ -72,8 +74,10 @@ def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any)
     dags: list[DAG] = []
     problems: list[Problem] = []
     for path in sorted(found for pattern in PATTERNS for found in base.glob(pattern)):
-        if "dag:" not in path.read_text(encoding="utf-8"):
-            continue
+        with contextlib.suppress(OSError, ValueError):
+            # What cannot be read is a problem of its file, below.
+            if "dag:" not in read_text(path):
+                continue
         try:
             dag = dag_from_file(path, **kwargs)
         except PipelineError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,16 @@ import yaml
 
 from airflow_provider_launch.pipelines.problems import Place, Problem
 
-__all__ = ["Document", "KeyPath", "load_document"]
+__all__ = ["Document", "KeyPath", "load_document", "read_text"]
 
 KeyPath = tuple[Hashable, ...]
+LARGEST_FILE = 4 * 1024 * 1024
+DEEPEST = 100
+"""Mappings and lists inside of each other; what reads them recurses."""
+MOST_VALUES = 100_000
+"""Of a file; those of an alias count each time."""
 _MERGE = "tag:yaml.org,2002:merge"
+_LONGEST_NUMBER = 100
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,21 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     """
     name = shown or str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
+    except _BoundError as error:
+        return Document({}, name), [Problem(str(error), Place(name))]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         return Document({}, name), [Problem(f"cannot be read: {reason}", Place(name))]
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = kind(text)
+    builder = _Builder(loader, name)
     try:
+        _refuse_depth(yaml.parse(text, Loader=kind), name)
         node = loader.get_single_node()
-        builder = _Builder(loader, name)
         data = builder.build(node, ()) if node is not None else {}
+    except _BoundError as error:
+        return Document({}, name), [Problem(str(error), error.place)]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error)
@@ -59,6 +71,46 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     finally:
         loader.dispose()
     return Document(data, name, builder.lines, builder.shared), builder.problems
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of bounded size.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is no UTF-8 text.
+        ValueError: it is too large, or no plain file.
+    """
+    # A FIFO would be waited for.
+    if path.exists() and not path.is_file():
+        raise _BoundError("is no plain file; put the pipeline into one")
+    with path.open("rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise _BoundError("has more than 4 MB; put large values into a file that the steps read")
+    return data.decode("utf-8")
+
+
+def _refuse_depth(events: Iterable[yaml.Event], file: str) -> None:
+    """Refuse what is too deep before it is composed: that recurses in C, without a limit."""
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                mark = event.start_mark
+                raise _BoundError(_TOO_DEEP, Place(file, mark.line + 1 if mark else 0))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+_TOO_DEEP = f"is nested more than {DEEPEST} levels deep; put inner parts into files of their own, or nest less"
+
+
+class _BoundError(ValueError):
+    def __init__(self, text: str, place: Place | None = None) -> None:
+        super().__init__(text)
+        self.place = place or Place()
 
 
 class _Builder:
@@ -72,6 +124,7 @@ class _Builder:
         self._open: list[int] = []
         self._first: dict[int, KeyPath] = {}
         self._reused: set[KeyPath] = set()
+        self._count = 0
 
     @property
     def shared(self) -> frozenset[KeyPath]:
@@ -80,6 +133,15 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         """Return the data of a node, whose key stands at `path`."""
         self.lines.setdefault(path, node.start_mark.line + 1)
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise _BoundError(
+                f"has more than {MOST_VALUES} values, of which each alias repeats those that it names; "
+                "use fewer aliases, or put large values into a file that the steps read",
+                self._place(node),
+            )
+        if len(self._open) > DEEPEST:
+            raise _BoundError(_TOO_DEEP, self._place(node))
         if id(node) in self._open:
             self.problems.append(
                 Problem("an alias stands inside of what it names; write that part out", self._place(node))
@@ -94,9 +156,20 @@ class _Builder:
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
                 return [self.build(item, (*path, at)) for at, item in enumerate(node.value)]
-            return self._loader.construct_object(node)
+            return self._scalar(node)
         finally:
             self._open.pop()
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        # Numbers such as `1:00:00` take quadratic time.
+        if not node.tag.endswith(":str") and len(node.value) > _LONGEST_NUMBER:
+            self.problems.append(Problem(f"is no number of {len(node.value)} digits; quote it", self._place(node)))
+            return None
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:
+            self.problems.append(Problem(f"{node.value!r} is no value: {error}; quote it", self._place(node)))
+            return None
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
         data: dict[Any, Any] = {}
@@ -106,7 +179,8 @@ class _Builder:
                 for key, value in self._merged(value_node, path):
                     data.setdefault(key, value)
                 continue
-            key = self._loader.construct_object(key_node)
+            # Only text is a key, and neither a list nor a mapping is hashable.
+            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else []
             if not isinstance(key, Hashable):
                 self.problems.append(Problem("a key must be text", self._place(key_node)))
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -210,6 +211,55 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(write):
 )
 def test_a_file_that_is_no_pipeline(write, text, expected):
     assert any(expected in problem.text for problem in validate(write(text + "\n")))
+
+
+ALIASES = "\n".join(
+    [
+        "x-0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]",
+        *(f"x-{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]" for at in range(1, 10)),
+    ]
+)
+MERGES = "\n".join(
+    ["x-0: &a0 {k: 1}", *(f"x-{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 9)}]}}" for at in range(1, 10))]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ALIASES, "pipeline.yaml:1: has more than 100000 values, of which each alias repeats"),
+        (MERGES, "has more than 100000 values, of which each alias repeats"),
+        ("a: " + "[" * 20_000 + "]" * 20_000, "pipeline.yaml:1: is nested more than 100 levels deep; put inner parts"),
+        ("a: " + "{b: " * 200 + "1" + "}" * 200, "pipeline.yaml:1: is nested more than 100 levels deep; put inner"),
+        ("? " + "[" * 2_000_000, "is nested more than 100 levels deep"),
+        ("? [a, b]\n: 1", "pipeline.yaml:1: a key must be text"),
+        ("a: |\n  " + "x" * 5_000_000, "pipeline.yaml: has more than 4 MB; put large values into a file"),
+        ("a: " + "1" * 5000, "pipeline.yaml:1: is no number of 5000 digits; quote it"),
+        ("a: 1" + ":00" * 100_000, "is no number of 300001 digits; quote it"),
+        ("a: 2001-99-99", "pipeline.yaml:1: '2001-99-99' is no value: month must be in 1..12; quote it"),
+        ("a: !!int x", "'x' is no value"),
+        ("a: !!binary é", "pipeline.yaml:1: is no YAML"),
+        ("a: \0", "is no YAML"),
+    ],
+)
+def test_a_file_that_would_keep_the_parser_busy_is_refused(write, text, expected):
+    """Airflow parses each file every minute, together with those of other teams."""
+    assert expected in "\n".join(map(str, validate(write(text + "\n"))))
+
+
+def test_a_file_with_all_that_a_large_pipeline_needs_is_read(write):
+    steps = "".join(f"    s{at}: {{<<: *common, next: s{at + 1}}}\n" for at in range(100))
+    text = f"x-values: [{'1, ' * 50_000}]\nx-common: &common {{type: task, command: m.f}}\ndag:\n  start_at: s0\n  steps:\n{steps}"
+
+    assert validate(write(f"{text}    s100: {{type: stub, next: success}}\n")) == []
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipeline.yaml")
+
+    (problem,) = validate(tmp_path / "pipeline.yaml")
+
+    assert "is no plain file; put the pipeline into one" in str(problem)
 
 
 def test_a_file_that_is_not_there(tmp_path):
