@@ -71,7 +71,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         if in_containers:
             if settings.data_volume:
                 mounts.append(VolumeMount(settings.data_volume, DATA_DIR))
-                cfg["working_dir"] = f"{DATA_DIR}/{inputs.data_dir.name}"
+                cfg["working_dir"] = f"{DATA_DIR}/{inputs.data_dir.parent.name}/{inputs.data_dir.name}"
             else:
                 mounts.append(BindMount(str(inputs.data_dir), DATA_DIR))
                 cfg["working_dir"] = DATA_DIR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -15,6 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_launch.operators._attempt import Memory, NextStep, next_step
 from airflow_provider_launch.pipelines.apps import code_folder
 from airflow_provider_launch.pipelines.catalog import CatalogItem, RunCatalog
+from airflow_provider_launch.pipelines.folders import private_folder
 from airflow_provider_launch.pipelines.identities import (
     app_identity,
     dag_identity,
@@ -89,10 +91,9 @@ class Attempt:
             self.record.data_dir = str(again)
             return again
         self._remove_old_folders()
-        folder = self._base() / f"{self._name()}-{len(self._stored())}"
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        # Nobody can guess the name, where the folder above cannot be closed to the users of containers.
+        folder = self._base() / f"{self._name()}-{len(self._stored())}-{secrets.token_hex(16)}"
+        folder.mkdir(mode=0o700)
         if self._place.backend is not None and self._place.backend.in_containers:
             # The program may be another user there.
             folder.chmod(0o777)
@@ -129,7 +130,8 @@ class Attempt:
 
     def _base(self) -> Path:
         given = self._place.settings.data_dir
-        return Path(given).expanduser() if given else LAUNCH_HOME("pipelines", "data")
+        base = Path(given).expanduser() if given else LAUNCH_HOME("pipelines", "data")
+        return private_folder(base, is_volume=bool(given))
 
     def _name(self) -> str:
         ti, run = self._ti, self._context["dag_run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow_provider_launch.pipelines.folders import TaskFolder, make_dirs, refuse_foreign, refuse_shared
 from airflow_provider_launch.specs.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CatalogError", "CatalogItem", "RunCatalog", "matches"]
 
+_ON_THIS_HOST = ("file", "local", "")
 _CHUNK = 1024 * 1024
 HASHED_UP_TO = 1024 * _CHUNK
 """Bytes of a file that are hashed; of a larger one the hash is that of its first ones, and of its size."""
@@ -57,7 +60,9 @@ class RunCatalog:
 
     def __init__(self, base: ObjectStoragePath, dag_id: str, run_id: str, scopes: Sequence[str] = ()) -> None:
         # A run id has `+` and `:` in it.
-        self._root = base / quote(dag_id, safe="") / quote(run_id, safe="")
+        self._dag = base / quote(dag_id, safe="")
+        self._root = self._dag / quote(run_id, safe="")
+        self._base = base
         self._scopes = ["", *scopes]
 
     def get(self, patterns: Iterable[str], folder: Path) -> list[CatalogItem]:
@@ -65,7 +70,9 @@ class RunCatalog:
 
         Raises:
             CatalogError: nothing matches a pattern.
+            FolderError: another user may change the catalog.
         """
+        self._refuse_foreign()
         found = self._visible()
         items = []
         for pattern in patterns:
@@ -85,17 +92,27 @@ class RunCatalog:
             is_strict: a pattern without a file is an error.
 
         Raises:
-            CatalogError: nothing matches a pattern, or a file is a link that leads out of the folder.
+            CatalogError: nothing matches a pattern.
+            FolderError: a file is a link that leads out of the folder, or another user may change a folder.
         """
-        names = sorted(_files(folder))
+        self._refuse_foreign()
         items = []
-        for pattern in patterns:
-            chosen = [name for name in names if matches(name, pattern)]
-            if not chosen and is_strict:
-                there = ", ".join(sorted(names)[:12]) or "nothing"
-                raise CatalogError(f"no file of the task matches {pattern!r}; it has left {there}")
-            items += [self._store(name, folder) for name in chosen]
+        with contextlib.closing(TaskFolder(folder)) as left:
+            names = sorted(left.names())
+            for pattern in patterns:
+                chosen = [name for name in names if matches(name, pattern)]
+                if not chosen and is_strict:
+                    there = ", ".join(names[:12]) or "nothing"
+                    raise CatalogError(f"no file of the task matches {pattern!r}; it has left {there}")
+                items += [self._store(name, left) for name in chosen]
         return items
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a catalog on this host that another user may change: its files become those of a task."""
+        if self._base.protocol in _ON_THIS_HOST:
+            refuse_shared(Path(str(self._base.path)))
+            for folder in (self._dag, self._root):
+                refuse_foreign(Path(str(folder.path)))
 
     # ---- where -----------------------------------------------------------------------------------------------
 
@@ -127,47 +144,32 @@ class RunCatalog:
     # ---- copying ---------------------------------------------------------------------------------------------
 
     def _fetch(self, name: str, source: Any, folder: Path) -> CatalogItem:
+        # Only this user can reach the folder before the program starts, so no link is in it.
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_outside(target.parent, folder, name)
         part = target.with_name(f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}")
         with source.open("rb") as reader, part.open("wb") as writer:
             size, digest, is_whole = _copied(reader, writer)
         part.replace(target)
         return CatalogItem(name, "get", size, digest, is_whole)
 
-    def _store(self, name: str, folder: Path) -> CatalogItem:
-        source = folder / name
-        _refuse_outside(source, folder, name)
+    def _store(self, name: str, left: TaskFolder) -> CatalogItem:
         target = self._place(self._scopes[-1], name)
-        if target.protocol in ("file", "local", ""):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        if target.protocol in _ON_THIS_HOST:
+            make_dirs(Path(str(target.parent.path)))
             part = target.parent / f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}"
-            with source.open("rb") as reader, part.open("wb") as writer:
+            with left.open(name) as reader, part.open("wb") as writer:
                 size, digest, is_whole = _copied(reader, writer)
             os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
         else:
             # An object appears when it is complete.
-            with source.open("rb") as reader, target.open("wb") as writer:
+            with left.open(name) as reader, target.open("wb") as writer:
                 size, digest, is_whole = _copied(reader, writer)
         return CatalogItem(name, "put", size, digest, is_whole)
 
 
 def _below(inner: str, scope: str) -> str:
     return inner.removeprefix(f"{scope}/") if scope else inner
-
-
-def _files(folder: Path) -> Iterator[str]:
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            if path.is_file():
-                yield path.relative_to(folder).as_posix()
-
-
-def _refuse_outside(path: Path, folder: Path, name: str) -> None:
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise CatalogError(f"{name!r} is a link that leads out of the task's folder; copy the file instead")
 
 
 def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:

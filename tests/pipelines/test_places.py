@@ -121,7 +121,7 @@ def test_containers(docker_engine, run_pipeline, monkeypatch, tmp_path):
 
 @pytest.mark.engine("docker")
 def test_functions_and_files_in_containers(docker_engine, run_pipeline, monkeypatch):
-    """No package of ours is in the image."""
+    """No package of ours is in the image; a program that is another user may write into its folder."""
     extra = {"host": docker_engine.host, "pull": "never"}
     monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
 
@@ -132,7 +132,13 @@ def test_functions_and_files_in_containers(docker_engine, run_pipeline, monkeypa
         dag:
           start_at: make
           steps:
-            make: {type: task, command_type: shell, command: echo 5 > file.txt, catalog: {put: file.txt}, next: join}
+            make:
+              type: task
+              command_type: shell
+              command: echo 5 > file.txt; test "$(id -u)" = 65534
+              executor: {type: local-container, config: {user: "65534:65534"}}
+              catalog: {put: file.txt}
+              next: join
             join: {type: task, command: json.dumps, returns: [text], catalog: {get: file.txt}, next: check, on_failure: check}
             check: {type: task, command_type: shell, command: 'test "$(cat file.txt)" = 5', catalog: {get: file.txt}, next: success}
         """.replace("IMAGE", docker_engine.python_image())

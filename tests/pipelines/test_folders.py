@@ -1,0 +1,212 @@
+"""Folders of tasks and of the catalog, with other users on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.pipelines.folders import (
+    FolderError,
+    TaskFolder,
+    make_dirs,
+    private_folder,
+    refuse_foreign,
+    refuse_shared,
+)
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+
+
+def as_nobody(folder: Path, base: Path) -> list[str]:
+    """Return what another user of this host could do."""
+    command = ["sh", "-c", REACH, "sh", str(folder), str(base)]
+    ran = subprocess.run(
+        command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, check=True
+    )
+    return ran.stdout.split()
+
+
+@pytest.fixture
+def shared(tmp_path_factory) -> Path:
+    """A folder that all users can reach and write, as `/tmp` is."""
+    base = tmp_path_factory.mktemp("shared")
+    for parent in (base, *base.parents):
+        if parent.owner() == "root" and str(parent) not in {"/", "/tmp"}:
+            parent.chmod(0o755)
+    base.chmod(0o1777)
+    return base
+
+
+REACH = """
+exec 2>/dev/null
+! ls "$1" >/dev/null || echo listed
+! ls "$1/.." >/dev/null || echo listed-parent
+! cat "$1/secret" >/dev/null || echo read
+! (echo > "$1/mine") || echo wrote
+! mv "$1/.." "$2/moved" || echo moved
+! mv "$(dirname "$1")" "$2/moved" || echo moved
+! (cd "$1") || echo entered
+"""
+
+
+@needs_root
+def test_another_user_of_the_host_reaches_no_folder_of_a_task(shared):
+    """The folder itself is open to all, because the program may be any user in its container."""
+    folder = private_folder(shared, is_volume=False) / "task"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "secret").write_text("secret")
+
+    assert as_nobody(folder, shared) == []
+
+
+@needs_root
+def test_another_user_cannot_list_a_volume_and_containers_pass_it(shared):
+    """A container sees a volume with its parents, so its user must pass; the names below cannot be guessed."""
+    folder = private_folder(shared, is_volume=True) / "task-0123456789"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "secret").write_text("secret")
+
+    assert {"listed-parent", "moved"}.isdisjoint(as_nobody(folder, shared))
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "owner", "expected"),
+    [
+        (0o700, 0, None),
+        (0o755, 0, None),
+        (0o775, 0, "others may write"),
+        (0o777, 0, "others may write"),
+        (0o1777, 0, "others may write"),
+        (0o700, NOBODY, "belongs to uid 65534"),
+        (None, 0, "is not a folder but a link or a file"),
+    ],
+)
+def test_a_folder_of_ours_is_refused_if_another_user_may_change_it(tmp_path, mode, owner, expected):
+    folder = tmp_path / f"launch-{os.geteuid()}"
+    if mode is None:
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, owner, -1)
+
+    with pytest.raises(FolderError, match=expected) if expected else contextlib.nullcontext():
+        refuse_foreign(folder)
+    with pytest.raises(FolderError, match=expected) if expected else contextlib.nullcontext():
+        private_folder(tmp_path, is_volume=False)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "owner", "expected"),
+    [
+        (0o755, 0, None),
+        (0o2775, 0, None),
+        (0o1777, 0, None),
+        (0o777, 0, "every user may write .*; run 'chmod o-w'"),
+        (0o755, NOBODY, "belongs to uid 65534"),
+    ],
+)
+def test_a_base_is_refused_if_another_user_may_replace_what_is_in_it(tmp_path, mode, owner, expected):
+    base = tmp_path / "base"
+    base.mkdir()
+    base.chmod(mode)
+    os.chown(base, owner, -1)
+
+    with pytest.raises(FolderError, match=expected) if expected else contextlib.nullcontext():
+        refuse_shared(base)
+
+
+def test_new_folders_are_closed_to_other_users(tmp_path):
+    make_dirs(tmp_path / "a" / "b")
+
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
+
+
+# ---- links ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path) -> Path:
+    folder = tmp_path / "parent" / "task"
+    make_dirs(folder)
+    (tmp_path / "secret").write_text("secret")
+    return folder
+
+
+def read(folder: Path, name: str) -> str:
+    with contextlib.closing(TaskFolder(folder)) as left, left.open(name) as file:
+        return file.read().decode()
+
+
+def test_links_inside_of_the_folder_are_files(task):
+    (task / "sub").mkdir()
+    (task / "sub" / "file").write_text("x")
+    (task / "link").symlink_to("sub/file")
+    os.mkfifo(task / "fifo")
+    (task / "broken").symlink_to("gone")
+    (task / "dir").symlink_to("sub")
+
+    with contextlib.closing(TaskFolder(task)) as left:
+        assert sorted(left.names()) == ["link", "sub/file"]
+    assert (read(task, "link"), read(task, "dir/file")) == ("x", "x")
+
+
+@pytest.mark.parametrize("target", ["../../secret", "sub/up"])
+def test_links_that_lead_outside_are_refused(task, target):
+    (task / "sub").mkdir()
+    (task / "sub" / "up").symlink_to("../../../secret")
+    (task / "link").symlink_to(target)
+
+    with pytest.raises(FolderError, match="'link' is a link that leads out"):
+        read(task, "link")
+
+
+def test_a_folder_that_became_a_link_is_refused(task, tmp_path):
+    task.rmdir()
+    task.symlink_to(tmp_path)
+
+    with pytest.raises(FolderError, match="is a link"):
+        TaskFolder(task)
+
+
+def test_a_folder_below_what_others_may_write_is_refused(task):
+    task.parent.chmod(0o777)
+
+    with pytest.raises(FolderError, match="others may write"):
+        TaskFolder(task)
+
+
+def test_a_link_that_is_swapped_all_the_time_never_leads_outside(task):
+    """A program that still runs replaces a file between the check and the copy."""
+    stop = threading.Event()
+    (task / "sub").mkdir()
+    (task / "sub" / "secret").write_text("own")
+
+    def swap() -> None:
+        while not stop.is_set():
+            for target in ("sub", "../.."):
+                (task / "new").symlink_to(target)
+                (task / "new").replace(task / "way")
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    found = set()
+    try:
+        for _ in range(1000):
+            with contextlib.suppress(FolderError, FileNotFoundError):
+                found.add(read(task, "way/secret"))
+    finally:
+        stop.set()
+        thread.join()
+
+    assert found <= {"own"}
