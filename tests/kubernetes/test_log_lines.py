@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.log_lines import MARGIN_S, LineReader, split
+from airflow_provider_launch.schedulers.kubernetes.log_lines import (
+    LONGEST_LINE,
+    MARGIN_S,
+    LineReader,
+    split,
+)
+from airflow_provider_launch.schedulers.kubernetes.log_stream import StampedLines
 
 NOW = 1_700_000_000
 
@@ -151,3 +158,55 @@ def test_lines_are_whole_wherever_the_pieces_end(size):
     text = b"a\n\nb\r\nc"
 
     assert [*split(text[at : at + size] for at in range(0, len(text), size))] == [b"a\n", b"\n", b"b\r\n", b"c"]
+
+
+def test_memory_does_not_grow_with_a_line_without_end():
+    parser, piece, lines = StampedLines({}), b"x" * 64 * 1024, []
+    tracemalloc.start()
+    try:
+        lines += parser.feed(stamp(NOW * 10**9))
+        for _ in range(1600):  # 100 MB
+            # A follower takes the lines and prints them.
+            lines += [line._replace(text=line.text[:10]) for line in parser.feed(piece)]
+        assert tracemalloc.get_traced_memory()[1] < 5 * LONGEST_LINE
+    finally:
+        tracemalloc.stop()
+    assert len(lines) == 1600 * len(piece) // LONGEST_LINE
+
+
+@pytest.mark.parametrize("size", [LONGEST_LINE - 1, LONGEST_LINE, LONGEST_LINE + 1, 2 * LONGEST_LINE + 5])
+@pytest.mark.parametrize("end", ["", "\n"], ids=["unfinished", "whole"])
+def test_a_long_line_is_cut_alike_wherever_its_answer_is_cut(size, end):
+    first = stamp(NOW * 10**9)
+    text = first + b"a" * (size - len(first)) + end.encode() + (stamp(NOW * 10**9 + 1) + b"next\n" if end else b"")
+    found = [list(split(text[at : at + step] for at in range(0, len(text), step))) for step in (65_536, 10**6, 10**9)]
+
+    assert found[0] == found[1] == found[2]
+    assert b"".join(found[0]) == text
+    assert max(map(len, found[0])) <= LONGEST_LINE + len(end)
+
+
+def test_a_reader_goes_on_within_a_long_line():
+    log = Log()
+    # What stands where the line is cut looks like a time, and like a report of the node.
+    body = ("y" * (LONGEST_LINE - len(stamp(0))) + stamp(0).decode() + "y" * LONGEST_LINE)[: 2 * LONGEST_LINE]
+    log.add(NOW * 10**9, body + "\n")
+    log.add(NOW * 10**9, "next\n")
+    seen, cursor = [], {}
+    while True:
+        lines, after, _ = read(log, cursor, size=10**6, limit=1)
+        if not lines:
+            break
+        seen += lines
+        assert len(lines) == 1
+        cursor = after
+
+    assert "".join(seen) == body + "\nnext\n"
+    assert max(map(len, seen)) <= LONGEST_LINE
+
+
+def test_the_rest_of_a_long_line_is_no_report_of_the_node():
+    parser = StampedLines({})
+    parser.feed(stamp(NOW * 10**9) + b"x" * (LONGEST_LINE - len(stamp(0))) + b"failed to watch: too many open files")
+
+    assert parser.refusal() == ""

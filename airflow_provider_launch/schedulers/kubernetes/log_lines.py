@@ -17,25 +17,56 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
-__all__ = ["MARGIN_S", "STAMP", "LineReader", "split"]
+__all__ = ["LONGEST_LINE", "MARGIN_S", "STAMP", "LineReader", "LineSplitter", "split"]
 
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
 MARGIN_S = 5
 """How far before the last line a read begins: more than the streams are ever apart, or a clock steps back."""
 _NS = 1_000_000_000
 STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 
 
+class LineSplitter:
+    """Lines of an answer as its pieces come; of a longer line pieces of `LONGEST_LINE`, from its first byte on."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def rest(self) -> bytes:
+        """Text after the last line or piece."""
+        return b"".join(self._parts)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return lines with their line feed, and pieces of longer ones without."""
+        first, *others = data.split(b"\n")
+        found = self._add(first)
+        for text in others:
+            found.append(self.rest + b"\n")
+            self._parts, self._size = [], 0
+            found += self._add(text)
+        return found
+
+    def _add(self, text: bytes) -> list[bytes]:
+        self._parts.append(text)
+        self._size += len(text)
+        if self._size < LONGEST_LINE:
+            return []
+        whole = self.rest
+        cut = self._size - self._size % LONGEST_LINE
+        self._parts, self._size = [whole[cut:]], self._size - cut
+        return [whole[at : at + LONGEST_LINE] for at in range(0, cut, LONGEST_LINE)]
+
+
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line feed; text after the last one comes at the end, without."""
-    parts: list[bytes] = []
+    """Yield the same as `LineSplitter`; text after the last line or piece comes at the end, without a line feed."""
+    splitter = LineSplitter()
     for piece in pieces:
-        first, *rest = piece.split(b"\n")
-        parts.append(first)
-        for text in rest:
-            yield b"".join(parts) + b"\n"
-            parts = [text]
-    if rest_of_all := b"".join(parts):
-        yield rest_of_all
+        yield from splitter.feed(piece)
+    if rest := splitter.rest:
+        yield rest
 
 
 class LineReader:
@@ -58,6 +89,9 @@ class LineReader:
         """Time of the first line of the answer, in nanoseconds."""
         self.pending = b""
         """Text without its line feed."""
+        self.within = False
+        """The last text was a piece of a line that goes on, so the next one has no time of its own."""
+        self._within_since: int | None = None
         self._seconds: dict[tuple[bytes, bytes], int] = {}
 
     @property
@@ -80,7 +114,7 @@ class LineReader:
         """Add the lines of the answer, until they have so many bytes; False: the answer ended before."""
         size = 0
         for text in texts:
-            if not text.endswith(b"\n"):
+            if not text.endswith(b"\n") and len(text) < LONGEST_LINE:
                 self.pending = text  # the last one
             elif (line := self._line(text)) is not None:
                 lines.append(line)
@@ -96,10 +130,15 @@ class LineReader:
             yield line
 
     def _line(self, text: bytes) -> LogLine | None:
-        stamp = STAMP.match(text)
-        if stamp is None:
+        time = self._within_since
+        # The text of a piece is the program's, and may look like a time.
+        stamp = None if self.within else STAMP.match(text)
+        self.within = not text.endswith(b"\n")
+        if stamp is not None:
+            time, text = self._ns(stamp), text[stamp.end() :]
+        self._within_since = time if self.within else None
+        if time is None:
             return None  # the rest of a long line that began before the answer, and was delivered
-        time, text = self._ns(stamp), text[stamp.end() :]
         if self.first is None:
             self.first = time
         if time != self._time:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.log_lines import STAMP, LineReader
+from airflow_provider_launch.schedulers.kubernetes.log_lines import STAMP, LineReader, LineSplitter
 from airflow_provider_launch.schedulers.logs import LogLine
 
 __all__ = ["StampedLines"]
@@ -24,7 +24,7 @@ class StampedLines:
 
     def __init__(self, cursor: Mapping[str, Any]) -> None:
         self._reader = LineReader(cursor)
-        self._rest: list[bytes] = []
+        self._splitter = LineSplitter()
 
     @property
     def since(self) -> str | None:
@@ -33,14 +33,8 @@ class StampedLines:
 
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete."""
-        first, *others = data.split(b"\n")
-        self._rest.append(first)
-        if not others:
-            return []
-        others.insert(0, b"".join(self._rest))
-        self._rest = [others.pop()]
         lines: list[LogLine] = []
-        self._reader.take((text + b"\n" for text in others), lines, sys.maxsize)
+        self._reader.take(iter(self._splitter.feed(data)), lines, sys.maxsize)
         return lines
 
     def is_placed(self) -> bool:
@@ -53,8 +47,8 @@ class StampedLines:
 
     def refusal(self) -> str:
         """Return what the node reports at the end: text without a time, and without a line feed."""
-        text = b"".join(self._rest)
-        if not text or STAMP.match(text) or not self.is_placed():
+        text = self._splitter.rest
+        if not text or self._reader.within or STAMP.match(text) or not self.is_placed():
             return ""
         message = " ".join(text[:300].decode("utf-8", "replace").split())
         if not message.startswith("failed to "):
