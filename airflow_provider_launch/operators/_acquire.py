@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.folds import folded
 from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_for, next_step
@@ -211,14 +210,7 @@ class AppAcquirer:
         self._tracker.save(record)
         self._tracker.track(record)
         began = time.monotonic()
-        try:
-            handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
-        except AppKilledError:
-            raise
-        except Exception:
-            # What was refused is shown too.
-            show_request(op, self._ti)
-            raise
+        handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
         metrics.seconds("submit", time.monotonic() - began, backend=self._backend)
         metrics.count("apps_launched", backend=self._backend)
         app_id = parse_app_handle(handle).app_id

@@ -305,21 +305,23 @@ class TriggerRun:
         with self._deciding:
             before = self._watch.response
             learned = self._watch.learn(answer)
-            response = self._watch.response
             # A scheduler may give the same answer again, and mostly there is nothing new.
-            if response is not None and response is not before:
+            response = None if self._watch.response is before else self._watch.response
+            # Who knows the app has compared.
+            if response is not None and before is None and not (self._trigger.known or self._trigger.scheduled):
+                gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
+                learned.events += [gap] if gap else []
+            # Before the reader learns of replicas: another thread may write their lines at once.
+            self._take(learned)
+            if response is not None:
                 existing = before is None and not self._trigger.scheduled
                 if self._trigger.secret_places == [] or self._is_masked:
                     self._want(response, existing=existing)
                 else:
                     self._mask(response, existing=existing)
-                # Who knows the app has compared.
-                if before is None and not (self._trigger.known or self._trigger.scheduled):
-                    gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
-                    learned.events += [gap] if gap else []
             if learned.events:
                 self._feed.reader.hurry()
-            self._take(learned)
+                self._hub.pump.wake(self._feed)
         self._shared.poller.ease(self._app_id, self._feed.reader.is_streaming())
         if self._watch.has_ended() or self._error is not None:
             self._wake()

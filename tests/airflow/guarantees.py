@@ -297,7 +297,7 @@ class Heard:
         """Return when a line with the part was first logged."""
         return next((moment for moment, line in list(self.lines) if part in line), None)
 
-    def until(self, part: str, limit_s: float = 30.0) -> None:
+    def until(self, part: str, limit_s: float = 90.0) -> None:
         """Wait for a line with the part."""
         until(lambda: self.when(part) is not None, limit_s)
 

@@ -25,6 +25,7 @@ from airflow_provider_launch.specs import AppDef
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.guarantees import resumed
 from tests.airflow.support import (
     USER_ACTION,
     FakeExecutionApi,
@@ -115,14 +116,21 @@ def test_a_failed_app_fails_the_deferred_task_with_the_same_words() -> None:
 
 
 def test_the_deadline_is_in_the_trigger_and_cancels_the_app() -> None:
-    task = launch(sh("sleep 60"), deferrable=True, execution_timeout=timedelta(seconds=2), cfg={"grace_s": 1})
-    began = time.monotonic()
-    ran, (event,) = run_to_end(task, FakeExecutionApi())
+    api = FakeExecutionApi()
+    task = launch(sh("sleep 600"), deferrable=True, execution_timeout=timedelta(seconds=300), cfg={"grace_s": 1})
+    begun = time.time()
+    asked = run_task(task, api).msg
+    assert isinstance(asked, DeferTask)
+    trigger = AppStatusTrigger(**deserialize(asked.trigger_kwargs))
+    assert begun + 290 < trigger.deadline < time.time() + 310
+    trigger.deadline = time.time()
+    (event,) = run_trigger(trigger)
+    ran = resumed(task, api, asked, event.payload)
 
-    assert event["why"] == "deadline"
+    assert event.payload["why"] == "deadline"
+    assert "is cancelled" in event.payload["text"]
     assert ran.state == "failed"
     assert "AirflowTaskTimeout" in repr(ran.error)
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_a_triggerer_with_a_wrong_clock_shows_each_line_once_and_the_end(
     place: Place, triggerer_clock: Callable[[float], None], offset_s: float
 ) -> None:
     """Guarantee 7: places in logs and bounds of outages do not come from the triggerer's clock."""
-    script = "i=0; while [ $i -lt 40 ]; do i=$((i + 1)); echo line $i; sleep 0.02; done; " + WAIT
+    script = "i=0; while [ $i -lt 40 ]; do i=$((i + 1)); echo line $i; test $((i % 5)) = 0 && sleep 0.1; done; " + WAIT
     task = launch(place, place.role(script), deferrable=True, poll_interval_s=0.05, unavailable_for_s=5)
     trigger, asked = deferred(task, api := FakeExecutionApi())
 

@@ -26,9 +26,9 @@ def pending(engine):
 
     def wait_in_queue(app_id: str) -> None:
         launched.append(app_id)
-        threading.Timer(0.05, lambda: engine.state(app_id, AppState.PENDING, "queue research is full")).start()
+        engine.state(app_id, AppState.PENDING, "queue research is full")
 
-    engine.on_schedule = wait_in_queue
+    engine.on_scheduled = wait_in_queue
     return launched
 
 
@@ -49,10 +49,10 @@ def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> N
 @in_modes
 def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
     def begin(app_id: str) -> None:
-        threading.Timer(0.05, lambda: engine.state(app_id, AppState.RUNNING)).start()
+        engine.state(app_id, AppState.RUNNING)
         threading.Timer(1.5, lambda: engine.state(app_id, AppState.SUCCEEDED)).start()
 
-    engine.on_schedule = begin
+    engine.on_scheduled = begin
     task = launch(sh("true"), launch_conn_id="cluster", start_limit_s=0.6, poll_interval_s=0.05, **how)
     ran, _ = run_to_end(task, api)
 
@@ -86,7 +86,7 @@ def test_a_task_that_does_not_wait_for_the_end_waits_for_the_begin(engine, api) 
     def begin(app_id: str) -> None:
         threading.Timer(0.5, lambda: engine.state(app_id, AppState.RUNNING)).start()
 
-    engine.on_schedule = begin
+    engine.on_scheduled = begin
     how = {"wait": False, "poll_interval_s": 0.05}
     ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", start_limit_s=30, **how), api)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, LogLine, Stream
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
-from tests.airflow.support import FakeExecutionApi, launch, rendered, run_task, run_to_end, sh
+from airflow_provider_launch.triggers.pump import LogPump
+from tests.airflow.guarantees import deferred
+from tests.airflow.support import FakeExecutionApi, launch, logged, rendered, run_task, run_to_end, run_trigger, sh
 
 FOLD = "::group::all is well"
 in_modes = pytest.mark.parametrize("deferrable", [False, True])
@@ -59,6 +63,29 @@ def test_the_states_of_a_short_app_stand_around_its_lines(deferrable: bool) -> N
     assert found[3] == "RUNNING -> SUCCEEDED"
     assert found[4].startswith("ended as SUCCEEDED after ")
     assert found[4].endswith("exit codes: worker: 0; attempts: 1")
+
+
+def test_no_line_stands_before_the_state_in_which_it_was_written(engine, api, monkeypatch) -> None:
+    """One thread learns the state and another writes the lines, which may be faster."""
+    plain = LogPump.wake
+
+    def wake(pump: LogPump, feed: Any) -> None:
+        plain(pump, feed)
+        if threading.current_thread().name.startswith("launch-status"):
+            time.sleep(0.3)
+
+    monkeypatch.setattr(LogPump, "wake", wake)
+    trigger, _ = deferred(launch(sh("true"), launch_conn_id="cluster", deferrable=True), api)
+    (app_id,) = engine.apps
+    engine.state(app_id, AppState.RUNNING, "worker/1 is paused")
+    engine.write(app_id, "worker", 0, "one\n")
+    engine.on_read = lambda app_id, _role, _k: engine.state(app_id, AppState.SUCCEEDED)
+    with logged() as entries:
+        run_trigger(trigger)
+
+    lines = [line for line in map(rendered, entries) if line.startswith(("app ", "[worker/"))]
+    assert lines[0].endswith("RUNNING (worker/1 is paused)")
+    assert lines[1] == "[worker/0] one"
 
 
 @in_modes
@@ -148,10 +175,14 @@ def test_what_happens_to_a_running_app_is_written_once(log: TaskLog, written: An
     paused = response(AppState.RUNNING, AppState.RUNNING)
     paused.msg = "worker/0 is paused"
     tracker = StateTracker("x", unavailable_for_s=60, known=True)
-    for answer in (RUNNING, paused, paused, RUNNING, RUNNING):
-        for event in tracker.learn(answer).events:
-            log.write_event(event)
+    answers = (RUNNING, paused, paused, RUNNING, RUNNING)
+    events = [event for answer in answers for event in tracker.learn(answer).events]
+    for event in events:
+        log.write_event(event)
+        log.write_event(event)
 
+    # Not only the log drops what repeats: the tracker reports it once.
+    assert len(events) == 3
     assert written() == ["app x: RUNNING", "app x: RUNNING (worker/0 is paused)", "app x: RUNNING"]
 
 

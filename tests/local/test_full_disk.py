@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_launch.schedulers.local import layout, processes
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
 from airflow_provider_launch.specs import AppState, SchedulerUnavailableError
-from tests.support.local import Apps, command_lines_below, processes_below, sh, until
+from tests.support.local import Apps, Gate, command_lines_below, processes_below, sh, until
 
 FILES = 300
 
@@ -67,7 +67,12 @@ def apps(disk: Disk) -> Iterator[Apps]:
     disk.free()
     for row in apps.scheduler.list():
         apps.scheduler.cancel(row.app_id)
-    until(lambda: not processes_below(root), 30)
+    until(lambda: not processes_below(root))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
 
 
 def commands(apps: Apps) -> list[int]:
@@ -91,7 +96,7 @@ def test_cancel_ends_the_processes(apps: Apps, disk: Disk, killed: bool) -> None
     if killed:
         kill_supervisor(apps, app_id)
     apps.scheduler.cancel(app_id)
-    until(lambda: not commands(apps), 10)
+    until(lambda: not commands(apps))
     disk.free()
 
     assert apps.end(app_id).state is AppState.CANCELLED
@@ -106,7 +111,7 @@ def test_delete_makes_room(apps: Apps, disk: Disk, killed: bool) -> None:
     if killed:
         kill_supervisor(apps, app_id)
     apps.scheduler.delete(app_id)
-    until(lambda: apps.scheduler.describe(app_id) is None, 10)
+    until(lambda: apps.scheduler.describe(app_id) is None)
 
     assert not commands(apps)
     until(lambda: not list((apps.root / "building").iterdir()))
@@ -119,7 +124,7 @@ def test_time_limit_is_kept(apps: Apps, disk: Disk) -> None:
     disk.fill()
     kill_supervisor(apps, app_id)
     apps.scheduler.describe(app_id)
-    until(lambda: not commands(apps), 10)
+    until(lambda: not commands(apps))
     disk.free()
     found = apps.end(app_id)
 
@@ -151,12 +156,15 @@ def test_app_that_cannot_begin_waits_for_room_or_its_end(apps: Apps, disk: Disk)
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_replica_that_succeeds_does_not_run_again(apps: Apps, disk: Disk, tmp_path: Path, killed: bool) -> None:
-    app_id = apps.start(sh(f"sleep 1; echo ran >> {tmp_path}/ran", max_retries=1))
-    until(lambda: commands(apps))
+def test_replica_that_succeeds_does_not_run_again(
+    apps: Apps, disk: Disk, gate: Gate, tmp_path: Path, killed: bool
+) -> None:
+    app_id = apps.start(sh(f"{gate.wait}; echo ran >> {tmp_path}/ran", max_retries=1))
+    gate.reached()
     disk.fill()
     if killed:
         kill_supervisor(apps, app_id)
+    gate.open()
     until(lambda: not commands(apps))
     time.sleep(1)
     apps.scheduler.describe(app_id)
@@ -171,16 +179,18 @@ def test_replica_that_succeeds_does_not_run_again(apps: Apps, disk: Disk, tmp_pa
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
-def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Disk) -> None:
-    app_id = apps.start(sh("exec sleep 1"), sh("exec sleep 323", "other"), grace_s=0.3)
+def test_cancel_does_not_wait_for_room_to_keep_an_exit_code(apps: Apps, disk: Disk, gate: Gate) -> None:
+    app_id = apps.start(sh(gate.wait), sh("exec sleep 323", "other"), grace_s=0.3)
     shim = apps.dir(app_id) / "run/0/0-main/0/0/shim.lock"
+    gate.reached()
     until(lambda: len(commands(apps)) == 2)
     disk.fill()
+    gate.open()
     until(lambda: len(commands(apps)) == 1)
     time.sleep(0.5)
     assert processes.is_locked(str(shim))
     apps.scheduler.cancel(app_id)
-    until(lambda: not processes.is_locked(str(shim)), 5)
+    until(lambda: not processes.is_locked(str(shim)))
     disk.free()
 
     assert apps.end(app_id).state is AppState.CANCELLED
@@ -201,10 +211,11 @@ def test_request_that_cannot_be_noted_is_a_clear_error(apps: Apps, disk: Disk) -
     assert apps.end(app_id).state is AppState.CANCELLED
 
 
-def test_removed_directory_leaves_no_supervisor(apps: Apps, disk: Disk) -> None:
+def test_removed_directory_leaves_no_supervisor(apps: Apps, disk: Disk, gate: Gate) -> None:
     """Who removes the files by hand must not leave a process that waits for room in them."""
-    app_id = apps.start(sh("sleep 1; exit 3"))
-    until(lambda: commands(apps))
+    app_id = apps.start(sh(f"{gate.wait}; exit 3"))
+    gate.reached()
     subprocess.run(["rm", "-rf", str(apps.dir(app_id))], check=True)
+    gate.open()
 
-    until(lambda: not processes_below(apps.root), 10)
+    until(lambda: not processes_below(apps.root))

@@ -25,7 +25,7 @@ from airflow_provider_launch.specs import (
     Role,
     macros,
 )
-from tests.support.local import Apps, processes_below, sh, until
+from tests.support.local import Apps, Gate, processes_below, sh, until
 
 
 def test_host_and_signal_without_a_name_are_reported(apps: Apps) -> None:
@@ -75,13 +75,17 @@ def test_replicas_agree_on_a_chosen_port_and_reach_rank_0(apps: Apps) -> None:
     assert apps.lines(app_id, "head") == ["['hi', 'hi']\n"]
 
 
-def test_two_apps_get_different_ports(apps: Apps) -> None:
-    role = sh("echo $LAUNCH_PORT_MAIN_P; sleep 1", port_map={"p": 0})
-    ids = [apps.start(role) for _ in range(4)]
-    for app_id in ids:
-        apps.end(app_id)
+def test_a_port_is_leased_while_its_app_runs(apps: Apps, tmp_path) -> None:
+    gate = Gate(tmp_path / "gate")
+    app_id = apps.start(sh(f"echo $LAUNCH_PORT_MAIN_P; {gate.wait}", port_map={"p": 0}))
+    gate.reached()
+    lease = apps.root / "ports" / f"{apps.lines(app_id)[0].strip()}.lock"
+    while_it_ran = processes.is_locked(str(lease))
+    gate.open()
+    apps.end(app_id)
 
-    assert len({apps.lines(app_id)[0] for app_id in ids}) == 4
+    assert while_it_ran
+    until(lambda: not processes.is_locked(str(lease)))
 
 
 def test_environment_of_the_launcher_is_not_inherited(apps: Apps, monkeypatch) -> None:

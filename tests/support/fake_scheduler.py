@@ -82,6 +82,9 @@ class FakeEngine:
         """Called outside of the lock; may raise or hang."""
         self.on_read: Callable[[str, str, int], None] = lambda app_id, role, k: None
         self.on_schedule: Callable[[str], None] = lambda app_id: None
+        """Called before the app is there; may refuse it."""
+        self.on_scheduled: Callable[[str], None] = lambda app_id: None
+        """Called when the app is there."""
 
     def state(
         self,
@@ -172,6 +175,7 @@ class FakeScheduler(Scheduler[Mapping[str, Any]]):
                 self.engine.started += 1
             elif there.request.digest != request.digest:
                 raise AppConflictError(f"{request.app_id} is another app")
+        self.engine.on_scheduled(request.app_id)
         return request.app_id
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def processes_below(root: Path) -> list[int]:
     return [*command_lines_below(root)]
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20.0, pause_s: float = 0.02) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 60.0, pause_s: float = 0.02) -> None:
     """Wait for the condition, or fail."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -45,6 +46,43 @@ def until(condition: Callable[[], object], timeout_s: float = 20.0, pause_s: flo
 def sh(script: str, name: str = "main", **fields: object) -> Role:
     """Return a role that runs a shell script."""
     return Role(name, "", entrypoint="sh", args=["-c", script], **fields)  # type: ignore[arg-type]
+
+
+class Gate:
+    """Programs wait here, as one process without children, until the test lets them go on.
+
+    Args:
+        path: of the pipe, in a folder of the test's own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._path = path
+        self.wait = f"read _ < {path}"
+        """What a shell script does here."""
+        self._fd: int | None = None
+
+    def reached(self) -> None:
+        """Wait until a program waits here."""
+        until(self._is_reached, 60)
+
+    def _is_reached(self) -> bool:
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        return True
+
+    def open(self) -> None:
+        """Let the program go on that waits here, or comes."""
+        if self._fd is None:
+            self.reached()
+        assert self._fd is not None
+        os.write(self._fd, b"\n")
+        os.close(self._fd)
+        self._fd = None
 
 
 class Apps:

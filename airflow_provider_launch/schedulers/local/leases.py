@@ -113,7 +113,8 @@ class Leases:
 
     def _choose_port(self) -> int:
         # Random, so that two hosts' users of one root and two roots of one host seldom meet.
-        for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT + 1), LAST_PORT - FIRST_PORT):
+        ports = range(FIRST_PORT, LAST_PORT + 1)
+        for port in random.SystemRandom().sample(ports, len(ports)):
             if _is_free(port) and self._hold(_port_lock(self._root, port)):
                 return port
         raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
