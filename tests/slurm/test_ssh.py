@@ -131,6 +131,10 @@ def test_a_key_or_a_host_that_is_not_known_is_refused(slurm_cluster, slurm_root,
         scheduler_on(sshd, slurm_root, ssh_key_file=str(sshd.key), ssh_host_key=other.host_key)
     )
     assert "ssh_host_key" in refusal(scheduler_on(sshd, slurm_root, ssh_key_file=str(sshd.key), ssh_host_key=None))
+    for broken in ("ssh-ed25519 AAAA", "ssh-ed25519 !!!", "ssh-ed25519", "x", "ssh-rsa AAAAB3NzaC1yc2E="):
+        assert "ssh-keyscan" in refusal(
+            scheduler_on(sshd, slurm_root, ssh_key_file=str(sshd.key), ssh_host_key=broken)
+        ), broken
     assert "no/key" in refusal(scheduler_on(sshd, slurm_root, ssh_key_file="/no/key"))
 
 

@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.slurm.transport import Answer
+from airflow_provider_launch.schedulers.slurm.transport import ANSWER_BYTES, Answer, AnswerTooLargeError
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
     MissingDependencyError,
@@ -35,6 +35,8 @@ _KEEPALIVE_S = 30
 _PAUSES_S = (0.2, 0.5, 1.0)
 """Between attempts to connect to a server that has too many logins."""
 _RECV_BYTES = 256 * 1024
+_GREETING_BYTES, _CODE_BYTES, _ERROR_BYTES = 1024 * 1024, 10, 4 * 1024 * 1024
+"""At most: of what files of the login write, of an exit code, and of the texts of errors."""
 
 
 class SshTransport:
@@ -81,6 +83,9 @@ class SshTransport:
                     # Nothing can be known of a connection that is silent.
                     self._hang_up()
                     raise SchedulerUnavailableError(f"{self.place} has not answered within {timeout_s:g} s") from error
+                except _EndlessError as error:
+                    shell.close()
+                    raise AnswerTooLargeError(self.place) from error
                 except BaseException:
                     shell.close()  # its answer is for nobody
                     raise
@@ -240,6 +245,10 @@ class _ClosedError(Exception):
     """The shell has ended without an answer."""
 
 
+class _EndlessError(Exception):
+    """The answer is larger than any that is expected."""
+
+
 class _Shell:
     """One shell on the other side, which runs one script after the other."""
 
@@ -249,9 +258,10 @@ class _Shell:
         # What files of the login write comes before this, and is no answer.
         mark = uuid.uuid4().hex
         try:
-            self._send(f"printf '%s\\n' {mark}\n".encode(), time.monotonic() + timeout_s)
-            self._until(f"{mark}\n".encode(), time.monotonic() + timeout_s)
-        except (_ClosedError, TimeoutError) as error:
+            deadline = time.monotonic() + timeout_s
+            self._send(f"printf '%s\\n' {mark}\n".encode(), deadline)
+            self._until(f"{mark}\n".encode(), deadline, _GREETING_BYTES)
+        except (_ClosedError, _EndlessError, TimeoutError) as error:
             raise OSError(f"its shell does not answer: {error}") from error
 
     def run(self, script: str, args: tuple[str, ...], stdin: bytes, deadline: float) -> Answer:
@@ -260,6 +270,7 @@ class _Shell:
         Raises:
             _ClosedError: the frame is missing.
             TimeoutError: the same, in time.
+            _EndlessError: it does not end.
         """
         mark = uuid.uuid4().hex
         command = shlex.join(["/bin/sh", "-c", script, "launch", *args])
@@ -270,8 +281,10 @@ class _Shell:
         )
         self._send(text.encode(), deadline)
         out = self._until(f"\n{mark} ".encode(), deadline)
-        code = self._until(b"\n", deadline)
-        error = self._until(f"\n{mark}\n".encode(), deadline)
+        code = self._until(b"\n", deadline, _CODE_BYTES)
+        error = self._until(f"\n{mark}\n".encode(), deadline, _ERROR_BYTES)
+        if not code.isdigit():
+            raise _ClosedError("its code is not a number")
         return Answer(int(code), out, error.decode("utf-8", "replace"))
 
     def close(self) -> None:
@@ -281,14 +294,16 @@ class _Shell:
 
     def _send(self, data: bytes, deadline: float) -> None:
         try:
-            self._channel.settimeout(_left(deadline))
-            self._channel.sendall(data)
+            sent = 0
+            while sent < len(data):
+                self._channel.settimeout(_left(deadline))
+                sent += self._channel.send(data[sent : sent + _RECV_BYTES])
         except TimeoutError:
             raise
         except (OSError, EOFError) as error:
             raise _ClosedError(str(error)) from error
 
-    def _until(self, end: bytes, deadline: float) -> bytes:
+    def _until(self, end: bytes, deadline: float, limit: int = ANSWER_BYTES) -> bytes:
         """Return the bytes up to `end`, which is left out."""
         data, searched = bytearray(self._rest), 0
         while (found := data.find(end, searched)) < 0:
@@ -303,6 +318,9 @@ class _Shell:
             if not part:
                 raise _ClosedError("the answer was cut off")
             data += part
+            # What comes behind the end belongs to the next part of the answer.
+            if len(data) > limit + len(end) and data.find(end, 0, limit + len(end)) < 0:
+                raise _EndlessError
         self._rest = bytes(data[found + len(end) :])
         return bytes(data[:found])
 
@@ -350,9 +368,17 @@ def _check_key_file(path: str, password: str | None) -> None:
 
 
 def _host_key(name: str, text: str) -> Any:
-    known = _paramiko().hostkeys.HostKeyEntry.from_line(f"{name} {text.strip()}")
+    hostkeys = _paramiko().hostkeys
+    known, reason = None, ""
+    try:
+        known = hostkeys.HostKeyEntry.from_line(f"{name} {text.strip()}")
+    except Exception as error:  # noqa: BLE001 - paramiko parses it with whatever comes
+        reason = f" ({type(error).__name__})"
     if known is None:
-        raise InvalidAppError(f"the host key of {name} in the connection is not valid; write `type key`")
+        raise InvalidAppError(
+            f"the host key of {name} in the connection is not valid{reason}; write `type key`, as a line of "
+            f"`ssh-keyscan` has it behind the name"
+        )
     return known
 
 

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
-__all__ = ["Answer", "LocalTransport", "Transport"]
+__all__ = ["ANSWER_BYTES", "Answer", "AnswerTooLargeError", "LocalTransport", "Transport"]
 
+ANSWER_BYTES = 128 * 1024 * 1024
+"""Of one answer at most: that about a hundred thousand apps has half of it."""
+_PIPE_BYTES = 64 * 1024
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "SLURM_CONF", "LD_LIBRARY_PATH")
+
+
+class AnswerTooLargeError(SchedulerUnavailableError):
+    """A script wrote more than `ANSWER_BYTES`."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place}: an answer has more than {ANSWER_BYTES >> 20} MB, and was not read to its end")
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class Transport(Protocol):
 
         Raises:
             SchedulerUnavailableError: not reached, or no whole answer in time; what was run may have had its effect.
+            AnswerTooLargeError: the answer has more than `ANSWER_BYTES`.
             SchedulerRejectedError: reached, and refused: host key, user, key.
         """
         ...
@@ -78,8 +91,10 @@ class LocalTransport:
         )
         with process:
             try:
-                out, error = process.communicate(stdin, timeout_s)
-            except subprocess.TimeoutExpired as late:
+                deadline = time.monotonic() + timeout_s
+                out, error = self._exchange(process, stdin, deadline)
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except (subprocess.TimeoutExpired, TimeoutError) as late:
                 raise SchedulerUnavailableError(
                     f"a command of Slurm on this host has not ended within {timeout_s:g} s"
                 ) from late
@@ -90,5 +105,47 @@ class LocalTransport:
                         os.killpg(process.pid, signal.SIGKILL)
         return Answer(process.returncode, out, error.decode("utf-8", "replace"))
 
+    def _exchange(self, process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
+        """Return what the process writes until it closes its outputs: `communicate` with a limit for the bytes."""
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        out, error = process.stdout.fileno(), process.stderr.fileno()
+        parts: dict[int, list[bytes]] = {out: [], error: []}
+        left, size = memoryview(stdin), 0
+        os.set_blocking(process.stdin.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            for fd in parts:
+                selector.register(fd, selectors.EVENT_READ)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            while selector.get_map():
+                if (wait_s := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError
+                for key, _ in selector.select(wait_s):
+                    if key.fd in parts:
+                        part = os.read(key.fd, _PIPE_BYTES)
+                        parts[key.fd].append(part)
+                        size += len(part)
+                        if not part:
+                            selector.unregister(key.fd)
+                        if size > ANSWER_BYTES:
+                            raise AnswerTooLargeError(self.place)
+                        continue
+                    left = _written(key.fd, left)
+                    if not left:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+        return b"".join(parts[out]), b"".join(parts[error])
+
     def close(self) -> None:
         """Do nothing: nothing is kept."""
+
+
+def _written(fd: int, data: memoryview) -> memoryview:
+    """Write what a pipe takes; return the rest, which is empty where the other end was closed."""
+    try:
+        return data[os.write(fd, data) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return data[:0]
