@@ -46,7 +46,7 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
     """Ask once for all apps; what went wrong is an answer too, and never raised.
 
     One app that cannot be described does not hide the others: after an error that is not an outage each half of them
-    is asked for alone, so that it is found among many by a few questions.
+    is asked for alone, so that it is found among many by a few questions; one that the error names is left out at once.
     """
     ids = list(app_ids)
     try:
@@ -55,6 +55,10 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
     except Exception as error:  # noqa: BLE001 - handed to the consumer, whose thread it belongs to
         if len(ids) <= 1 or _is_outage(error):
             return dict.fromkeys(ids, error)
+        texts = error.texts if isinstance(error, AppUnavailableError) else {}
+        if named := [app_id for app_id in ids if app_id in texts]:
+            answers: dict[str, Answer] = {app_id: AppUnavailableError(texts[app_id]) for app_id in named}
+            return answers | poll_many(scheduler, [app_id for app_id in ids if app_id not in texts])
     half = len(ids) // 2
     return poll_many(scheduler, ids[:half]) | poll_many(scheduler, ids[half:])
 

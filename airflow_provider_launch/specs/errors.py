@@ -120,7 +120,16 @@ class SchedulerUnavailableError(LaunchError):
 
 
 class AppUnavailableError(SchedulerUnavailableError):
-    """The scheduler was reached and fails at this app; what it reports of other apps holds."""
+    """The scheduler was reached and fails at this app; what it reports of other apps holds.
+
+    Args:
+        *args: the message.
+        texts: of a question about many apps, each app that it fails at, and why. Empty: it is not known which.
+    """
+
+    def __init__(self, *args: object, texts: Mapping[str, str] | None = None) -> None:
+        super().__init__(*args)
+        self.texts: Mapping[str, str] = texts or {}
 
 
 class SchedulerRejectedError(LaunchError):

@@ -137,6 +137,24 @@ def test_an_app_that_fails_is_found_among_many_by_halves(scheduler):
     assert len(scheduler.engine.describe_calls) == 1 + 2 * 6
 
 
+def test_apps_that_the_error_names_are_left_out_at_once(scheduler):
+    names = [f"n{number}" for number in range(64)]
+    for name in names:
+        scheduler.schedule(scheduler.submit_dryrun(an_app(), {}, app_id=name))
+
+    def fail(ids):
+        if texts := {name: f"{name} is damaged" for name in ("n5", "n9") if name in ids}:
+            raise AppUnavailableError("n5 is damaged", texts=texts)
+
+    scheduler.engine.on_describe = fail
+
+    answers = poll_many(scheduler, names)
+
+    assert [str(answers.pop(name)) for name in ("n5", "n9")] == ["n5 is damaged", "n9 is damaged"]
+    assert {answer.state for answer in answers.values()} == {AppState.PENDING}
+    assert len(scheduler.engine.describe_calls) == 2
+
+
 def test_one_app_that_fails_slows_down_nobody(scheduler):
     def fail(ids):
         if "b" in ids:
