@@ -22,7 +22,7 @@ FILES = 200
 def disk(slurm_root) -> Iterator[Path]:
     """A small file system in place of the root; it can be filled with files."""
     slurm_root.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size=1m,nr_inodes={FILES}", "none", str(slurm_root)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size=1m,mode=0700,nr_inodes={FILES}", "none", str(slurm_root)]
     subprocess.run(command, check=True)
     yield slurm_root
     # Lazily: a script of a job may still be in it.

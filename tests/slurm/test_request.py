@@ -123,3 +123,10 @@ def test_two_retry_policies_in_one_app_are_refused() -> None:
 
     with pytest.raises(UnsupportedError, match=r"one retry policy.*role 'a' has APPLICATION and role 'b' has REPLICA"):
         request(a, b)
+
+
+@pytest.mark.parametrize("metadata", [{"x": "y" * (9 << 20)}, {"x": 10**30}])
+def test_an_app_whose_record_could_not_be_read_again_is_refused(metadata) -> None:
+    built = build_request(AppDef("demo", [DRIVER], metadata), SlurmOpts(), "demo-1", {})
+    with pytest.raises(InvalidAppError, match="cannot be recorded"):
+        app_files(built, "instance")

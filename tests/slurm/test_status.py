@@ -101,8 +101,8 @@ def test_what_the_scripts_write_is_read() -> None:
         "5|5+0|RUNNING|None|1700000000|N/A|n[1-2]|launch:abc:inst:nonce a comment|with: all\n"
         "9|9|PENDING|Priority|N/A|N/A||launch:torn\n"
         "files\n"
-        "x\t1\t5.5\t\nx/id\t12\t6.5\t\nx/claim\t13\t7.5\tnonce\nx/status\t14\t8.5\t\nx/end\t15\t9.5\tFAILED,exit,9\n"
-        "torn/claim\t16\t1.0\tn\n"
+        "x/id\t12\t6.5\tf\t\0x/claim\t13\t7.5\tl\tnonce\0x/status\t14\t8.5\td\t\0"
+        "x/end\t15\t9.5\tl\tFAILED,exit,9\0torn/claim\t16\t1.0\tl\tn\0"
     )
     found = parse_observation(text)
 
@@ -110,6 +110,67 @@ def test_what_the_scripts_write_is_read() -> None:
     assert found.jobs == [Job("5", "RUNNING", "None", 1_700_000_000, None, "abc:inst", "nonce", has_nodes=True)]
     record = Record("x", "12 6.5", claim="nonce", end="FAILED,exit,9", submitted=6.5, changed="14 8.5")
     assert found.records == {"x": record}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "|launch:",
+        "now 5|launch:a:b:c",
+        "x|launch:a:b:c|",
+        "²|²|RUNNING|None|1|1||launch:a:b:c",
+        f"5|5|RUNNING|None|{'9' * 5000}|²||launch:a:b:c",
+    ],
+)
+def test_a_comment_of_another_job_can_be_any_text(line) -> None:
+    found = parse_observation(f"now 1700000100\n{line}\nfiles\nx/id\t1\t6.5\tf\t\0")
+
+    assert (found.now, set(found.records)) == (1_700_000_100, {"x"})
+    assert all(job.start is None for job in found.jobs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "target", "is_damaged"),
+    [
+        ("end", "l", "FAILED,exit,1.5", False),
+        ("end", "l", "CANCELLED,cancel,1700000100", False),
+        ("end", "f", "", True),
+        ("end", "p", "", True),
+        ("end", "l", "FAILED,exit", True),
+        ("end", "l", "FAILED,exit,nan", True),
+        ("end", "l", "WHAT,exit,1", True),
+        ("end", "l", "FAILED,exit,1\nx/end\t1\t1\tl\tx", True),
+        ("end", "l", "FAILED,exit," + "9" * 5000, True),
+        ("claim", "d", "", True),
+        ("claim", "l", "a\tb", True),
+        ("cancel", "p", "", False),
+    ],
+)
+def test_a_record_that_no_script_has_written_is_damage_of_its_app(name, kind, target, is_damaged) -> None:
+    entries = ["x/id\t1\t6.5\tf\t", f"x/{name}\t2\t7.5\t{kind}\t{target}", "y/id\t3\t-1e300\tf\t"]
+    found = parse_observation("now 1\nfiles\n" + "\0".join(entries) + "\0")
+
+    assert set(found.records) == {"x", "y"}
+    assert bool(found.records["x"].damage) == is_damaged
+    assert (found.records["y"].damage, found.records["y"].submitted) == ("", 0.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "start,0,0,0,0,h,nan",
+        "start,0,0,0,0,h,1e999",
+        "start,²,0,0,0,h,1",
+        "start,0,0",
+        "start,0,0,0,0,h,1,2",
+        "exit,0,0,0,0,1,0,inf",
+        "exit,0,0,0,0,9999999999,0,1",
+        f"exit,{'9' * 5000},0,0,0,1,0,1",
+        "exit,0,0,0,0,1,0,1\n",
+    ],
+)
+def test_a_name_that_no_script_has_written_is_no_attempt(name) -> None:
+    assert parse_attempts([name, "start,0,0,0,0,h,1"]) == [Attempt(0, 0, 0, 0, "h", 1.0)]
 
 
 def test_attempts_are_read_from_names() -> None:

@@ -206,16 +206,29 @@ class _File:
 
 
 @contextlib.contextmanager
-def open_file(path: str) -> Iterator[LogFile | None]:
+def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
     """Open a file of a file system that is mounted here; None where there is none.
 
     The app may have put anything in its place: a FIFO must not stop the reader, nor a link lead it elsewhere.
+
+    Args:
+        path: of the file.
+        root: the directory that `path` starts at; the app may have replaced those between by links. None: the app
+            sees the same files as this process, and no directory is checked.
     """
+    *folders, name = path.split("/") if root else [path]
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with contextlib.ExitStack() as above:
+            at = None
+            for folder in [root, *folders] if root else []:
+                links = 0 if at is None else os.O_NOFOLLOW
+                at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | links | os.O_CLOEXEC, dir_fd=at)
+                above.callback(os.close, at)
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
-        # ELOOP: a link; ENXIO: a socket.
-        if error.errno not in {errno.ENOENT, errno.ELOOP, errno.ENXIO}:
+        # ELOOP: a link; ENXIO: a socket; ENOTDIR: something else stands in the place of a directory.
+        absent = {errno.ENOENT, errno.ELOOP, errno.ENXIO, *([errno.ENOTDIR] if root else [])}
+        if error.errno not in absent:
             raise
         yield None
         return

@@ -7,6 +7,7 @@ its end, and after the entry before.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -19,7 +20,11 @@ __all__ = ["FIRST_BYTES", "IndexFile", "line_ends", "line_times"]
 FIRST_BYTES = 16 * 1024
 """What one read of the index takes first: minutes of output."""
 _BLOCK_BYTES = 256 * 1024
-_FIELDS = 3
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of the index for one answer: those of a week. An app can write into it; then its lines have other times."""
+_LONGEST = 100
+"""Letters of an entry."""
+_ENTRY = re.compile(rb"([0-9]{1,11}(?:\.[0-9]{0,9})?) ([0-9]{1,18}) ([0-9]{1,18})\r?")
 _COLUMN = {Stream.STDOUT: 1, Stream.STDERR: 2}
 
 
@@ -73,15 +78,18 @@ def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[flo
     # The position may be inside of an entry, whose rest is skipped: the next one covers the same lines.
     at = max(0, position - 1)
     is_partial, rest, count = position > 0, b"", FIRST_BYTES
-    while at + len(rest) < index.size:
+    until = at + _MOST_BYTES
+    while at + len(rest) < min(index.size, until):
         block = index.read(at + len(rest), min(count, index.size - at - len(rest)))
         if not block:
             return
         count = _BLOCK_BYTES
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            fields = line.split()
-            if not is_partial and len(fields) == _FIELDS and fields[column].isdigit():
-                yield float(fields[0]), int(fields[column]), at
+            found = None if is_partial or len(line) > _LONGEST else _ENTRY.fullmatch(line)
+            if found:
+                yield float(found[1]), int(found[column + 1]), at
             is_partial = False
             at += len(line) + 1
+        if len(rest) > _LONGEST:
+            at, rest, is_partial = at + len(rest), b"", True

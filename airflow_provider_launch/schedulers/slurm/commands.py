@@ -11,7 +11,9 @@ __all__ = [
     "ACCOUNTS",
     "CANCEL",
     "CONFLICT",
+    "DAMAGED",
     "DISCARD",
+    "FOREIGN",
     "GONE",
     "LOGS",
     "MARK_END",
@@ -39,13 +41,25 @@ GONE: Final = 44
 """There is no such app."""
 NO_ACCOUNTS: Final = 45
 """The cluster keeps no accounts, or they do not answer."""
+FOREIGN: Final = 46
+"""Another user owns a directory, or may write it."""
+DAMAGED: Final = 47
+"""A file of the app is not the one that was written."""
 
-_ROOT = """
+_ROOT = r"""
 case $1 in '~/'*) root=$HOME/${1#'~/'} ;; *) root=$1 ;; esac
+if [ -L "$root" ]; then
+    case $(stat -c %u "$root") in 0 | "$(id -u)") ;; *) echo "the link $root is of another user" >&2; exit 46 ;; esac
+fi
+own() { # others would change what is read here, and what runs as this user
+    foreign=$(find "$@" -maxdepth 0 \( ! -type d -o ! -uid "$(id -u)" -o -perm /022 \) \
+        -printf '%p (uid %U, mode %m, type %y) ') || exit 43
+    [ ! "$foreign" ] || { echo "$foreign" >&2; exit 46; }
+}
 """
 _ENTER = (
     _ROOT
-    + """
+    + r"""
 if ! cd "$root/apps" 2>/dev/null; then
     # Nothing was launched below it yet, which only a directory can show that is there; all else is no answer.
     up=$root
@@ -54,8 +68,47 @@ if ! cd "$root/apps" 2>/dev/null; then
     [ "$up" != "$root" ] || [ ! -e apps ] && [ ! -L apps ] || { cd apps; exit 43; }
     none
 fi
+own . "$root/." "$root/apps"
+top=$(pwd -P)
 """
 )
+
+_IDENTITY = r"""
+identity() { # a file that an app can replace: nothing in its place may stop the shell
+    [ -f id ] && [ ! -L id ] && mine=$(dd if=id iflag=nofollow,nonblock bs=200 count=1 2>/dev/null) && [ "$mine" ]
+}
+"""
+
+_SHOW = r"""
+uid=$(id -u)
+exec 4>&1
+# `kind sent size inode ms path`, and the bytes: path, offset, bytes at most, and `whole` for none of a larger file.
+# Programs can replace their files: only a plain file of this user is read, behind no link, and nothing is waited for.
+show() (
+    into=${1%/*} kind=bad
+    set -- "$1" "$2" "$3" "$4" - 0 0 0 0
+    if ! cd -P "$into" 2>/dev/null; then
+        [ -e "$into" ] || [ -L "$into" ] || kind=none
+    elif [ "$PWD" = "$top/$into" ]; then
+        name=./${1##*/}
+        set -- "$1" "$2" "$3" "$4" $(LC_ALL=C stat -c '%f %u %s %i %.3Y' "$name" 2>/dev/null || echo - 0 0 0 0)
+        case $5,$6 in "-,"*) kind=none ;; 8???,"$uid") kind=file ;; esac
+    fi
+    sent=$(($7 - $2))
+    [ "$sent" -le "$3" ] || sent=$3
+    [ ! "$4" ] || [ "$7" -le "$3" ] || sent=0
+    [ "$sent" -gt 0 ] && [ "$kind" = file ] || sent=0
+    printf '%s %s %s %s %s %s\n' "$kind" "$sent" "$7" "$8" "${9%.*}${9##*.}" "$1"
+    [ "$sent" -gt 0 ] || exit 0
+    # At most so many, and where the file was cut meanwhile the rest is made up: what follows keeps its place.
+    got=$(LC_ALL=C dd if="$name" iflag=nofollow,nonblock,skip_bytes,count_bytes,fullblock bs=64K \
+        skip="$2" count="$sent" 2>&1 >&4)
+    got=${got##*records out?}
+    got=${got%% *}
+    case $got in "$sent") exit 0 ;; '' | *[!0-9]*) got=0 ;; esac
+    head -c "$((sent - got))" /dev/zero
+)
+"""
 
 OBSERVE = (
     """
@@ -69,61 +122,51 @@ jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%N|%k') || exit 41
 echo "now $(date +%s)"
 printf '%s\n' "$jobs" | grep -F '|launch:'
 echo files
-if [ "$2" = all ]; then ls; else cat; fi | xargs -r -d '\n' sh -c '
-    find "$@" -maxdepth 1 \( -name id -o -name claim -o -name end -o -name cancel -o -name delete -o -name alive \
-        -o -name submitted -o -name term -o -name status \) -printf "%p\t%i\t%T@\t%l\n" 2>/dev/null' find
+if [ "$2" = all ]; then ls | LC_ALL=C grep -xE '[A-Za-z0-9][A-Za-z0-9._-]{0,99}'; else cat; fi |
+    xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 \( -name id -o -name claim -o -name end -o -name cancel \
+        -o -name delete -o -name alive -o -name submitted -o -name term -o -name status \) \
+        -printf "%p\t%i\t%T@\t%y\t%l\0" 2>/dev/null' find
 exit 0
 """
 )
-"""`$1` root, `$2` `all` or `some`; ids by stdin. Jobs first, then files: what ended between has its record."""
+"""`$1` root, `$2` `all` or `some`; ids by stdin. Jobs first, then files: what ended between has its record.
+
+The target of a link is any text that an app likes, with line feeds, too: each file ends with a NUL.
+"""
 
 STATUS = (
     "none() { exit 0; }"
     + _ENTER
     + r"""
-xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 -printf "%p\n" 2>/dev/null' find
+xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 -printf "%p\0" 2>/dev/null' find
 exit 0
 """
 )
-"""`$1` root; directories by stdin. The names of what is in them."""
+"""`$1` root; directories by stdin. The names of what is in them, each with a NUL behind it."""
 
 READ = (
     "none() { exit 0; }"
     + _ENTER
+    + _SHOW
     + r"""
-while IFS= read -r path; do
-    [ ! -e "$path" ] || { # a file that is open stays whole when it is removed
-        size=$(stat -L -c %s /dev/fd/3)
-        sent=$size
-        [ "$sent" -le "$2" ] || sent=$2
-        printf '%s %s %s\n' "$sent" "$size" "$path"
-        head -c "$sent" <&3
-    } 3<"$path"
-done
+while IFS= read -r path; do show "$path" 0 "$2" "$3"; done
 exit 0
 """
 )
-"""`$1` root, `$2` bytes of each file at most; paths by stdin. What does not exist is left out."""
+"""`$1` root, `$2` bytes of each file at most, `$3` `whole`: none of a larger one; paths by stdin."""
 
 LOGS = (
     "none() { exit 44; }"
     + _ENTER
+    + _SHOW
     + r"""
-cd "$2" 2>/dev/null && [ -e id ] || exit 44
-[ ! -L end ] || echo end
-ls status 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
+[ -e "$2/id" ] || exit 44
+[ ! -L "$2/end" ] || echo end
+ls -U "$2/status" 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
 echo files
 shift 4
 while [ "$#" -gt 2 ]; do
-    [ ! -e "$1" ] || {
-        at=$(LC_ALL=C stat -L -c '%s %i %s %.3Y' /dev/fd/3)
-        left=$((${at%% *} - $2))
-        sent=$((left < $3 ? left : $3))
-        [ "$sent" -gt 0 ] || sent=0
-        at=${at#* }
-        printf '%s %s %s\n' "$sent" "${at%.*}${at##*.}" "$1"
-        tail -c "+$(($2 + 1))" <&3 | head -c "$sent"
-    } 3<"$1"
+    show "$1" "$2" "$3" ""
     shift 3
 done
 exit 0
@@ -143,11 +186,13 @@ exit 0
 
 SUBMIT = (
     _ROOT
+    + _IDENTITY
     + r"""
 umask 077
 id=$2 nonce=$3 hash=$4 comment=$5
 shift 5
 mkdir -p "$root/apps" "$root/building" && cd "$root" || exit 43
+own . apps building
 if [ -e "apps/$id/id" ]; then
     cat >/dev/null
 else
@@ -159,7 +204,9 @@ else
     rm -rf "$new"
 fi
 cd "apps/$id" 2>/dev/null || exit 44
-IFS= read -r mine <id || [ "$mine" ] || exit 44
+own .
+[ -e id ] || exit 44
+identity || exit 47
 [ "${mine%%:*}" = "$hash" ] || exit 40
 ended='CANCELLED|COMPLETED|FAILED|TIMEOUT|NODE_FAIL|BOOT_FAIL|DEADLINE|OUT_OF_MEMORY|PREEMPTED|REVOKED'
 over() { [ -L claim ] || [ -L end ] || [ -e cancel ]; }
@@ -209,12 +256,16 @@ lowest number stays; whichever job starts in spite of all this has to win the cl
 CANCEL = (
     "none() { exit 44; }"
     + _ENTER
+    + _IDENTITY
     + r"""
 cd "$2" 2>/dev/null && [ -e id ] || exit 44
-touch "$3" cancel || exit 43
+for mark in "$3" cancel; do
+    [ -L "$mark" ] || touch "$mark" || exit 43
+done
 [ ! -L end ] || [ "$3" = delete ] || exit 0
-ln -s cancel claim 2>/dev/null
-IFS= read -r mine <id || [ "$mine" ] || exit 44
+ln -sT cancel claim 2>/dev/null
+[ -e id ] || exit 44
+identity || exit 0 # its script sees the mark
 jobs=$(squeue --me -h -t all --name="$2" -o '%A|%T|%k') || exit 41
 printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | while IFS='|' read -r job state comment; do
     case $state in
@@ -241,8 +292,8 @@ MARK_END = (
     + r"""
 while IFS='|' read -r id claim end; do
     # A claim that was missing: from now on no job can win it.
-    if [ ! "$claim" ] || ln -s "$claim" "$id/claim" 2>/dev/null; then ln -s "$end" "$id/end" 2>/dev/null; fi
-    echo "$id|$(readlink "$id/end")"
+    if [ ! "$claim" ] || ln -sT "$claim" "$id/claim" 2>/dev/null; then ln -sT "$end" "$id/end" 2>/dev/null; fi
+    echo "$id|$(readlink "$id/end" | head -n 1)"
 done
 exit 0
 """
@@ -265,11 +316,12 @@ exit 0
 PROBE = (
     _ROOT
     + r"""
-for program in bash sbatch squeue scancel scontrol find xargs tar stat readlink awk; do
+for program in bash sbatch squeue scancel scontrol find xargs tar stat readlink awk dd; do
     command -v "$program" >/dev/null || { echo "there is no $program on the path" >&2; exit 42; }
 done
 umask 077
-mkdir -p "$root/apps" "$root/building" || exit 43
+mkdir -p "$root/apps" "$root/building" && cd "$root" || exit 43
+own . apps building
 file=$root/building/probe.$2
 echo "$2" >"$file" || exit 43
 squeue --version

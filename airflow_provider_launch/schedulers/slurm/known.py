@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,16 +11,25 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_launch.schedulers.slurm.records import Attempt, Record
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest
+from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import Store
 
 __all__ = ["KnownApp", "KnownApps"]
 
+log = logging.getLogger(__name__)
+
 _KEPT = 10_000
 """Apps at most."""
 _ERROR_BYTES = 64 * 1024
+_ERRORS_AT_ONCE = 200
+_ERRORS_BYTES = 32 * 1024 * 1024
+"""Of all replicas of an app together."""
+_DAMAGED_S = 60.0
+"""A record that is damaged is read again so much later: a hand may have repaired it."""
 
 
 @dataclass
@@ -52,21 +63,31 @@ class KnownApps:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._apps: OrderedDict[str, KnownApp] = OrderedDict()
+        self._damaged: dict[str, tuple[str, float, str]] = {}
+        """App id to its version, when it is read again, and what is wrong."""
 
     def app(self, app_id: str) -> KnownApp:
         """Return an app that was loaded."""
         return self._apps[app_id]
 
     def request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app, maybe of one that was deleted meanwhile; None: there is no such app."""
+        """Return the request of an app, maybe of one that was deleted meanwhile; None: there is no such app.
+
+        Raises:
+            AppUnavailableError: its record is damaged.
+        """
         if app_id in self._apps:
             return self._apps[app_id].request
-        self._load_requests([Record(app_id)])
+        if text := self._load_requests([Record(app_id)]).get(app_id):
+            raise AppUnavailableError(text)
         return self._apps[app_id].request if app_id in self._apps else None
 
-    def load(self, records: Mapping[str, Record]) -> dict[str, KnownApp]:
-        """Return the apps of these records; one that was deleted meanwhile is left out."""
-        self._load_requests(
+    def load(self, records: Mapping[str, Record]) -> tuple[dict[str, KnownApp], dict[str, str]]:
+        """Return the apps of these records, and why others are not known.
+
+        One that was deleted meanwhile is left out.
+        """
+        damaged = self._load_requests(
             record
             for app_id, record in records.items()
             # The same id may be that of a later app.
@@ -78,31 +99,56 @@ class KnownApps:
             self._apps.move_to_end(app_id)
         while len(self._apps) > max(_KEPT, len(found)):
             self._apps.popitem(last=False)
-        return found
+        return found, damaged
 
-    def _load_requests(self, records: Iterable[Record]) -> None:
-        wanted = {record.app_id: record for record in records}
-        for app_id in wanted:
-            self._apps.pop(app_id, None)
-        if wanted:
-            for app_id, (identity, request) in self._store.requests(wanted).items():
-                self._apps[app_id] = KnownApp(wanted[app_id], identity, request)
+    def _load_requests(self, records: Iterable[Record]) -> dict[str, str]:
+        """Read the requests; return what is wrong with those that are damaged."""
+        now = time.monotonic()
+        self._damaged = {app_id: one for app_id, one in self._damaged.items() if one[1] > now}
+        wanted, damaged = {}, {}
+        for record in records:
+            self._apps.pop(record.app_id, None)
+            version, _, text = self._damaged.get(record.app_id, ("", 0.0, ""))
+            if text and version == record.created:
+                damaged[record.app_id] = text
+            else:
+                wanted[record.app_id] = record
+        for app_id, one in (self._store.requests(wanted) if wanted else {}).items():
+            if isinstance(one, str):
+                damaged[app_id] = one
+                self._damaged[app_id] = wanted[app_id].created, now + _DAMAGED_S, one
+            else:
+                self._apps[app_id] = KnownApp(wanted[app_id], *one)
+        return damaged
 
-    def load_attempts(self, apps: Iterable[KnownApp]) -> None:
-        """Read the attempts of the apps that have new ones."""
+    def load_attempts(self, apps: Iterable[KnownApp]) -> dict[str, str]:
+        """Read the attempts of the apps that have new ones; return why those of others are not known."""
         # A directory that is read shows all; its time may be old news on NFS: the end is always read.
         wanted = [app for app in apps if app.attempts_as_of != app.record.changed + app.record.end]
-        if not wanted:
-            return
-        found = self._store.attempts([app.record.app_id for app in wanted])
+        found = self._store.attempts([app.record.app_id for app in wanted]) if wanted else {}
+        damaged = {}
         for app in wanted:
-            app.attempts = found[app.record.app_id]
+            attempts = found[app.record.app_id]
+            if isinstance(attempts, str):
+                damaged[app.record.app_id] = attempts
+                continue
+            counts = [role.num_replicas for role in app.request.roles]
+            # The app can write there, too.
+            app.attempts = [one for one in attempts if one.role < len(counts) and one.replica < counts[one.role]]
             app.attempts_as_of = app.record.changed + app.record.end
+        return damaged
 
     def load_errors(self, app: KnownApp) -> None:
         """Read what the replicas of a failed app wrote about their failures, once."""
         if app.errors is None:
             failed = [(one.role, one.replica) for one in app.attempts if one.code and not one.stopped]
-            paths = {app.newest_path(role, k, "error.json") for role, k in failed}
-            found = self._store.read(sorted(paths), _ERROR_BYTES) if paths else {}
-            app.errors = {path: data.decode("utf-8", "replace") for path, (data, _) in found.items()}
+            paths = sorted({app.newest_path(role, k, "error.json") for role, k in failed})
+            errors, size = {}, 0
+            while paths and size < _ERRORS_BYTES:
+                for path, file in self._store.read(paths[:_ERRORS_AT_ONCE], _ERROR_BYTES).items():
+                    errors[path] = clean_text(file.data.decode("utf-8", "replace"))
+                    size += len(file.data)
+                    if not file.is_plain:
+                        log.warning("%s is no plain file of this user, and is left out", path)
+                paths = paths[_ERRORS_AT_ONCE:]
+            app.errors = errors

@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.schedulers.slurm.store import Store
+    from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
 
 __all__ = ["read_chunk"]
 
@@ -61,7 +61,7 @@ def read_chunk(
     @contextlib.contextmanager
     def open_file(name: str, count: int) -> Iterator[file_log.LogFile | None]:
         if local_dir:
-            with file_log.open_file(str(local_dir / name)) as file:
+            with file_log.open_file(name, str(local_dir)) as file:
                 yield file
             return
         if name not in offsets:
@@ -71,8 +71,7 @@ def read_chunk(
         if name not in found:
             yield None
             return
-        data, status = found[name]
-        yield _Remote(store, (app_id, role, k, name), status, offsets[name], data)
+        yield _Remote(store, (app_id, role, k, name), found[name], offsets[name])
 
     return file_log.read_chunk(
         [(one.app_attempt, one.number) for one in attempts],
@@ -87,18 +86,16 @@ def read_chunk(
 class _Remote:
     """A file of the cluster, of which a part is here already."""
 
-    def __init__(
-        self, store: Store, place: tuple[str, int, int, str], status: Sequence[int], offset: int, data: bytes
-    ) -> None:
+    def __init__(self, store: Store, place: tuple[str, int, int, str], file: FilePart, offset: int) -> None:
         self._store = store
         self._place = place
-        self.inode, self.size, modified_ms = status
-        self.modified = modified_ms / 1000
-        self._offset, self._data = offset, data
+        self.inode, self.size = file.inode, file.size
+        self.modified = file.modified_ms / 1000
+        self._offset, self._data = offset, file.data
 
     def read(self, offset: int, count: int) -> bytes:
         if self._offset <= offset and offset + count <= self._offset + len(self._data):
             return self._data[offset - self._offset : offset - self._offset + count]
         app_id, role, k, name = self._place
         _, _, found = self._store.logs(app_id, role, k, [(name, offset, count)])
-        return found[name][0] if name in found else b""
+        return found[name].data if name in found else b""

@@ -1,10 +1,16 @@
-"""What is known of apps: their jobs in Slurm, and the records beside them. Parsed from what the scripts write; pure."""
+"""What is known of apps: their jobs in Slurm, and the records beside them. Parsed from what the scripts write; pure.
+
+Names of files, targets of links and comments of jobs can be any text that a program of the same user likes. One that
+was not written by our scripts is damage of that app, or nothing; it is never an error of this module.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 __all__ = [
     "Account",
@@ -17,6 +23,16 @@ __all__ = [
     "parse_observation",
 ]
 
+_LATEST = 100_000_000_000
+"""Epoch seconds beyond which no date can be shown."""
+_END = re.compile(r"(SUCCEEDED|FAILED|CANCELLED),\w{1,40},[0-9]{1,11}(\.[0-9]{1,9})?")
+_ATTEMPT = re.compile(
+    r"(?P<kind>start|exit),(?P<at>[0-9]{1,6},[0-9]{1,6},[0-9]{1,6},[0-9]{1,6}),"
+    r"(?:(?P<host>[A-Za-z0-9._-]{1,255})|(?P<code>[0-9]{1,3}),(?P<stopped>[01])),"
+    r"(?P<time>[0-9]{1,11}(?:\.[0-9]{1,9})?)"
+)
+_CLAIM = re.compile(r"\w{1,64}")
+_JOB_FIELDS = 7
 _COMMENT = re.compile(r"launch:(?P<app>\w+:\w+):(?P<nonce>\w+)(?: |$)")
 
 
@@ -56,6 +72,8 @@ class Record:
     submitted: float = 0.0
     changed: str = ""
     """Differs when there are more records of attempts."""
+    damage: str = ""
+    """What in it was not written by our scripts."""
 
 
 @dataclass
@@ -109,65 +127,70 @@ def parse_observation(text: str) -> Observation:
     """Return what `commands.OBSERVE` wrote."""
     found = Observation()
     head, _, files = text.partition("\nfiles\n")
-    for line in head.split("\n"):
-        if line.startswith("now "):
-            found.now = int(line[4:])
-        elif "|launch:" in line:
-            raw, _, state, reason, start, end, nodes, comment = line.split("|", 7)
-            if known := _COMMENT.match(comment):
-                times = _epoch(start), _epoch(end)
-                found.jobs.append(Job(raw, state, reason, *times, known["app"], known["nonce"], bool(nodes)))
-    for line in files.split("\n"):
-        if line:
-            path, inode, changed, target = line.split("\t")
-            app_id, _, name = path.partition("/")
-            record = found.records.setdefault(app_id, Record(app_id))
-            _fill(record, name, f"{inode} {changed}", changed, target)
+    first, *lines = head.split("\n")
+    found.now = _epoch(first.removeprefix("now ")) or 0
+    for line in lines:
+        raw, *fields = line.split("|", 7)
+        # A comment of another job may have several lines.
+        if len(fields) == _JOB_FIELDS and raw.isascii() and raw.isdigit() and (known := _COMMENT.match(fields[-1])):
+            _, state, reason, start, end, nodes, _ = fields
+            times = _epoch(start), _epoch(end)
+            found.jobs.append(Job(raw, state, reason, *times, known["app"], known["nonce"], bool(nodes)))
+    for entry in filter(None, files.split("\0")):
+        path, inode, changed, kind, target = entry.split("\t", 4)
+        app_id, _, name = path.partition("/")
+        record = found.records.setdefault(app_id, Record(app_id))
+        _fill(record, name, f"{inode} {changed}", _time(changed), target if kind == "l" else "")
     # Without `id` it is half removed.
     found.records = {app_id: record for app_id, record in found.records.items() if record.created}
     return found
 
 
-def _fill(record: Record, name: str, version: str, changed: str, target: str) -> None:
+_MARKS = {"cancel": "cancelled", "delete": "deleted", "term": "terminated"}
+
+
+def _fill(record: Record, name: str, version: str, changed: float, target: str) -> None:
     if name == "id":
         record.created = version
-        record.submitted = max(record.submitted, float(changed))
+        record.submitted = max(record.submitted, changed)
     elif name == "claim":
         record.claim = target
+        if not _CLAIM.fullmatch(target):
+            record.damage = "claim is not a link that its job has made"
     elif name == "end":
         record.end = target
-    elif name == "cancel":
-        record.cancelled = True
-    elif name == "delete":
-        record.deleted = True
-    elif name == "term":
-        record.terminated = True
+        if not _END.fullmatch(target):
+            record.end, record.damage = "", "end is not a link that its job has made"
+    elif name in _MARKS:
+        setattr(record, _MARKS[name], True)
     elif name == "alive":
-        record.alive = float(changed)
+        record.alive = changed
     elif name == "submitted":
-        record.submitted = max(record.submitted, float(changed))
-    elif name == "status":
+        record.submitted = max(record.submitted, changed)
+    else:
         record.changed = version
 
 
 def parse_attempts(names: Iterable[str]) -> list[Attempt]:
     """Return the attempts of all replicas in order, from names of records: `start,...` and `exit,...`."""
-    known: dict[tuple[int, int, int, int], dict[str, object]] = {}
-    for name in names:
-        kind, *fields = name.split(",")
-        if kind == "start":
-            host, started = fields[4:]
-            known.setdefault(_place(fields), {}).update(host=host, started=float(started))
-        elif kind == "exit":
-            code, stopped, ended = fields[4:]
-            known.setdefault(_place(fields), {}).update(code=int(code), stopped=stopped == "1", ended=float(ended))
-    return [Attempt(*at, **known[at]) for at in sorted(known)]  # type: ignore[arg-type] # named above
-
-
-def _place(fields: list[str]) -> tuple[int, int, int, int]:
-    app_attempt, role, replica, number = map(int, fields[:4])
-    return app_attempt, role, replica, number
+    known: dict[tuple[int, ...], dict[str, object]] = {}
+    for match in filter(None, map(_ATTEMPT.fullmatch, names)):
+        attempt = known.setdefault(tuple(map(int, match["at"].split(","))), {})
+        if match["kind"] == "start" and match["host"]:
+            attempt.update(host=match["host"], started=float(match["time"]))
+        elif match["kind"] == "exit" and match["code"]:
+            attempt.update(code=int(match["code"]), stopped=match["stopped"] == "1", ended=float(match["time"]))
+    return [Attempt(*at, **found) for at, found in sorted(known.items()) if found]  # type: ignore[arg-type] # as matched
 
 
 def _epoch(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    try:
+        return parse_int(text, high=_LATEST)
+    except UntrustedError:
+        return None
+
+
+def _time(text: str) -> float:
+    """Return a time of a file, which its owner can set."""
+    time = float(text)
+    return time if 0 <= time <= _LATEST else 0.0

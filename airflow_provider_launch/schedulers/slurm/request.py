@@ -33,6 +33,7 @@ __all__ = ["APP_DIR", "SlurmRequest", "SlurmRole", "build_request", "format_requ
 
 APP_DIR = "\0d"
 """Stands for the directory of the app, which only its job knows; no text of a user has this character."""
+_MOST_REPLICAS = 1_000_000
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -149,8 +150,21 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
 
 
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
-    """Return the request that `to_json` gave."""
-    return request_from_json(SlurmRequest, SlurmRole, document)
+    """Return the request that `to_json` gave.
+
+    Raises:
+        ValueError: it has another shape; any other error says the same.
+    """
+    request = request_from_json(SlurmRequest, SlurmRole, document)
+    counts = [role.num_replicas for role in request.roles]
+    texts = [request.name, request.spec_hash, *(text for role in request.roles for text in (role.name, role.slug))]
+    if not all(isinstance(text, str) for text in texts) or any("/" in role.slug for role in request.roles):
+        raise ValueError("names are missing")
+    if not all(isinstance(count, int) for count in counts) or sum(counts) > _MOST_REPLICAS:
+        raise ValueError("more replicas than Slurm starts")
+    if [role.name for role in request.app_def.roles] != [role.name for role in request.roles]:
+        raise ValueError("its roles are not those of the app")
+    return request
 
 
 def format_request(request: SlurmRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import re
 import threading
@@ -26,7 +27,7 @@ from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTE
 from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
-from airflow_provider_launch.schedulers.slurm.records import Job, Observation
+from airflow_provider_launch.schedulers.slurm.records import Job, Observation, Record
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, build_request, format_request
 from airflow_provider_launch.schedulers.slurm.status import (
     FORGOTTEN,
@@ -39,7 +40,7 @@ from airflow_provider_launch.schedulers.slurm.status import (
 from airflow_provider_launch.schedulers.slurm.store import Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import UnknownAppException
+from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, UnknownAppException
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
@@ -50,6 +51,8 @@ __all__ = ["SlurmScheduler", "create_scheduler"]
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
+_DEAD_S = 120.0
+"""Seconds without a sign of life after which the job of a deleted app has ended; it shows one every 15."""
 
 
 class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
@@ -119,27 +122,41 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         # Ids come from handles, which anybody can write.
         valid = [app_id for app_id in found if self._is_app_id(app_id)]
         if valid:
-            found.update(self._responses(self._store.observe(valid)))
+            responses, damaged = self._responses(self._store.observe(valid))
+            if damaged:
+                raise AppUnavailableError(next(iter(damaged.values())), texts=damaged)
+            found.update(responses)
         return found
 
-    def _responses(self, seen: Observation) -> dict[str, DescribeAppResponse]:
-        """Return the answer for each app that there is; what was deleted and has ended is removed."""
+    def _responses(self, seen: Observation) -> tuple[dict[str, DescribeAppResponse], dict[str, str]]:
+        """Return the answer for each app that there is, and why there is none for others.
+
+        What was deleted and has ended is removed.
+        """
         with self._mutex:
-            apps = self._known.load(seen.records)
+            apps, damaged = self._known.load(seen.records)
+            for record in seen.records.values():
+                if record.damage:
+                    damaged[record.app_id] = f"the record of app {record.app_id!r} is damaged: {record.damage}"
+            apps = {app_id: app for app_id, app in apps.items() if app_id not in damaged}
             standings = self._standings(seen, apps)
-            if gone := [app_id for app_id, found in standings.items() if _is_left_over(apps[app_id], found)]:
-                self._store.remove(gone)
+            gone = [app_id for app_id, found in standings.items() if _is_left_over(apps[app_id], found)]
+            dead = [app_id for app_id in damaged if _is_dead(seen.records[app_id], seen.now - _DEAD_S)]
+            self._store.remove([*gone, *dead])
+            damaged = {app_id: text for app_id, text in damaged.items() if app_id not in dead}
             left = {app_id: apps[app_id] for app_id in standings if app_id not in gone}
             # Before their states nothing of a replica is known, and after the end nothing changes any more.
-            self._known.load_attempts([app for app in left.values() if app.record.claim])
+            damaged |= self._known.load_attempts([app for app in left.values() if app.record.claim])
             responses = {}
             for app_id, app in left.items():
+                if app_id in damaged:
+                    continue
                 response = response_from(app.record, standings[app_id], app.request, app.attempts)
                 if response.state is AppState.FAILED:
                     self._known.load_errors(app)
                     add_error_files(response, app.error)
                 responses[app_id] = response
-        return responses
+        return responses, damaged
 
     def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
         """Return the state of each app; ends that were found out here are put on record, and the record counts."""
@@ -174,17 +191,24 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         if not self._is_app_id(app_id):
             return None
         found = self._store.requests([app_id]).get(app_id)
+        if isinstance(found, str):
+            raise AppUnavailableError(found)
         return AppDryRunInfo(found[1], format_request) if found else None
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
         seen = self._store.observe(None)
-        for app_id, response in self._responses(seen).items():
+        responses, damaged = self._responses(seen)
+        for app_id, response in responses.items():
             name = self._known.app(app_id).request.name
             owner, created = owner_of(response.metadata), seen.records[app_id].submitted or None
             rows.append(ListAppResponse(app_id, response.state, name=name, owner=owner, created_at=created))
+        for app_id in damaged:
+            record = seen.records[app_id]
+            state = AppState[record.end.partition(",")[0]] if record.end else AppState.UNKNOWN
+            rows.append(ListAppResponse(app_id, state, created_at=record.submitted or None))
         self._sweep(seen)
-        return rows
+        return sorted(rows, key=lambda row: row.app_id)
 
     def _sweep(self, seen: Observation) -> None:
         """Remove apps that ended more than `keep_days` ago, at most once an hour."""
@@ -193,7 +217,9 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         self._next_sweep = time.monotonic() + _SWEEP_EVERY_S
         limit = seen.now - self.connection.keep_days * _DAY_S
         old = [one.app_id for one in seen.records.values() if one.end and float(one.end.split(",")[2]) < limit]
-        self._store.remove(old)
+        self._store.remove(
+            [*old, *(one.app_id for one in seen.records.values() if one.damage and _is_idle(one, limit))]
+        )
 
     def result(self, app_id: str) -> JsonValue:
         found = self.describe(app_id)
@@ -201,8 +227,12 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             raise UnknownAppException(app_id)
         with self._mutex:
             path = self._known.app(app_id).newest_path(0, 0, "result")
-        files = self._store.read([path] if path else [], RESULT_LIMIT_BYTES)
-        return parse_result(*files[path]) if path in files else None
+        file = self._store.read([path], RESULT_LIMIT_BYTES, whole=True).get(path) if path else None
+        if file is None:
+            return None
+        if not file.is_plain:
+            raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH")
+        return parse_result(file.data, file.size)
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -220,7 +250,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
     def _delete_existing(self, app_id: str) -> None:
         if self._store.cancel(app_id, "delete"):
             # One that has ended is removed at once, another when its end is seen: by its own job, or by a poll.
-            self.describe(app_id)
+            with contextlib.suppress(AppUnavailableError):  # of a damaged one, after its job
+                self.describe(app_id)
 
     def close(self) -> None:
         self._store.close()
@@ -275,3 +306,12 @@ def _transport(connection: SlurmConnection) -> Transport:
 
 def _is_left_over(app: KnownApp, found: Standing) -> bool:
     return app.record.deleted and is_terminal(found.state)
+
+
+def _is_idle(record: Record, since: float) -> bool:
+    return max(record.alive, record.submitted) < since
+
+
+def _is_dead(record: Record, since: float) -> bool:
+    """Return whether a deleted app has ended, of which no more is known."""
+    return record.deleted and (bool(record.end) or _is_idle(record, since))

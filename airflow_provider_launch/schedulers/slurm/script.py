@@ -18,15 +18,21 @@ from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, Slurm
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 if TYPE_CHECKING:
     from airflow_provider_launch.workspace.files import WorkspaceFiles
 
-__all__ = ["app_files", "packed"]
+__all__ = ["APP_BYTES", "app_files", "packed"]
+
+APP_BYTES = 8 * 1024 * 1024
+"""Of `app.json` at most: a hundred times what a large app needs."""
 
 _REPLICA = "\0k"
 """Stands for the number of the replica, as `APP_DIR` for its directory, until a text is quoted."""
 _VARIABLES = {"k": "launch_k", "d": "launch_dir"}
+_STEP_COMMAND = """bash -c '[ -O . ] && [ -O replica.sh ] && [ -O plan ] && exec bash ./replica.sh "$1"' bash"""
+"""The path of the app may lead elsewhere on this node, or since; only files of this user are run."""
 _STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
 
 
@@ -34,11 +40,21 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
     """Return name to content of all files of a new app.
 
     `instance` differs between two apps that have the same id one after the other.
+
+    Raises:
+        InvalidAppError: its record would not be read again, since it is too large or is not JSON.
     """
     roles = {f"role-{number}.sh": _role_file(role, request.app_id) for number, role in enumerate(request.roles)}
     document: dict[str, Any] = {"request": request.to_json(), "instance": instance}
+    record = json.dumps(document, separators=(",", ":"))
+    try:
+        parse_json(record, APP_BYTES)
+    except UntrustedError as error:
+        raise InvalidAppError(
+            f"the app cannot be recorded: {error}; make its arguments and metadata smaller"
+        ) from error
     return {
-        "app.json": json.dumps(document, separators=(",", ":")),
+        "app.json": record,
         "id": f"{request.spec_hash}:{instance}",
         "plan": _plan(request),
         **roles,
@@ -99,7 +115,7 @@ def _plan(request: SlurmRequest) -> str:
         values[f"policy_{at}"] = role.policy
         values[f"retries_{at}"] = str(role.max_retries)
     lines = [f"launch_{name}={shlex.quote(value)}" for name, value in values.items()]
-    steps = " : ".join(f'{_STEP} {" ".join(map(_quoted, step))} bash ./replica.sh "$1"' for step in request.steps)
+    steps = " : ".join(f'{_STEP} {" ".join(map(_quoted, step))} {_STEP_COMMAND} "$1"' for step in request.steps)
     return "\n".join([*lines, f"launch_step() {{ exec srun {steps}; }}", ""])
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers.slurm import commands
@@ -22,19 +22,22 @@ from airflow_provider_launch.schedulers.slurm.records import (
     parse_observation,
 )
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, request_from
-from airflow_provider_launch.schedulers.slurm.script import app_files, packed
+from airflow_provider_launch.schedulers.slurm.script import APP_BYTES, app_files, packed
+from airflow_provider_launch.schedulers.slurm.transport import AnswerTooLargeError
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
+    AppUnavailableError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
 )
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
     from airflow_provider_launch.schedulers.slurm.transport import Answer, Transport
 
-__all__ = ["Store"]
+__all__ = ["FilePart", "Store"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,25 @@ _UNREACHED = (
 _NO_ACCOUNTS_S = 60.0
 _BYTES_PER_S = 1_000_000
 """What a connection must carry at least."""
+_BATCH = 500
+"""Files that are read by one script, each by some processes of its own."""
+_MOST_NAMES = 300_000
+"""Records of attempts of one app: more than ten attempts of ten thousand replicas."""
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A file of an app, and what was read of it."""
+
+    is_plain: bool
+    """Whether it is a plain file of this user, behind no link; nothing else is opened."""
+    data: bytes
+    size: int
+    inode: int
+    modified_ms: int
 
 
 class Store:
@@ -78,8 +100,13 @@ class Store:
         comment = request.comment.replace("\n", " ")
         args = (request.app_id, nonce, request.spec_hash, comment, *options)
         answer = self._run(
-            commands.SUBMIT, *args, stdin=tar, codes={commands.CONFLICT, commands.REFUSED, commands.GONE}
+            commands.SUBMIT,
+            *args,
+            stdin=tar,
+            codes={commands.CONFLICT, commands.REFUSED, commands.GONE, commands.DAMAGED},
         )
+        if answer.code == commands.DAMAGED:
+            raise AppUnavailableError(_damaged(request.app_id, "id is not the file that was written"))
         if answer.code == commands.CONFLICT:
             raise AppConflictError(
                 f"'slurm' has an app {request.app_id!r} with another definition; nothing was started. "
@@ -95,33 +122,51 @@ class Store:
         """Return all jobs, and the records of these apps; None: of all."""
         ids = "" if app_ids is None else "".join(f"{app_id}\n" for app_id in app_ids)
         answer = self._run(commands.OBSERVE, "all" if app_ids is None else "some", stdin=ids.encode())
-        return parse_observation(answer.out.decode("utf-8", "replace"))
+        try:
+            return parse_observation(answer.out.decode("utf-8", "replace"))
+        except ValueError as error:
+            raise self._unreadable(error) from error
 
-    def attempts(self, app_ids: Sequence[str]) -> dict[str, list[Attempt]]:
-        """Return the attempts of the replicas of each app."""
-        paths = "".join(f"{app_id}/status\n" for app_id in app_ids)
-        names: dict[str, list[str]] = {app_id: [] for app_id in app_ids}
-        for line in self._run(commands.STATUS, stdin=paths.encode()).out.decode("utf-8", "replace").split("\n"):
-            if line:
-                app_id, _, name = line.split("/")
-                names[app_id].append(name)
-        return {app_id: parse_attempts(found) for app_id, found in names.items()}
+    def attempts(self, app_ids: Sequence[str]) -> dict[str, list[Attempt] | str]:
+        """Return the attempts of the replicas of each app; a text: why they are not known."""
 
-    def read(self, paths: Iterable[str], limit: int) -> dict[str, tuple[bytes, int]]:
-        """Return path to beginning and size of each file that exists."""
-        lines = "".join(f"{path}\n" for path in paths)
-        data = self._run(commands.READ, str(limit), stdin=lines.encode()).out
-        return {path: (part, size) for path, part, (size,) in _framed(data)}
+        def ask(some: Sequence[str]) -> dict[str, list[Attempt] | str]:
+            paths = "".join(f"{app_id}/status\n" for app_id in some)
+            names: dict[str, list[str]] = {app_id: [] for app_id in some}
+            for path in self._run(commands.STATUS, stdin=paths.encode()).out.decode("utf-8", "replace").split("\0"):
+                app_id, _, rest = path.partition("/")
+                if app_id in names:
+                    names[app_id].append(rest.partition("/")[2])
+            return {
+                app_id: _too_many(app_id) if len(found) > _MOST_NAMES else parse_attempts(found)
+                for app_id, found in names.items()
+            }
 
-    def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest]]:
-        """Return identity and request of each app that exists."""
-        found = self.read((f"{app_id}/app.json" for app_id in app_ids), limit=1 << 30)
-        apps = {}
-        for path, (data, _) in found.items():
-            document = json.loads(data)
-            request = request_from(document["request"])
-            apps[path.partition("/")[0]] = (f"{request.spec_hash}:{document['instance']}", request)
-        return apps
+        return _divided(app_ids, ask, _too_many)
+
+    def read(self, paths: Sequence[str], limit: int, *, whole: bool = False) -> dict[str, FilePart]:
+        """Return each file that exists, up to `limit` bytes of it.
+
+        Args:
+            paths: below the directory of all apps.
+            limit: bytes of each file.
+            whole: the beginning of a larger file is of no use.
+        """
+
+        def ask(some: Sequence[str]) -> dict[str, FilePart]:
+            lines = "".join(f"{path}\n" for path in some)
+            data = self._run(commands.READ, str(limit), "whole" if whole else "", stdin=lines.encode()).out
+            return self._files(data)
+
+        found = {}
+        for at in range(0, len(paths), _BATCH):
+            found.update(_divided(paths[at : at + _BATCH], ask))
+        return found
+
+    def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest] | str]:
+        """Return identity and request of each app that exists; a text: why they are not known."""
+        found = self.read([f"{app_id}/app.json" for app_id in app_ids], APP_BYTES, whole=True)
+        return {path.partition("/")[0]: _request_in(path.partition("/")[0], file) for path, file in found.items()}
 
     def accounts(self, app_ids: Sequence[str]) -> list[Account]:
         """Return how jobs of these apps ended, where the cluster keeps accounts; none while these do not answer.
@@ -169,26 +214,26 @@ class Store:
 
     def logs(
         self, app_id: str, role: int, k: int, parts: Sequence[tuple[str, int, int]]
-    ) -> tuple[bool, list[Attempt], dict[str, tuple[bytes, list[int]]]]:
-        """Return whether the app has ended, the attempts of one replica, and parts of its files.
+    ) -> tuple[bool, list[Attempt], dict[str, FilePart]]:
+        """Return whether the app has ended, the attempts of one replica, and parts of those files that are plain.
 
         Args:
             app_id: the app.
             role: by number.
             k: the replica.
-            parts: path below the app, offset and limit. What comes back has inode, size and time of change (ms)
-                of the file beside it.
+            parts: path below the app, offset and limit.
 
         Raises:
             UnknownAppException: there is no such app.
         """
-        flat = [str(item) for part in parts for item in part]
+        flat = [str(item) for path, *numbers in parts for item in (f"{app_id}/{path}", *numbers)]
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
         if answer.code == commands.GONE:
             raise UnknownAppException(app_id)
         head, _, data = answer.out.partition(b"files\n")
         names = head.decode("utf-8", "replace").splitlines()
-        return "end" in names, parse_attempts(names), {path: (part, rest) for path, part, rest in _framed(data)}
+        files = {path.partition("/")[2]: file for path, file in self._files(data).items() if file.is_plain}
+        return "end" in names, parse_attempts(names), files
 
     def probe(self, *, mount: str | None, with_node: bool) -> str:
         """Return what was found, when all that is needed is there.
@@ -232,6 +277,12 @@ class Store:
         if answer.code == 0 or answer.code in codes:
             return answer
         text = answer.error.strip() or f"exit code {answer.code}"
+        if answer.code == commands.FOREIGN:
+            raise SchedulerRejectedError(
+                f"the directory {where.root!r} is open to other users on {self._transport.place}: {text}; what they "
+                f"write there would run as this user; let root be a directory that only this user can write "
+                f"(chown, 'chmod go-w'), or choose another one in the connection"
+            )
         if answer.code == commands.UNUSABLE:
             if any(word in text.lower() for word in _NEVER_HEALS):
                 raise SchedulerRejectedError(
@@ -245,6 +296,15 @@ class Store:
             )
         raise SchedulerUnavailableError(f"Slurm does not answer on {self._transport.place}: {text}")
 
+    def _files(self, data: bytes) -> dict[str, FilePart]:
+        try:
+            return dict(_framed(data))
+        except ValueError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: ValueError) -> SchedulerUnavailableError:
+        return SchedulerUnavailableError(f"the answer of {self._transport.place} is not understood: {error}")
+
     def _refuse(self, error: str, what: str) -> None:
         text = error.strip().replace("\n", "; ") or "without a word"
         if any(word in text.lower() for word in _UNREACHED):
@@ -252,13 +312,55 @@ class Store:
         raise SchedulerRejectedError(f"{what}: {text}")
 
 
-def _framed(data: bytes) -> Iterator[tuple[str, bytes, list[int]]]:
-    """Yield path, content and further numbers of each file: `sent numbers... path`, and then as many bytes."""
+def _damaged(app_id: str, why: str) -> str:
+    return f"the record of app {app_id!r} is damaged: {why}; delete the app, or repair its directory below root"
+
+
+def _too_many(app_id: str) -> str:
+    return _damaged(app_id, f"status has more than {_MOST_NAMES} records of attempts")
+
+
+def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest] | str:
+    if not file.is_plain:
+        return _damaged(app_id, "app.json is no plain file of this user")
+    if file.size > APP_BYTES:
+        return _damaged(app_id, f"app.json has {file.size} bytes, and at most {APP_BYTES} are written")
+    try:
+        document = parse_json(file.data, APP_BYTES)
+        request = request_from(document["request"])
+        return f"{request.spec_hash}:{document['instance']}", request
+    except UntrustedError as error:
+        return _damaged(app_id, f"app.json: {error}")
+    except Exception as error:  # noqa: BLE001 - any text in place of any field
+        return _damaged(app_id, f"app.json holds no app ({type(error).__name__})")
+
+
+def _divided(
+    keys: Sequence[KeyT],
+    ask: Callable[[Sequence[KeyT]], dict[KeyT, ValueT]],
+    otherwise: Callable[[KeyT], ValueT] | None = None,
+) -> dict[KeyT, ValueT]:
+    """Return the answers of `ask`, in parts where one would be too large; `otherwise` answers for one that is alone."""
+    try:
+        return ask(keys)
+    except AnswerTooLargeError:
+        if len(keys) > 1:
+            half = len(keys) // 2
+            return _divided(keys[:half], ask, otherwise) | _divided(keys[half:], ask, otherwise)
+        if otherwise is None:
+            raise
+        return {keys[0]: otherwise(keys[0])}
+
+
+def _framed(data: bytes) -> Iterator[tuple[str, FilePart]]:
+    """Yield path and content of each file that exists: `kind sent numbers... path`, and then as many bytes."""
     at = 0
     while at < len(data):
         end = data.index(b"\n", at)
-        sent, *numbers, path = data[at:end].decode("utf-8", "replace").split(" ")
-        at = end + 1 + int(sent)
-        if at > len(data):
-            raise SchedulerUnavailableError("the answer about files of an app was cut off")
-        yield path, data[end + 1 : at], [int(number) for number in numbers]
+        kind, *words, path = data[at:end].decode("utf-8", "replace").split(" ", 5)
+        sent, size, inode, modified_ms = map(int, words)
+        at = end + 1 + sent
+        if at > len(data) or sent < 0:
+            raise ValueError("it was cut off")
+        if kind != "none":
+            yield path, FilePart(kind == "file", data[end + 1 : at], size, inode, modified_ms)

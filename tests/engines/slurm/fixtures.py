@@ -45,10 +45,10 @@ class SlurmCommands:
                 file.write_text("\n".join(lines))
                 file.chmod(0o755)
 
-        # Files are read with it, and nothing else.
-        tail, wait = dir_ / "tail", f"while [ -e {self._hang_logs} ]; do sleep 0.1; done"
-        tail.write_text(f'#!/bin/sh\n[ "$1" != -c ] || {wait}\nexec {shutil.which("tail")} "$@"\n')
-        tail.chmod(0o755)
+        # Files are read with it.
+        dd, wait = dir_ / "dd", f"while [ -e {self._hang_logs} ]; do sleep 0.1; done"
+        dd.write_text(f'#!/bin/sh\ncase $1 in if=./std*) {wait} ;; esac\nexec {shutil.which("dd")} "$@"\n')
+        dd.chmod(0o755)
         self._slow = dir_ / "slow"
         for name in ("find", "stat"):
             file = dir_ / name

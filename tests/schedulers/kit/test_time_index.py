@@ -181,3 +181,28 @@ def test_an_entry_that_was_read_while_it_was_written_is_skipped(log) -> None:
     os.utime(log.path / "stdout", (7.0, 7.0))
 
     assert timed(log.read(cursor)) == [("b\n", 7.0)]
+
+
+@pytest.mark.parametrize(
+    "garbage", ["x 2 0\n", "nan 2 0\n", "inf 2 0\n", "1e400 2 0\n", f"1.0 {'9' * 5000} 0\n", "\0" * 100_000, "² 2 0\n"]
+)
+def test_an_index_that_the_program_has_written_into_does_not_stop_the_log(log, garbage) -> None:
+    log.write(5.0, "a\n")
+    with (log.path / "times").open("r+") as file:
+        file.write(garbage)
+    log.write(7.0, "b\n")
+
+    lines = log.read(ended=True).lines
+
+    assert [line.text for line in lines] == ["a\n", "b\n"]
+    assert all(0 < line.time <= 7.0 for line in lines)
+
+
+def test_an_endless_index_is_not_read_to_its_end(log) -> None:
+    """Sparse, it costs nothing to make, and each part of it is a request to a login node."""
+    log.write(5.0, "a\n")
+    with (log.path / "times").open("wb") as file:
+        file.truncate(900 << 20)
+
+    assert timed(log.read(ended=True)) == [("a\n", 5.0)]
+    assert log.bytes_read < 20 << 20

@@ -2,6 +2,11 @@
 # The job of an app: claims it, runs its attempts, records its end. Slurm starts it in the directory of the app.
 # Argument: the nonce of this submission. The state is in names of files and targets of links, which exist whole or not.
 
+# Slurm has gone to a path, which others may have changed while the job waited.
+launch_foreign=$(find . .. ../.. plan -maxdepth 0 \( ! -uid "$EUID" -o -perm /022 \)) && [ ! "$launch_foreign" ] || {
+    echo "$PWD or a directory above it is open to other users: nothing in it is run" >&2
+    exit 78
+}
 . ./plan || exit 78
 launch_dir=$PWD
 signalled='' term='' timers=()
