@@ -6,22 +6,42 @@ hands over the places of such values, and the log writer reads the values from w
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import itertools
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.secrets import MASK, hidden_in_args, hidden_in_env
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
-    from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["Place", "aregister", "copied_variables", "hidden_values", "kept_values", "places_of", "register"]
+__all__ = [
+    "Place",
+    "aregister",
+    "copied_variables",
+    "hidden_values",
+    "kept_values",
+    "places_of",
+    "register",
+    "shown_request",
+]
 
 _SHORTEST = 5
 """Airflow masks nothing shorter, and warns of it."""
 _NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "bearer", "always", "never"})
+
+_MOST, _MOST_CHARS = 128, 32 * 1024
+"""Masks of one app: Airflow compiles all masks of a process again for each new one."""
+_LINE_END = re.compile(r"\r?\n|\\n")
+"""Of a value of several lines each line is printed for itself; JSON writes the end of a line as two letters."""
+_VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
 """`[role, "env" | "args" | "copied", name or number, start, end]`; of a copied variable the whole value counts."""
@@ -38,7 +58,7 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
     for role in app.roles:
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, start, end] for start, end in _hidden_spans(text)]
-        by_name = {*hidden_in_env(role.env), *hidden_in_args(role.args)}
+        by_name = {*hidden_in_env(role.env), *hidden_in_args(role.args)} - {""}
         for kind, name, text in _texts(role):
             found += [[role.name, kind, name, text.index(value), text.index(value) + len(value)]
                       for value in by_name if value in text]  # fmt: skip
@@ -60,7 +80,21 @@ def hidden_values(roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]]
         found |= {*hidden_in_env(role.env), *hidden_in_args(role.args)}
     for env in copied.values():
         found |= {*hidden_in_env(env)}
-    return {value for value in found if len(value) >= _SHORTEST and value.lower() not in _NO_SECRETS}
+    return {form for value in found for form in _forms(value) if _is_maskable(form)}
+
+
+def _is_maskable(text: str) -> bool:
+    return len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Return the value as a program may print it, or a text about it show it."""
+    printed = {value, _VALUES.substitute(value)}
+    printed |= {line.strip() for text in printed for line in _LINE_END.split(text)}
+    yield from printed
+    for text in printed:
+        # As `repr` and JSON have it.
+        yield from {repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
@@ -85,16 +119,77 @@ async def aregister(values: Iterable[str]) -> None:
     """Have Airflow mask the values in this process and its supervisor, before anything else is sent to that."""
     from airflow.sdk.log import amask_secret
 
-    for value in values:
+    for value in chosen(values)[0]:
         await amask_secret(value)
 
 
-def register(values: Iterable[str]) -> None:
-    """Have Airflow mask the values in this process and its supervisor."""
+def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> None:
+    """Have Airflow mask the values in this process and its supervisor.
+
+    Args:
+        values: of one app.
+        warn: takes a warning and its arguments, where there are too many of them.
+    """
     from airflow.sdk.log import mask_secret
 
-    for value in values:
+    kept, left_out = chosen(values)
+    for value in kept:
         mask_secret(value)
+    if left_out and warn is not None:
+        warn(
+            "%d of %d texts of the app that are to be hidden are not masked in this log: at most %d, of %d characters "
+            "together, are; have the program read long secrets from files",
+            left_out, left_out + len(kept), _MOST, _MOST_CHARS,
+        )  # fmt: skip
+
+
+def chosen(values: Iterable[str]) -> tuple[list[str], int]:
+    """Return which of the values of an app are masked, the shortest first, and how many are left out."""
+    ordered = sorted({*values}, key=lambda value: (len(value), value))
+    sizes = itertools.accumulate(len(value) for value in ordered)
+    number = min(_MOST, sum(size <= _MOST_CHARS for size in sizes))
+    return ordered[:number], len(ordered) - number
+
+
+def shown_request(info: AppDryRunInfo[Any]) -> str:
+    """Return the text of a request in which Airflow's masks are applied before it is formatted.
+
+    A text that is formatted first has quotes, backslashes and ends of lines in another form than the masks.
+    """
+    try:
+        return str(AppDryRunInfo(_redacted(info.request, {}), info._fmt))  # noqa: SLF001 - of our own class
+    except Exception as error:  # noqa: BLE001 - what cannot be shown without secrets must not end the task
+        return f"(this request cannot be shown without secrets: {type(error).__name__})"
+
+
+def _redacted(value: Any, known: dict[str, str]) -> Any:
+    """Return a copy in which each text is masked; `known` has texts that came before, of replicas that are alike."""
+    if isinstance(value, str):
+        if type(value) is not str:
+            return value  # a member of an enumeration
+        if value not in known:
+            known[value] = _masked(value)
+        return known[value]
+    if isinstance(value, dict):
+        # Of the same type, as a Counter is.
+        masked = copy.copy(value)
+        masked.clear()
+        masked.update({_redacted(name, known): _redacted(each, known) for name, each in value.items()})
+        return masked
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_redacted(each, known) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {
+            item.name: _redacted(getattr(value, item.name), known) for item in dataclasses.fields(value) if item.init
+        }
+        return dataclasses.replace(value, **parts)
+    return value
+
+
+def _masked(text: str) -> str:
+    from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its list
+
+    return str(redact(text)) if len(text) >= _SHORTEST else text
 
 
 def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:
@@ -109,6 +204,16 @@ def _hidden_spans(text: str) -> list[tuple[int, int]]:
     shown = str(redact(text))
     if shown == text:
         return []
-    # What is left between the masks shows where they are.
-    found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(MASK))), text, re.DOTALL)
-    return [found.span(number) for number in range(1, (found.re.groups or 0) + 1)] if found else [(0, len(text))]
+    # What is left between the masks shows where they are; masks side by side count as one.
+    first, *others = shown.split(MASK)
+    if not text.startswith(first):
+        return [(0, len(text))]
+    *inner, last = others
+    found, at = [], len(first)
+    for part in [*filter(None, inner), last]:
+        begin = len(text) - len(last) if part is last else text.find(part, at + 1)
+        if begin <= at or not text.startswith(part, begin):
+            return [(0, len(text))]
+        found.append((at, begin))
+        at = begin + len(part)
+    return found

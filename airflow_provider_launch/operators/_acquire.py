@@ -11,6 +11,7 @@ from airflow.sdk import conf
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.folds import folded
+from airflow_provider_launch._task.secrets import shown_request
 from airflow_provider_launch.links.launch import show_request
 from airflow_provider_launch.operators._attempt import NextStep, Record, app_id_for, next_step
 from airflow_provider_launch.schedulers.api import Capability, spec_hash
@@ -241,7 +242,7 @@ class AppAcquirer:
     # ---- small parts -----------------------------------------------------------------------------------------
 
     def _show(self, info: AppDryRunInfo[Any]) -> None:
-        text = str(info)
+        text = shown_request(info)
         self._op.request = clean_text(text)
         more = len(text) - _SHOWN_CHARS
         shown = f"{text[:_SHOWN_CHARS]}\n... and {more} more characters" if more > 0 else text

@@ -30,6 +30,7 @@ from airflow_provider_launch._task.secrets import (
     kept_values,
     places_of,
     register,
+    shown_request,
 )
 from airflow_provider_launch.hooks.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
@@ -96,7 +97,7 @@ class OperatorRun:
     def dry_run(self) -> str:
         """Return the request as text."""
         try:
-            return str(self._hook.runner.dryrun(self._with_workspace(), self._backend, self._cfg()))
+            return shown_request(self._hook.runner.dryrun(self._with_workspace(), self._backend, self._cfg()))
         finally:
             self._hook.close()
 
@@ -151,6 +152,8 @@ class OperatorRun:
         self._refuse_overlays()
         self._ti = context["ti"]
         self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
+        # Before the request is shown, which may repeat such a value anywhere.
+        register(hidden_values(self._app.roles, {}, ()))
         acquirer = AppAcquirer(self._op, self._app, self._hook, self._tracker)
         handle, response = acquirer.acquire(context, cfg)
         # An adopted app may have written before.
@@ -240,8 +243,8 @@ class OperatorRun:
         # Else the field would lose what the first part of the task has shown.
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)
-            self._op.request = clean_text(str(native)) if native else None
             register(kept_values(self._scheduler, app_id))
+            self._op.request = clean_text(shown_request(native)) if native else None
         self._tracker.check()
         if why == "deadline":
             # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
@@ -324,7 +327,7 @@ class OperatorRun:
             with contextlib.suppress(LaunchError):
                 copied = copied_variables(self._scheduler.describe_native(self._tracker.app_id))
         places = places_of(self._app, copied)
-        register(hidden_values(self._app.roles, copied, places))
+        register(hidden_values(self._app.roles, copied, places), self._log.warning)
         return places
 
     def _trigger(

@@ -270,7 +270,7 @@ class SensorRun:
         """Return what follows the app from where an earlier part of the task has stopped."""
         # Not those that a template put into the app: the task that launched it has fetched them, not this one.
         with contextlib.suppress(LaunchError):
-            register(kept_values(self._scheduler, self._app_id))
+            register(kept_values(self._scheduler, self._app_id), self._sensor.log.warning)
         sensor = self._sensor
         is_known = bool(progress.state)
         options = dataclasses.replace(

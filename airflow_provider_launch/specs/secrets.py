@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-__all__ = ["MASK", "hidden_in_args", "hidden_in_env", "is_secret_name", "masked_args", "masked_env", "masked_text"]
+__all__ = [
+    "MASK",
+    "hidden_in_args",
+    "hidden_in_env",
+    "hidden_in_text",
+    "is_secret_name",
+    "masked_args",
+    "masked_document",
+    "masked_env",
+    "masked_text",
+]
 
 MASK = "***"
 
@@ -21,10 +32,29 @@ _PART = re.compile("|".join(_PARTS), re.IGNORECASE)
 _WORD = re.compile(rf"(^|[_.\-])({'|'.join(_WORDS)})($|[_.\-])", re.IGNORECASE)
 # Such a word may be about a secret without being one: where it is, or how many there are.
 _HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s?$", re.IGNORECASE)
-# The user is no secret; what follows it, up to the host, is.
-_IN_URL = re.compile(r"(?P<begin>[a-z][a-z0-9+.\-]*://[^/\s:@]*):(?P<password>[^/\s@]+)@", re.IGNORECASE)
+# Every pattern is linear in the text: it starts only where a word starts, and nothing is read twice.
+_TOKEN = re.compile(r"\S+")
+_IMAGE = re.compile(r"(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
+"""An image with the login of its registry, as some engines take it."""
+_PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
+_NAME = re.compile(r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)")
+_VALUE = re.compile(
+    r"""\\+"(?P<escaped>[^"\\]*)"""
+    r"""|"(?P<double>(?:[^"\\]|\\[\s\S])*)"""
+    r"""|'(?P<single>[^']*)"""
+    r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+)""",
+    re.IGNORECASE,
+)
+"""A name with its value inside of a text: of a shell, of a connection string, of JSON, of a header."""
+_REFERENCE = re.compile(r"\$\w+|\$\{\w+\}")
+"""A variable of the shell, or a macro: what it stands for is hidden where it is set."""
 _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
 _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_]\w*)=(?P<value>.+)$", re.DOTALL)
+_SHORT_FLAG = "-p"
+_NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
+"""After `-p`: a port, or a path."""
+_NAMED_BY_USERS = frozenset({"labels", "annotations", "tags", "options", "config"})
+"""Fields of requests whose keys users choose, and not the engine."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -33,57 +63,161 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked_text(text: str) -> str:
-    """Return the text without the passwords of its addresses: `postgres://user:***@host`."""
-    return _IN_URL.sub(rf"\g<begin>:{MASK}@", text)
+    """Return the text without the secrets that it shows by their form: `postgres://user:***@host`, `password=***`."""
+    parts, done = [], 0
+    for start, end in _spans(text):
+        parts += [text[done:start], MASK]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def hidden_in_text(text: str) -> list[str]:
+    """Return the parts that `masked_text` hides."""
+    return [text[start:end] for start, end in _spans(text)]
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of `env` in which values under secret-looking names, and passwords in addresses, are `***`."""
+    """Return a copy of `env` in which values under secret-looking names, and secrets inside of others, are `***`."""
     return {name: MASK if value and is_secret_name(name) else masked_text(value) for name, value in env.items()}
 
 
 def hidden_in_env(env: Mapping[str, str]) -> list[str]:
     """Return the values, or parts of them, that `masked_env` hides."""
     return [
-        value for name, text in env.items() for value in ([text] if is_secret_name(name) else _in_urls(text)) if value
+        value
+        for name, text in env.items()
+        for value in ([text] if is_secret_name(name) else hidden_in_text(text))
+        if value
     ]
 
 
 def hidden_in_args(args: Sequence[str]) -> list[str]:
     """Return the arguments, or parts of them, that `masked_args` hides."""
     found: list[str] = []
-    for arg, shown in zip(args, masked_args(args), strict=True):
-        if shown == arg:
-            continue
-        if shown == MASK:
-            found.append(arg)
-        elif shown == f"{arg.partition('=')[0]}={MASK}":
-            found.append(arg.partition("=")[2])
-        else:
-            found += _in_urls(arg)
+    for arg, hidden in _hidden_parts(args):
+        found += hidden_in_text(arg) if hidden is None else [arg[hidden:]]
     return found
 
 
-def _in_urls(text: str) -> list[str]:
-    return [found["password"] for found in _IN_URL.finditer(text)]
-
-
 def masked_args(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `***` for `--password=x`, for what follows `--password`, and in addresses."""
-    shown: list[str] = []
+    """Return the arguments with `***` for `--password=x`, for what follows `--password` or `-p`, and in texts."""
+    return [masked_text(arg) if hidden is None else f"{arg[:hidden]}{MASK}" for arg, hidden in _hidden_parts(args)]
+
+
+def masked_document(value: Any, name: str = "") -> Any:
+    """Return a copy of a part of a native request without secrets: labels, options, environment, commands.
+
+    Args:
+        value: plain JSON.
+        name: the field in which it stands.
+    """
+    if isinstance(value, str):
+        return masked_text(value)
+    if isinstance(value, Mapping):
+        if name.lower() in _NAMED_BY_USERS:
+            return {
+                key: MASK if each and isinstance(each, str) and is_secret_name(str(key)) else masked_document(each)
+                for key, each in value.items()
+            }
+        own = value.get("name", value.get("Name"))
+        is_hidden = isinstance(own, str) and isinstance(value.get("value"), str) and is_secret_name(own)
+        return {
+            key: MASK if is_hidden and key == "value" and each else masked_document(each, str(key))
+            for key, each in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        if all(isinstance(each, str) for each in value):
+            return masked_args(value)
+        return [masked_document(each, name) for each in value]
+    return value
+
+
+def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+    """Return each argument with the position from which it is hidden. None: only secrets inside of it are."""
     hide_next = False
+    before = ""
     for arg in args:
         found = _FLAG.match(arg) or _ASSIGNED.match(arg)
         is_flag = bool(found) and arg.startswith("-")
         if hide_next and not is_flag:
-            shown.append(MASK)
             hide_next = False
+            yield arg, 0
+        elif before == _SHORT_FLAG and not _NO_PASSWORD.fullmatch(arg):
+            yield arg, 0
+        else:
+            hide_next = False
+            hidden = None
+            if found and is_secret_name(found["flag"].lstrip("-")):
+                # What follows a value in quotes belongs to a shell.
+                if found["value"] and (found["equals"] if is_flag else found["value"][0] not in "\"'"):
+                    hidden = found.start("value")
+                hide_next = is_flag and not found["value"]
+            yield arg, hidden
+        before = arg
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Return where secrets stand in a text, in order; none begins within another."""
+    found = [*_url_spans(text), *_inline_spans(text)] if any(mark in text for mark in "=:") else []
+    kept: list[tuple[int, int]] = []
+    for start, end in sorted(found):
+        if not kept or start >= kept[-1][1]:
+            kept.append((start, end))
+        else:
+            kept[-1] = (kept[-1][0], max(end, kept[-1][1]))
+    return kept
+
+
+def _url_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Return where passwords of addresses stand. The user is no secret; what follows it, up to the host, is."""
+    if "@" not in text:
+        return
+    for token in _TOKEN.finditer(text):
+        if image := _IMAGE.match(token[0]):
+            yield token.start() + image.start("password"), token.start() + image.end("password")
+        # Between two marks there is one address.
+        begin = token[0].find("://")
+        while begin >= 0:
+            after = token[0].find("://", begin + 3)
+            address = token[0][begin + 3 : after if after >= 0 else None]
+            if begin > 0 and (span := _password_in(address)):
+                offset = token.start() + begin + 3
+                yield offset + span[0], offset + span[1]
+            begin = after
+
+
+def _password_in(address: str) -> tuple[int, int] | None:
+    colon = address.find(":")
+    if colon < 0 or any(mark in address[:colon] for mark in "/@"):
+        return None
+    start = colon + 1
+    slash = address.find("/", start)
+    end = address.rfind("@", start, slash if slash >= 0 else None)
+    if end < 0 and not _PORT.match(address, start):
+        # A password with slashes; a quote ends the address.
+        quote = min((at for mark in "\"'" if (at := address.find(mark, start)) >= 0), default=len(address))
+        end = address.rfind("@", start, quote)
+    return (start, end) if end > start else None
+
+
+def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    while found := _NAME.search(text, at):
+        at = found.end()
+        if not is_secret_name(found["name"]) or not _is_assignment(text, found):
             continue
-        hide_next = False
-        if found and is_secret_name(found["flag"].lstrip("-")):
-            if found["value"] and (not is_flag or found["equals"]):
-                shown.append(f"{found['flag']}={MASK}")
-                continue
-            hide_next = is_flag and not found["value"]
-        shown.append(masked_text(arg))
-    return shown
+        value = _VALUE.match(text, at)
+        if value is None:
+            continue
+        at = value.end()
+        kind = str(value.lastgroup)
+        if value[kind] and not _REFERENCE.fullmatch(value[kind]):
+            yield value.span(kind)
+
+
+def _is_assignment(text: str, found: re.Match[str]) -> bool:
+    """Return whether a colon stands between name and value, and not in a sentence such as `the token: expired`."""
+    if found["sep"] == "=" or found["quote"]:
+        return True
+    begin = found.start()
+    return bool(found["gap"]) and (begin == 0 or text[begin - 1] in "\n\"'{,")

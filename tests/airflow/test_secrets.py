@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from typing import Any
 
 import pytest
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_launch._task.secrets import hidden_values, places_of
+from airflow_provider_launch._task.secrets import chosen, hidden_values, places_of, register, shown_request
+from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
+from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
+from airflow_provider_launch.schedulers.docker import request as docker
+from airflow_provider_launch.schedulers.docker.options import DockerOpts
+from airflow_provider_launch.schedulers.kubernetes import request as kubernetes
+from airflow_provider_launch.schedulers.kubernetes.manifests import format_request as format_kubernetes
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.local import request as local
+from airflow_provider_launch.schedulers.local.options import LocalOpts
+from airflow_provider_launch.schedulers.slurm import request as slurm
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +67,107 @@ def test_places_of_another_app_are_passed() -> None:
     places = places_of(app({"X": "hush-variable"}, ["a", "hush-variable"]), {"main": {"A_TOKEN": "long-enough"}})
 
     assert hidden_values(app({"Y": "something else"}).roles, {}, places) == set()
+
+
+def test_masks_side_by_side_and_text_like_a_mask_are_found() -> None:
+    mask_secret("other-secret")
+    given = app({"X": "a hush-variableother-secret *** b hush-variable", "Y": "hush-variable" * 3000})
+
+    found = hidden_values(given.roles, {}, places_of(given, {}))
+
+    assert {"hush-variableother-secret", "hush-variable"} <= found
+
+
+KEY = "-----BEGIN KEY-----\nMIIEvhush\nline-two\n-----END KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (KEY, ["MIIEvhush", "line-two"]),
+        (KEY.replace("\n", "\r\n"), ["MIIEvhush", "line-two"]),
+        (json.dumps({"private_key": KEY}), ["MIIEvhush", "line-two", repr(json.dumps({"private_key": KEY}))[1:-1]]),
+        ("hunter$$2hunter", ["hunter$2hunter", "hunter$$2hunter"]),
+        ('it\'s "quoted" \\ ä', [repr('it\'s "quoted" \\ ä')[1:-1], json.dumps('it\'s "quoted" \\ ä')[1:-1]]),
+    ],
+)
+@pytest.mark.parametrize("how", ["name", "template", "argument", "copied"])
+def test_values_are_masked_as_a_program_prints_them(value: str, printed: list[str], how: str) -> None:
+    """Line by line, after macros were replaced, and as `repr` and JSON have them."""
+    copied = {}
+    if how == "template":
+        mask_secret(value)
+        given = app({"X": value})
+    elif how == "argument":
+        given = app(args=["--password", value])
+    elif how == "copied":
+        given, copied = app(), {"main": {"A_TOKEN": value}}
+    else:
+        given = app({"SSH_PRIVATE_KEY": value})
+
+    found = hidden_values(given.roles, copied, places_of(given, copied))
+
+    assert {*printed} <= found
+
+
+def test_the_masks_of_one_app_are_bounded() -> None:
+    """Airflow compiles all masks of the process again for each new one."""
+    many = [f"secret-{number:04}" for number in range(1000)]
+    long = ["x" * 20_000, "y" * 20_000]
+
+    kept, left_out = chosen([*long, *many])
+    assert (len(kept), left_out) == (128, 874)
+    assert {*kept} <= {*many}
+    assert chosen(long) == ([long[0]], 1)
+
+    warned: list[str] = []
+    register(many, lambda text, *args: warned.append(text % args))
+    assert "872 of 1000" in warned[0]
+
+
+class TestRequest:
+    """What is shown of a request: masks apply to values, and not to the text in which they are written otherwise."""
+
+    @pytest.mark.parametrize(
+        "secret", ['hu"sh', "hu'sh'", "hu\\sh", "hu\nsh\nhush", '{"private": "hush1\\nhush2"}', "hush$"]
+    )
+    @pytest.mark.parametrize("backend", ["local", "docker", "kubernetes", "aws_batch", "slurm"])
+    def test_a_secret_is_masked_whatever_letters_it_has(self, secret: str, backend: str) -> None:
+        """JSON keys and PEM files have quotes, backslashes and ends of lines."""
+        mask_secret(secret)
+        given = app({"GCP_JSON": f"a {secret}"}, ["x", secret, f"b={secret}"])
+        info = dryrun(given, backend)
+
+        text = shown_request(info)
+
+        assert "hu" not in text
+        assert text.count("***") >= 3
+
+    def test_a_request_of_others_that_cannot_be_copied_is_not_shown(self) -> None:
+        @dataclasses.dataclass
+        class Odd:
+            x: str
+
+            def __post_init__(self) -> None:
+                if self.x == "***":
+                    raise OSError(self.x)
+
+        text = shown_request(AppDryRunInfo(Odd("hush-variable"), str))
+
+        assert "hush" not in text
+        assert "OSError" in text
+
+
+def dryrun(given: AppDef, backend: str) -> AppDryRunInfo[Any]:
+    """Return the request that a scheduler would be sent, without one."""
+    if backend == "local":
+        return AppDryRunInfo(local.build_request(given, LocalOpts(), "app-1", {}, []), local.format_request)
+    if backend == "docker":
+        return AppDryRunInfo(docker.build_request(given, DockerOpts(), "app-1", {}, []), docker.format_request)
+    if backend == "kubernetes":
+        return AppDryRunInfo(kubernetes.build_request(given, KubernetesOpts(), "app-1", {}), format_kubernetes)
+    if backend == "aws_batch":
+        return AppDryRunInfo(
+            aws_batch.build_request(given, AwsBatchOpts(queue="q"), "app-1", {}), aws_batch.format_request
+        )
+    return AppDryRunInfo(slurm.build_request(given, SlurmOpts(), "app-1", {}), slurm.format_request)

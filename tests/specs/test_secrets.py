@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from airflow_provider_launch.specs.secrets import is_secret_name, masked_args, masked_env, masked_text
+from airflow_provider_launch.specs.secrets import (
+    hidden_in_args,
+    hidden_in_env,
+    hidden_in_text,
+    is_secret_name,
+    masked_args,
+    masked_document,
+    masked_env,
+    masked_text,
+)
 
 SECRET = [
     "PASSWORD", "DB_PASSWORD", "dbPassword", "db-password", "DB_PASS", "SMTP_PASS", "PASSPHRASE", "SSH_PASSPHRASE",
@@ -67,3 +78,97 @@ def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
 )
 def test_secret_arguments_are_hidden(args: list[str], shown: list[str]) -> None:
     assert masked_args(args) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://me:pa/ss@db/x", "postgres://me:***@db/x"),
+        ("mysql://me:p@ss@db/x", "mysql://me:***@db/x"),
+        ("a://u:one@h,b://u:two@h2", "a://u:***@h,b://u:***@h2"),
+        ("http://proxy:3128/x@y", "http://proxy:3128/x@y"),
+        ("me:hunter2@registry.io:5000/team/image:1", "me:***@registry.io:5000/team/image:1"),
+        ("team/image:1.2@sha256:0123", "team/image:1.2@sha256:0123"),
+        ("export TOKEN=hunter2; ./run", "export TOKEN=***; ./run"),
+        ("export HF_TOKEN=hunter2", "export HF_TOKEN=***"),
+        ("MY_TOKEN='hunter2 x' ./run", "MY_TOKEN='***' ./run"),
+        ("host=db password=hunter2 user=me", "host=db password=*** user=me"),
+        ('{"password": "hun\\"ter2", "user": "me"}', '{"password": "***", "user": "me"}'),
+        ('"{\\"password\\": \\"hunter2\\"}"', '"{\\"password\\": \\"***\\"}"'),
+        ("password: hunter2\nuser: me", "password: ***\nuser: me"),
+        ("curl -H 'Authorization: Bearer hunter2' x", "curl -H 'Authorization: ***' x"),
+        ("the token: expired", "the token: expired"),
+        ("export HF_TOKEN=$OTHER", "export HF_TOKEN=$OTHER"),
+        ("mailto:joe@example.com a=b c:d", "mailto:joe@example.com a=b c:d"),
+    ],
+)
+def test_secrets_inside_of_a_text_are_hidden(text: str, shown: str) -> None:
+    assert masked_text(text) == shown
+    assert masked_env({"X": text}) == {"X": shown}
+    assert masked_args(["sh", "-c", text]) == ["sh", "-c", shown]
+    for hidden in hidden_in_text(text):
+        assert hidden in text
+        assert hidden not in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["login", "-p", "hunter2"], ["login", "-p", "***"]),
+        (["-p", "8080:80", "-p", "./here", "-p", "-v"], ["-p", "8080:80", "-p", "./here", "-p", "-v"]),
+        (["-H", "Authorization: Bearer hunter2"], ["-H", "Authorization: ***"]),
+        (["-H", "X-Api-Key: hunter2", "-H", "Accept: text/html"], ["-H", "X-Api-Key: ***", "-H", "Accept: text/html"]),
+    ],
+)
+def test_secrets_in_arguments_without_a_name_are_hidden(args: list[str], shown: list[str]) -> None:
+    assert masked_args(args) == shown
+    assert len(hidden_in_args(args)) == "".join(shown).count("***")
+
+
+def test_parts_of_native_requests_are_hidden() -> None:
+    """Labels, options of drivers, checks of health: whatever the engine calls them."""
+    body = {
+        "Image": "me:hunter2@registry.io/image",
+        "Env": ["DB_PASS=hunter2", "X=1"],
+        "Cmd": ["--password", "hunter2"],
+        "Labels": {"api-token": "hunter2", "team": "x"},
+        "Healthcheck": {"Test": ["CMD", "curl", "-H", "Authorization: Bearer hunter2"]},
+        "HostConfig": {
+            "Mounts": [{"DriverConfig": {"Options": {"password": "hunter2", "o": "password=hunter2"}}}],
+            "LogConfig": {"Type": "splunk", "Config": {"splunk-token": "hunter2", "splunk-url": "http://x"}},
+        },
+        "metadata": {"annotations": {"db-password": "hunter2"}},
+        "environment": [{"name": "MY_TOKEN", "value": "hunter2"}, {"name": "X", "value": "1"}],
+        "tags": {"sas": "hunter2"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "secretKeyRef": {"name": "hidden", "key": "password"},
+        "n": 1,
+    }  # fmt: skip
+
+    shown = masked_document(body)
+
+    assert "hunter2" not in str(shown)
+    assert str(shown).count("***") == 11
+    assert shown["tolerations"] == body["tolerations"]
+    assert shown["secretKeyRef"] == body["secretKeyRef"]
+    assert "hunter2" in body["Env"][0]
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a", "a=", "a:", "://", "a://", "token=", "a@:", "\\", '"', "a'", "a ", 'a="', 'token="', 'token:\\"', "a.", "-",
+     "token= ", "bearer ", "x:y@", "a=b:c@", "token", "=\t"],
+)  # fmt: skip
+def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
+    """20 000 letters in one argument once took seconds, in which a worker handled no signal."""
+
+    def seconds(length: int) -> float:
+        text = (part * length)[:length]
+        began = time.process_time()
+        for _ in range(3):
+            masked_args([text, f"x://{text}"])
+            hidden_in_env({"X": text})
+        return time.process_time() - began
+
+    # Eight times the text: 8 for linear work, 64 for quadratic. What takes no time at all has no ratio.
+    assert seconds(64_000) < max(30 * seconds(8_000), 0.5)

@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
 from airflow_provider_launch.schedulers.environment import inherited_env, refuse_equal_port_variables
-from airflow_provider_launch.schedulers.masking import MASK, is_secret_name, masked_args, masked_env
+from airflow_provider_launch.schedulers.masking import MASK, is_secret_name, masked_args, masked_document, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
@@ -208,7 +208,7 @@ def format_request(request: AwsBatchRequest) -> str:
         arguments["tags"].pop(str(Tag.SUBMITTED), None)
         for container in _containers(arguments):
             container["environment"] = [one for one in container["environment"] if one["name"] != _RECORD_ENV]
-        lines.append(f"{call} {json.dumps(arguments, indent=2, ensure_ascii=False, default=str)}")
+        lines.append(f"{call} {json.dumps(masked_document(arguments), indent=2, ensure_ascii=False, default=str)}")
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ from airflow_provider_launch.schedulers.docker.containers import readable
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, refuse_equal_port_variables, replica_env
-from airflow_provider_launch.schedulers.masking import masked_args, masked_env
+from airflow_provider_launch.schedulers.masking import masked_document, masked_env, masked_text
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -272,7 +272,7 @@ def format_request(request: DockerRequest) -> str:
         lines += format_role(
             role.name,
             role.num_replicas,
-            role.body["Image"],
+            masked_text(role.body["Image"]),
             policy=role.policy,
             max_retries=role.max_retries,
             details=[f"gpus per replica: {role.gpu}, chosen when it is submitted"] if role.gpu else [],
@@ -285,9 +285,8 @@ def _format_replica(request: DockerRequest, role: DockerRole, k: int) -> str:
     body = container_body(request, role, k, 0, 0)
     env = dict(item.split("=", 1) for item in body["Env"])
     body["Env"] = [f"{name}={value}" for name, value in masked_env(env).items()]
-    body["Cmd"] = masked_args(body.get("Cmd") or [])
     name = naming.container_name(request.app_id, role.slug, k, 0, 0)
-    text = json.dumps(body, indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(masked_document(body), indent=2, ensure_ascii=False, default=str)
     return f"POST /containers/create?name={name}\n{text}"
 
 

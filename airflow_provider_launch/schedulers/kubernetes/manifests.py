@@ -21,7 +21,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     packed,
     without_values,
 )
-from airflow_provider_launch.schedulers.masking import masked_args, masked_env
+from airflow_provider_launch.schedulers.masking import masked_args, masked_document, masked_env, masked_text
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
@@ -177,9 +177,9 @@ def format_request(request: KubernetesRequest) -> str:
     lines = [format_app(request.app_id, request.name, "", request.time_limit_s)]
     record = record_body(request)
     record["metadata"]["annotations"][Annotation.REQUEST] = "(this request without values, packed)"
-    lines.append(f"POST services\n{_shown(record)}")
+    lines.append(f"POST services\n{_shown(masked_document(record))}")
     for role in request.roles:
-        image = role.container["image"]
+        image = masked_text(role.container["image"])
         lines += format_role(role.name, role.num_replicas, image, policy=role.policy, max_retries=role.max_retries)
         job = job_body(request, role, 0)
         if Annotation.REQUEST in job["metadata"]["annotations"]:
@@ -191,7 +191,7 @@ def format_request(request: KubernetesRequest) -> str:
             shown = [{**item, "value": values[item["name"]]} if "value" in item else item for item in given]
             container.update({"env": shown} if shown else {})
             container.update({"args": masked_args(container["args"])} if container.get("args") else {})
-        lines.append(f"POST jobs\n{_shown(job)}")
+        lines.append(f"POST jobs\n{_shown(masked_document(job))}")
     return "\n".join(lines)
 
 

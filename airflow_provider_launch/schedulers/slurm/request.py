@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers._kit.request import (
     request_from_json,
 )
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable, refuse_equal_port_variables
-from airflow_provider_launch.schedulers.masking import masked_args, masked_env
+from airflow_provider_launch.schedulers.masking import masked_args, masked_env, masked_text
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.overlay import applied
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -169,7 +169,7 @@ def request_from(document: Mapping[str, object]) -> SlurmRequest:
 
 def format_request(request: SlurmRequest) -> str:
     """Return the request for people, with secrets masked."""
-    command = " : ".join(shlex.join(options) for options in request.components)
+    command = " : ".join(shlex.join(masked_args(options)) for options in request.components)
     lines = [
         format_app(request.app_id, request.name, f", grace {request.grace_s:g} s", request.time_limit_s),
         f"sbatch {command} launch.sh",
@@ -183,11 +183,11 @@ def format_request(request: SlurmRequest) -> str:
         lines += format_role(
             role.name,
             role.num_replicas,
-            shlex.join(role.prefix).replace(APP_DIR, "<app>") or "on nodes",
+            shlex.join(masked_args(role.prefix)).replace(APP_DIR, "<app>") or "on nodes",
             policy=role.policy,
             max_retries=role.max_retries,
             details=[
-                *role.prologue,
+                *map(masked_text, role.prologue),
                 shlex.join([role.entrypoint, *masked_args(args)]),
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(masked_env(env).items())),
             ],
