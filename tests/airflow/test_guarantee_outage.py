@@ -8,30 +8,47 @@ import time
 import pytest
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
-from tests.airflow.guarantees import WAIT, Heard, Place, in_modes, launch, meanwhile
+from tests.airflow.guarantees import WAIT, Heard, Place, launch, meanwhile
 from tests.airflow.support import FakeExecutionApi, run_to_end
+from tests.support.repeats import often
 
-_LOCAL = ["root is missing", "root is unreadable"]
-_KUBERNETES = ["connections are refused", "credentials have expired", "credentials are refused", "429", "500"]
-_SLURM = ["connections are refused", "commands hang", "root is unreadable"]
-_BATCH = ["connections are refused", "credentials have expired", "credentials are refused", "429", "500"]
-_DOCKER = ["connections are refused", "credentials have expired"]
+_UNREACHED, _DENIED = "connections are refused", "credentials have expired"
+# Each is of another kind: no connection, no access, an answer that asks for patience, a call that hangs, no files.
+OUTAGES = {
+    "local": ["root is missing", "root is unreadable"],
+    "docker": [_UNREACHED, _DENIED, "429"],
+    "kubernetes": [_UNREACHED, _DENIED, "429"],
+    "slurm": [_UNREACHED, "commands hang", "root is unreadable"],
+    "aws_batch": [_UNREACHED, _DENIED, "429"],
+}
+# These are of the same kinds as others.
+MORE = {
+    "docker": ["500", "credentials are unknown"],
+    "kubernetes": ["500", "credentials are refused"],
+    "aws_batch": ["500", "credentials are refused"],
+}
 
 
-def on_outages(*docker: str) -> pytest.MarkDecorator:
-    """Give the test each outage; some of Docker's concern only one."""
-    cases = [("local", outage) for outage in _LOCAL] + [("docker", outage) for outage in (*_DOCKER, *docker)]
-    cases += [("kubernetes", outage) for outage in _KUBERNETES] + [("slurm", outage) for outage in _SLURM]
-    cases += [("aws_batch", outage) for outage in _BATCH]
-    params = [
-        pytest.param(engine, outage, marks=pytest.mark.engine(engine), id=f"{engine}-{outage}".replace(" ", "-"))
-        for engine, outage in cases
+def on_outages(first: bool) -> pytest.MarkDecorator:
+    """Give the test each outage of each engine, in one mode after the other; `make soak`: in both.
+
+    Args:
+        first: the mode of the first outage of an engine. The other test begins with the other mode.
+    """
+    cases = [
+        (engine, outage, mode)
+        for engine, outages in OUTAGES.items()
+        for number, outage in enumerate([*outages, *often([], MORE.get(engine, []))])
+        for mode in often([first ^ bool(number % 2)], [False, True])
     ]
-    return pytest.mark.parametrize(("place", "outage"), params, indirect=["place"])
+    params = [
+        pytest.param(*case, marks=pytest.mark.engine(case[0]), id="-".join(map(str, case)).replace(" ", "-"))
+        for case in cases
+    ]
+    return pytest.mark.parametrize(("place", "outage", "deferrable"), params, indirect=["place"])
 
 
-@on_outages("429", "credentials are unknown")
-@in_modes
+@on_outages(False)
 def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, deferrable: bool) -> None:
     """Guarantee 5: the task waits, says so once, and goes on with the app and its log where they were."""
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05, unavailable_for_s=60)
@@ -55,8 +72,7 @@ def test_an_outage_is_reported_once_and_survived(place: Place, outage: str, defe
     assert place.starts() == ["0"]
 
 
-@on_outages("500")
-@in_modes
+@on_outages(True)
 def test_an_outage_beyond_the_bound_fails_and_the_app_is_left(place: Place, outage: str, deferrable: bool) -> None:
     """Guarantee 5: the error says who must act, nothing is cancelled unseen, and the next try goes on with the app."""
     task = launch(place, place.role(WAIT), deferrable=deferrable, poll_interval_s=0.05, unavailable_for_s=1)

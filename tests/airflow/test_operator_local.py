@@ -21,6 +21,7 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppFailedError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, sh
+from tests.support.repeats import often
 
 pytestmark = pytest.mark.engine("local")
 
@@ -190,22 +191,22 @@ def test_an_app_of_an_xcom_is_data() -> None:
 
 
 def test_mapped_tasks_do_not_mix() -> None:
-    api = FakeExecutionApi()
+    api, count = FakeExecutionApi(), often(10, 100)
     apps = [
-        AppDef(f"app{i}", [Role("w", "", entrypoint="echo", args=["{{ ti.map_index }}", str(i)])]) for i in range(100)
+        AppDef(f"app{i}", [Role("w", "", entrypoint="echo", args=["{{ ti.map_index }}", str(i)])]) for i in range(count)
     ]
     with a_dag():
         task = LaunchAppOperator.partial(task_id="t", wait=False).expand(app=apps)
 
-    for index in range(100):
+    for index in range(count):
         api.store = {}  # the store of each task instance is its own
         assert run_task(task, api, map_index=index).error is None
 
-    handles = {api.xcoms["t", "handle", index] for index in range(100)}
-    assert len(handles) == 100
+    handles = {api.xcoms["t", "handle", index] for index in range(count)}
+    assert len(handles) == count
     deadline = time.monotonic() + 60
     hook = LocalLaunchHook()
-    for index in range(100):
+    for index in range(count):
         app_id = api.xcoms["t", "handle", index].rpartition("/")[2]
         while hook.scheduler.describe(app_id).state != AppState.SUCCEEDED:
             assert time.monotonic() < deadline
@@ -245,7 +246,7 @@ def test_the_requests_secrets_are_masked() -> None:
     assert "hunter2hunter2" not in api.rendered["request"]
 
 
-@pytest.mark.parametrize("delay", [index * 0.12 for index in range(20)])
+@pytest.mark.parametrize("delay", [index * 0.12 for index in range(0, 20, often(3, 1))])
 def test_sigterm_is_never_a_success_and_leaves_nothing_alive(delay) -> None:
     """At any moment, also during the launch; the signal comes as a worker sends it, to the whole process."""
     mark = f"31.{time.monotonic_ns()}"

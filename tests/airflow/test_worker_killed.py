@@ -25,7 +25,15 @@ from tests.airflow.support import launch as launch_locally
 from tests.support.repeats import often
 
 RUNS = {"local": 32, "docker": 20, "kubernetes": 30, "slurm": 6, "aws_batch": 12}
-"""For each mode; 200 together, of which each fourth is run where nobody soaks."""
+"""For each mode; 200 together, by `make soak`."""
+KINDS = (
+    "before the intent is stored",
+    "before the first act",
+    "between the acts",
+    "after the last act",
+    "after the handle is stored",
+)
+"""Of steps; after each another thing is on record. Of each kind one step is tried by `make test`."""
 MODES = ("sync", "deferrable")
 REPLICAS = 2
 
@@ -69,35 +77,47 @@ def worker_host(checkout: Path) -> Iterator[WorkerHost]:
 
 
 @pytest.fixture(scope="module")
-def counted() -> dict[str, range]:
+def counted() -> dict[str, list[str]]:
     """The steps of a launch on an engine, once they are known."""
     return {}
 
 
 # Where a launch takes seconds, steps are tried from the intent on, and in one mode or the other: up to the
 # deferral both are the same.
-CASES = [
-    pytest.param(
-        engine,
-        mode,
-        run if engine == "local" else 2 * run + MODES.index(mode),
-        id=f"{engine}-{mode}-{run}",
-        marks=pytest.mark.engine(engine),
-    )
-    for engine, runs in RUNS.items()
-    for mode in MODES
-    for run in range(often(MODES.index(mode), 0), runs, often(4, 1))
-]
+CASES: list[tuple[str, str, str | int]] = often(
+    [(engine, MODES[number % 2], kind) for engine in RUNS for number, kind in enumerate(KINDS)],
+    [
+        (engine, mode, run if engine == "local" else 2 * run + MODES.index(mode))
+        for engine, runs in RUNS.items()
+        for mode in MODES
+        for run in range(runs)
+    ],
+)
 
 
-@pytest.mark.parametrize(("place", "mode", "number"), CASES, indirect=["place"])
+def step_of(kind: str, steps: list[str]) -> int:
+    """Return the number of a step of the kind, counted from 1."""
+    before, again, *_ = (n for n, step in enumerate(steps, 1) if step == "before PUT store ti launch")
+    intent, handle, *_ = (n for n, step in enumerate(steps, 1) if step == "after PUT store ti launch")
+    first, last = intent + 1, again - 1
+    return (before, first, (first + last) // 2, last, handle)[KINDS.index(kind)]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "at"),
+    [
+        pytest.param(*case, id="-".join(map(str, case)).replace(" ", "-"), marks=pytest.mark.engine(case[0]))
+        for case in CASES
+    ],
+    indirect=["place"],
+)
 def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
     request: pytest.FixtureRequest,
     place: Place,
     mode: str,
-    number: int,
+    at: str | int,
     worker_host: WorkerHost,
-    counted: dict[str, range],
+    counted: dict[str, list[str]],
     tmp_path: Path,
 ) -> None:
     """Guarantee 2, before and after each request to Airflow and each act on the engine."""
@@ -106,13 +126,14 @@ def test_a_worker_killed_at_any_step_of_the_launch_causes_one_app(
         code, steps = Killed(place.another(), worker_host, tmp_path, mode).first_try()
         assert code == 0
         assert steps[-1].endswith("handle"), steps
-        first = 0 if engine == "local" else steps.index("before PUT store ti launch")
-        counted[engine] = range(first + 1, len(steps) + 1)
-    tries = RUNS[engine] * (1 if engine == "local" else 2)
-    assert len(counted[engine]) <= tries, "some steps are never tried; raise RUNS"
+        counted[engine] = steps
+    steps = counted[engine]
+    first = 0 if engine == "local" else steps.index("before PUT store ti launch")
+    tried = range(first + 1, len(steps) + 1)
+    assert len(tried) <= RUNS[engine] * (1 if engine == "local" else 2), "some steps are never tried; raise RUNS"
     killed = Killed(place, worker_host, tmp_path, mode)
 
-    code, steps = killed.first_try(kill_at=counted[engine][number % len(counted[engine])])
+    code, steps = killed.first_try(kill_at=step_of(at, steps) if isinstance(at, str) else tried[at % len(tried)])
     if code == 0:  # a launch takes a step less now and then, and this was to be the last one
         place = place.another()
         killed = Killed(place, worker_host, tmp_path, mode)

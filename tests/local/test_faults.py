@@ -26,6 +26,7 @@ from airflow_provider_launch.specs import (
     is_terminal,
 )
 from tests.support.local import Apps, processes_below, sh, until
+from tests.support.repeats import often
 
 
 def supervisors(apps: Apps, app_id: str) -> list[int]:
@@ -44,7 +45,7 @@ def supervisors(apps: Apps, app_id: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(often(8, 50)))
 def test_supervisor_killed_at_a_random_moment(apps: Apps, tmp_path: Path, seed: int) -> None:
     """Crash-only: every attempt leaves one line where it ran, and every exit code is right."""
     dice = random.Random(seed)
