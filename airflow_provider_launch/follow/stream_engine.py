@@ -6,8 +6,10 @@ whose lines are not taken is read no further: its program does not notice, becau
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import logging
 import os
 import random
 import selectors
@@ -23,6 +25,8 @@ from typing import Protocol
 
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
 from airflow_provider_launch.schedulers.logs import LogLine
+
+log = logging.getLogger(__name__)
 
 __all__ = ["MAX_STREAMS", "StreamEngine", "Subscriber", "stream_engine"]
 
@@ -67,7 +71,7 @@ class StreamEngine:
         # Re-entrant: the garbage collector may close a follower, and so its streams, while it is held.
         self._lock = threading.RLock()
         self._members: dict[LogStream, _Member] = {}
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._wake_in: socket.socket | None = None
         self._wake_out: socket.socket | None = None
@@ -105,7 +109,7 @@ class StreamEngine:
         with self._lock:
             self._reserved -= 1
             self._members[stream] = member
-            self._commands.append(lambda: self._begin(member))
+            self._commands.append(lambda: self._guard(member, lambda: self._begin(member)))
             thread = self._new_thread() if self._thread is None else None
             self._wake()
         if thread is not None:
@@ -166,6 +170,45 @@ class StreamEngine:
                 self._wake_out.send(b"\0")
 
     def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:
+            log.exception("the thread that reads all logs has failed; their streams are opened again")
+            self._restart()
+
+    def _restart(self) -> None:
+        """Close all streams, so that each subscriber opens its own anew; the first of them brings another thread."""
+        with self._lock:
+            members = list(self._members.values())
+            self._members.clear()
+            self._commands.clear()
+            self._stop()
+        for member in members:
+            self._give_up(member)
+
+    def _guard(self, member: _Member, step: Callable[[], object]) -> bool:
+        """Do a step of one stream; what is unexpected closes that one. Return what the step returns."""
+        try:
+            return bool(step())
+        except Exception:
+            log.exception("the stream of a log at %s is closed", member.stream.host)
+            was_closed = member.is_closed
+            self._remove(member)
+            if not was_closed:
+                self._give_up(member)
+            return False
+
+    def _give_up(self, member: _Member) -> None:
+        with suppress(Exception):
+            member.stream.close()
+        if member.stream.end is None:
+            member.stream.end = StreamEnd.CUT
+        try:
+            member.subscriber.on_end(member.stream, silent=False)
+        except Exception:
+            log.exception("a follower failed at the end of its stream")
+
+    def _loop(self) -> None:
         ready: deque[_Member] = deque()
         assert self._selector is not None
         while True:
@@ -180,7 +223,7 @@ class StreamEngine:
             for _ in range(len(ready)):
                 member = ready.popleft()
                 # TLS may hold bytes which the selector does not see.
-                if self._read(member):
+                if self._guard(member, functools.partial(self._read, member)):
                     ready.append(member)
             self._watch_timers()
 
@@ -275,8 +318,11 @@ class StreamEngine:
 
     def _resume(self, stream: LogStream) -> None:
         member = self._members.get(stream)
-        if member is None or member.is_closed or member.is_waiting:
-            return
+        if member is not None and not member.is_closed and not member.is_waiting:
+            self._guard(member, lambda: self._resume_member(member))
+
+    def _resume_member(self, member: _Member) -> None:
+        stream = member.stream
         if member.is_paused:
             member.is_paused = False
             member.heard_at = time.monotonic()
@@ -286,7 +332,7 @@ class StreamEngine:
                 self._commands.append(lambda: self._read_pending(member))
 
     def _read_pending(self, member: _Member) -> None:
-        if self._read(member):
+        if self._guard(member, lambda: self._read(member)):
             self._commands.append(lambda: self._read_pending(member))
 
     def _resume_waiting(self) -> None:
@@ -307,26 +353,28 @@ class StreamEngine:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             member = heapq.heappop(self._timers)[2]
-            if member.is_closed or member.stream.end is not None:
-                continue
-            silent_s = now - member.heard_at
-            if member.is_paused:
-                self._remind(member, _CHECK_S)
-            elif not member.stream.is_placed:
-                if silent_s < _PLACE_S and now - member.opened_at < _PLACE_MAX_S:
-                    self._remind(member, _PLACE_S - silent_s)
-                else:
-                    member.stream.lose()
-                    self._end(member, silent=False)
-            elif member.stream.is_remote:
-                limit_s = _SILENT_DISTRUSTED_S if member.stream.host in self._distrusted else _SILENT_S
-                # Not all of them at once.
-                limit_s *= random.uniform(0.8, 1.2)  # noqa: S311 - no secret
-                if silent_s >= limit_s:
-                    member.stream.end = StreamEnd.CUT
-                    self._end(member, silent=True)
-                else:
-                    self._remind(member, limit_s - silent_s)
+            if not member.is_closed and member.stream.end is None:
+                self._guard(member, functools.partial(self._check_silence, member, now))
+
+    def _check_silence(self, member: _Member, now: float) -> None:
+        silent_s = now - member.heard_at
+        if member.is_paused:
+            self._remind(member, _CHECK_S)
+        elif not member.stream.is_placed:
+            if silent_s < _PLACE_S and now - member.opened_at < _PLACE_MAX_S:
+                self._remind(member, _PLACE_S - silent_s)
+            else:
+                member.stream.lose()
+                self._end(member, silent=False)
+        elif member.stream.is_remote:
+            limit_s = _SILENT_DISTRUSTED_S if member.stream.host in self._distrusted else _SILENT_S
+            # Not all of them at once.
+            limit_s *= random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+            if silent_s >= limit_s:
+                member.stream.end = StreamEnd.CUT
+                self._end(member, silent=True)
+            else:
+                self._remind(member, limit_s - silent_s)
 
     def _make_room(self) -> None:
         """Close the stream that has been silent for longest, if that is long."""

@@ -6,8 +6,10 @@ The libraries of the SDKs hide the socket, and read an answer with a thread for 
 from __future__ import annotations
 
 import io
+import re
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, parse_headers
@@ -17,6 +19,7 @@ __all__ = ["Body", "HttpAnswer", "HttpTarget", "RefusedError", "open_answer"]
 _OK = 200
 _MAX_HEADER_BYTES, _MAX_SIZE_LINE, _MAX_TEXT = 64 * 1024, 1024, 2000
 _READ_BYTES = 64 * 1024
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,16})[ \t]*(?:;|\r?\Z)")
 # An idle connection that a firewall has dropped is noticed after one minute, and balancers do not see it as idle.
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
 
@@ -126,7 +129,10 @@ class Body:
                 if end < 0:
                     break
                 at = end + 1
-                self._left = int(self._line.split(b";")[0], 16)
+                found = _CHUNK_SIZE.match(self._line)
+                if found is None:
+                    raise ValueError(f"{self._line[:40]!r} is not the size of a chunk")
+                self._left = int(found[1], 16)
                 self._line = b""
                 # What follows the last chunk, which has no size, is nothing that we ask for.
                 self.complete = self._left == 0
@@ -150,7 +156,7 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
         target: where to.
         path: with its query.
         headers: beside `Host`.
-        timeout_s: for each step.
+        timeout_s: for connecting, for sending, and for the header as a whole.
 
     Raises:
         RefusedError: the status of the answer is not 200.
@@ -164,12 +170,14 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        header, first = _read_header(sock)
+        # A header that drips would keep each step below its limit.
+        deadline = time.monotonic() + timeout_s
+        header, first = _read_header(sock, deadline)
         status_line, _, rest = header.partition(b"\r\n")
         fields = parse_headers(io.BytesIO(rest))
         status = int(status_line.split()[1])
         body = Body(chunked=fields.get("Transfer-Encoding", "").lower() == "chunked")
-        _check(status, sock, body, first)
+        _check(status, sock, body, first, deadline)
     except (ValueError, IndexError, HTTPException) as error:
         sock.close()
         raise RefusedError(f"no answer of HTTP: {error}") from error
@@ -180,26 +188,34 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
     return HttpAnswer(sock, body, first)
 
 
-def _read_header(sock: socket.socket) -> tuple[bytes, bytes]:
+def _read_header(sock: socket.socket, deadline: float) -> tuple[bytes, bytes]:
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0:
         if len(data) > _MAX_HEADER_BYTES:
             raise ValueError("the header has no end")
-        if not (part := sock.recv(_READ_BYTES)):
+        if not (part := _receive(sock, deadline)):
             raise OSError("the connection was closed before the answer")
         data += part
     return data[: end + 4], data[end + 4 :]
 
 
-def _check(status: int, sock: socket.socket, body: Body, first: bytes) -> None:
+def _check(status: int, sock: socket.socket, body: Body, first: bytes, deadline: float) -> None:
     if status != _OK:
-        raise RefusedError(f"{status}: {_text(sock, body, first)}")
+        raise RefusedError(f"{status}: {_text(sock, body, first, deadline)}")
 
 
-def _text(sock: socket.socket, body: Body, first: bytes) -> str:
+def _receive(sock: socket.socket, deadline: float) -> bytes:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the answer takes too long")
+    sock.settimeout(left_s)
+    return sock.recv(_READ_BYTES)
+
+
+def _text(sock: socket.socket, body: Body, first: bytes, deadline: float) -> str:
     try:
         text = body.feed(first)
-        while not text and not body.complete and (part := sock.recv(_READ_BYTES)):
+        while not text and not body.complete and (part := _receive(sock, deadline)):
             text += body.feed(part)
     except (OSError, ValueError):
         return "no reason"

@@ -128,9 +128,94 @@ def test_a_body_that_is_cut_at_any_byte_loses_nothing(at):
     assert body.complete
 
 
-def test_what_is_no_chunk_is_an_error():
-    with pytest.raises(ValueError, match="int"):
-        Body(chunked=True).feed(b"zz\r\nhello\r\n")
+@pytest.mark.parametrize(
+    "size", [b"zz", b"-1", b"-5", b"+5", b"0x5", b"5_0", b"", b"5 5", b"f" * 17, b"9" * 5000, b"\xb2", b";name=5"]
+)
+def test_what_is_no_size_of_a_chunk_is_an_error(size):
+    with pytest.raises(ValueError, match="chunk"):
+        Body(chunked=True).feed(size + b"\r\nhello\r\n")
+
+
+@pytest.mark.parametrize("size", [b"5", b"05", b" 5 ", b"5;name=value", b"0005;x"])
+def test_a_size_of_a_chunk_may_have_extensions(size):
+    assert Body(chunked=True).feed(size + b"\r\nhello\r\n0\n\n") == b"hello"
+
+
+class Failing:
+    """Fails at a line, as what takes it or what parses it may."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __call__(self, *_args: object, **_how: object) -> Any:
+        raise TypeError(f"unexpected {self.where}")
+
+
+@pytest.mark.parametrize("place", ["feed", "cursor", "is_placed", "on_lines", "on_end", "refusal"])
+def test_an_unexpected_error_closes_one_stream_and_is_reported(server, caplog, place):
+    engine = StreamEngine()
+    go_on = threading.Event()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER + chunk(b"a\n"))
+        assert go_on.wait(60)
+        connection.sendall(chunk(b"b\n") + LAST)
+
+    bystander = follow(engine, opened(server(act)), Taker())
+    parser, taker = PlainLines(), Taker()
+    bad = opened(server(lambda c: c.sendall(HEADER + chunk(b"a\n") + LAST)), parser)
+    holder = taker if place.startswith("on_") else parser
+    setattr(holder, place, Failing(place))
+    if place == "cursor":
+        taker.on_lines = lambda stream, _lines: bool(stream.cursor)
+    follow(engine, bad, taker)
+    if place != "on_end":
+        assert taker.ended.wait(60)
+    go_on.set()
+
+    assert bystander.ended.wait(60)
+    assert (bystander.lines, bystander.end) == (["a\n", "b\n"], StreamEnd.ENDED)
+    later = follow(engine, opened(server(lambda c: c.sendall(HEADER + chunk(b"c\n") + LAST))), Taker())
+    assert later.ended.wait(60)
+    assert later.lines == ["c\n"]
+    assert place == "is_placed" or f"unexpected {place}" in caplog.text
+
+
+def test_the_thread_of_all_streams_comes_back_when_it_fails(server, caplog):
+    engine = StreamEngine()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(HEADER)
+        time.sleep(60)
+
+    taker = follow(engine, opened(server(act)), Taker())
+    engine._command(Failing("command"))
+
+    assert taker.ended.wait(60)
+    assert (taker.end, engine.count()) == (StreamEnd.CUT, 0)
+    later = follow(engine, opened(server(lambda c: c.sendall(HEADER + chunk(b"c\n") + LAST))), Taker())
+    assert later.ended.wait(60)
+    assert later.lines == ["c\n"]
+    assert "unexpected command" in caplog.text
+
+
+@pytest.mark.parametrize("drip", [b"X: y\r\n", b"x"], ids=["headers", "byte"])
+def test_a_header_that_drips_has_one_limit(server, drip):
+    stopped = threading.Event()
+
+    def act(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while not stopped.wait(0.3):
+            connection.sendall(drip)
+
+    target = server(act)
+    began = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError):
+            open_answer(target, "/log", {}, 1.5)
+        assert time.monotonic() - began < 60
+    finally:
+        stopped.set()
 
 
 def test_a_refusal_shows_what_the_server_shows(server):
