@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import ssl
 import sys
@@ -10,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = ["connect", "has_no_session", "http_target", "is_dead", "no_address", "transport_errors"]
+__all__ = [
+    "connect",
+    "has_no_session",
+    "http_target",
+    "is_dead",
+    "is_plaintext",
+    "no_address",
+    "transport_errors",
+]
 
 _KEEPALIVE_S = 30
 _KEPT_CONNECTIONS = 16
@@ -62,17 +72,67 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
         parse_host(url)
     except (DockerException, ValueError) as error:
         raise no_address(url, error) from error
+    _refuse_plaintext(url, connection)
     try:
         config: Any = False
         if connection.tls_ca or connection.tls_cert:
             pair = (connection.tls_cert, connection.tls_key) if connection.tls_cert and connection.tls_key else None
-            config = tls.TLSConfig(client_cert=pair, ca_cert=connection.tls_ca, verify=connection.tls_verify)
+            verify = connection.tls_verify is not False
+            config = tls.TLSConfig(client_cert=pair, ca_cert=connection.tls_ca, verify=verify)
         client = _client(url, config, math.ceil(connection.timeout_s))
     except TLSParameterError as error:
         raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
     if url.startswith(("ssh://", "unix://")):
         _share_connections(client)
     return client
+
+
+def is_plaintext(url: str, connection: DockerConnection) -> bool:
+    """Return whether an engine is reached by a network connection without TLS."""
+    # A client that was given may be at a Unix socket.
+    return not url.startswith("http+") and _address(url, connection).startswith("http://")
+
+
+def _address(url: str, connection: DockerConnection) -> str:
+    """Return the address as docker-py understands it."""
+    from docker.utils import parse_host
+
+    return str(parse_host(url, tls=bool(connection.tls_ca or connection.tls_cert)))
+
+
+def _refuse_plaintext(url: str, connection: DockerConnection) -> None:
+    """Refuse to send anything unencrypted, unless the connection permits it.
+
+    Raises:
+        InvalidAppError: it does not.
+    """
+    if not is_plaintext(url, connection):
+        return
+    asked = [name for name in ("tls_ca", "tls_cert", "tls_key", "tls_verify") if getattr(connection, name)]
+    if os.environ.get("DOCKER_TLS_VERIFY") and not (connection.host and connection.plaintext):
+        asked.append("DOCKER_TLS_VERIFY")
+    if asked:
+        raise InvalidAppError(
+            f"{asked[0]} asks for TLS, and the Docker engine at {url!r} would be reached without it; name the files of "
+            f"certificates in tls_ca, tls_cert and tls_key of the connection with a host tcp://, or use ssh://"
+        )
+    if not (connection.plaintext or _is_loopback(urlsplit(_address(url, connection)).hostname or "")):
+        raise InvalidAppError(
+            f"the Docker engine at {url!r} would be reached over the network without encryption; name the files of "
+            f"certificates in tls_ca, tls_cert and tls_key of the connection, use ssh://, or permit it with plaintext"
+        )
+    if connection.registry_username:
+        raise InvalidAppError(
+            f"the Docker engine at {url!r} is reached without encryption, and registry_password is not sent that way; "
+            f"use TLS, ssh:// or a Unix socket"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
@@ -90,7 +150,7 @@ def http_target(url: str, connection: DockerConnection) -> HttpTarget | None:
     if not has_tls and parts.scheme != "https":
         return HttpTarget(parts.hostname, parts.port or _PORT)
     context = ssl.create_default_context(cafile=connection.tls_ca)
-    if not connection.tls_verify:
+    if connection.tls_verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if connection.tls_cert:
@@ -149,6 +209,10 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
         def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
             chosen = self.verify if verify is None else verify
             return super().merge_environment_settings(url, proxies, stream, chosen, cert) | {"verify": chosen}
+
+        def request(self, method: Any, url: Any, **how: Any) -> Any:  # type: ignore[override] # as it is called
+            # The body of a request holds the values of an app: no answer sends them elsewhere.
+            return super().request(method, url, **{**how, "allow_redirects": False})
 
         def _retrieve_server_version(self) -> Any:
             if url.startswith("ssh://"):

@@ -123,6 +123,9 @@ class Builds:
         headers = self._images.auth_headers(repository)
         if headers:
             return headers
+        if self._wire.is_plaintext:
+            # The logins of this host do not belong to a connection which anybody may read.
+            return {"X-Registry-Auth": encode_header({}).decode()}
         try:
             server, _ = resolve_repository_name(repository)
             found = load_config().resolve_authconfig(server) or {}

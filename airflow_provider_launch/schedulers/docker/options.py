@@ -21,7 +21,12 @@ class DockerConnection(StructuredOpts):
     """Which Docker engine, and how it is reached."""
 
     host: Optional[str] = None
-    """`unix:///path`, `tcp://host:port` or `ssh://user@host`. None means `DOCKER_HOST`, or the default socket."""
+    """`unix:///path`, `tcp://host:port` or `ssh://user@host`. None means `DOCKER_HOST`, or the default socket. `tcp://`
+    is encrypted only where `tls_ca` or `tls_cert` is given."""
+
+    plaintext: bool = False
+    """Whether a `tcp://` host beyond this one may be reached without TLS. All that is sent can then be read on its way,
+    and a user who reaches that port is root on the engine's host."""
 
     tls_ca: Optional[str] = None
     """File of the certificate authority that signed the engine's certificate."""
@@ -32,8 +37,9 @@ class DockerConnection(StructuredOpts):
     tls_key: Optional[str] = None
     """File of the key of `tls_cert`."""
 
-    tls_verify: bool = True
-    """Whether the engine's certificate is checked, where TLS is used."""
+    tls_verify: Optional[bool] = None
+    """Whether the engine's certificate is checked. None means that it is, where TLS is used; with `true` a host that
+    would be reached without TLS is refused."""
 
     registry: Optional[str] = None
     """Registry that `registry_username` and `registry_password` are for, as it stands before the image's name or in

@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.docker.access import (
     has_no_session,
     http_target,
     is_dead,
+    is_plaintext,
     no_address,
     transport_errors,
 )
@@ -51,6 +52,7 @@ _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429
 _GATEWAY = {502, 503, 504}
 _UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
+_REDIRECTS, _NOT_MODIFIED = 300, 304
 _PIECE_BYTES = 64 * 1024
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
@@ -88,6 +90,11 @@ class Wire:
         self._client = client
         self._target: HttpTarget | None = None
         self._mutex = threading.Lock()
+
+    @property
+    def is_plaintext(self) -> bool:
+        """Whether what is sent can be read on its way."""
+        return is_plaintext(self.url, self._connection)
 
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""
@@ -158,9 +165,14 @@ class Wire:
             headers=headers,
             timeout=(self._connection.timeout_s, timeout_s or self._connection.timeout_s),
         )
-        if response.status_code < _BAD_REQUEST:
+        if response.status_code < _REDIRECTS or response.status_code == _NOT_MODIFIED:
             return response
         with response:
+            if response.status_code < _BAD_REQUEST:
+                raise SchedulerRejectedError(
+                    f"the Docker engine at {self.url} redirects {method} {path} ({response.status_code}), which is not "
+                    f"followed; name the engine itself in host of the connection"
+                )
             try:
                 refusal = self._refused(response, what or f"{method} {path}")
             except transport_errors(HTTPError) as error:
@@ -194,7 +206,7 @@ class Wire:
             client = self._connected()
             try:
                 url = f"{client.base_url}/v{client.api_version}{path}"
-                return client, client.request(method, url, stream=True, **how)
+                return client, client.request(method, url, stream=True, allow_redirects=False, **how)
             except transport_errors() as error:
                 # All requests share one connection by ssh, and nobody else replaces it.
                 if self.url.startswith("ssh://") and not isinstance(error, ReadTimeout):
