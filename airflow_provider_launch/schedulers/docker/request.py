@@ -59,7 +59,7 @@ OVERLAY_KIND = "Container"
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
 _MB = 1024 * 1024
-_MAX_REQUEST = 256 * _MB
+_MAX_REQUEST, _MAX_DEPTH = 256 * _MB, 500
 NO_NETWORK, HOST_NETWORK = "none", "host"
 NAMELESS = {NO_NETWORK, HOST_NETWORK, "bridge", "default"}
 """Docker's own networks, in which containers cannot find each other by name."""
@@ -173,7 +173,7 @@ def request_in(record: Mapping[str, Any]) -> DockerRequest:
     prefix = f"{REQUEST_ENV}="
     with readable("the record of the app"):
         text = next((item for item in record["Config"]["Env"] or [] if item.startswith(prefix)), prefix)
-        return request_from(parse_json(text[len(prefix) :], _MAX_REQUEST))
+        return request_from(parse_json(text[len(prefix) :], _MAX_REQUEST, _MAX_DEPTH))
 
 
 def record_body(request: DockerRequest) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,11 +12,17 @@ from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, pods_in
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
-from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
+from airflow_provider_launch.schedulers.kubernetes.record import (
+    UNREADABLE,
+    AppRecord,
+    DamagedError,
+    Plan,
+    plan_in,
+)
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, unpacked
-from airflow_provider_launch.specs.errors import SchedulerRejectedError, UnknownAppException
+from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 __all__ = ["Catalog", "DamagedError", "Known", "readable", "selector"]
@@ -31,12 +36,6 @@ _KEPT_APPS = 5000
 _ASKED_S = 600.0
 """An app that was asked for since is not forgotten, however many there are."""
 _TIDY_S = 60.0
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, zlib.error)
-"""What is raised over annotations that are not what we write."""
-
-
-class DamagedError(SchedulerRejectedError):
-    """The record of an app cannot be read."""
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ def readable(record: AppRecord) -> Iterator[None]:
     """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
     try:
         yield
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DamagedError(
             f"the annotations of Service {record.name!r}, which are the record of the app, are damaged "
             f"({type(error).__name__}); restore them, or delete the app"
@@ -127,7 +126,7 @@ class Catalog:
             return
         for job in app.jobs.values():
             if text := job.notes.get(Annotation.REQUEST):
-                with contextlib.suppress(*_UNREADABLE):
+                with contextlib.suppress(*UNREADABLE):
                     known.request = unpacked(text)
                 return
 
@@ -201,8 +200,8 @@ class Catalog:
             return
         items, _ = self._cluster.list("pods", selector([app.app_id for app in wanted]))
         pods: dict[str, list[Pod]] = {}
-        for item in items:
-            pods.setdefault(item["metadata"]["labels"].get(Label.APP_ID, ""), []).append(pod_of(item))
+        for app_id, pod in pods_in(items):
+            pods.setdefault(app_id, []).append(pod)
         for app in wanted:
             known = self.of(app.app_id)
             known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
@@ -225,7 +224,7 @@ class Catalog:
         items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")
         if not items and self.record(app_id) is None:
             raise UnknownAppException(app_id)
-        return sorted(map(pod_of, items), key=lambda pod: pod.order)
+        return sorted((pod for _, pod in pods_in(items)), key=lambda pod: pod.order)
 
     def forget(self, app_id: str) -> None:
         """Forget an app that is gone."""

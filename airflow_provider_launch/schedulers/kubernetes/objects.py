@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, epoch, side_containers, wait_among
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
+from airflow_provider_launch.schedulers.kubernetes.record import (
+    UNREADABLE,
+    AppRecord,
+    DamagedError,
+    Plan,
+    plan_in,
+)
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
+from airflow_provider_launch.util.untrusted import parse_int
 
 __all__ = [
     "App",
@@ -23,8 +32,12 @@ __all__ = [
     "job_of",
     "newest_attempts",
     "pod_of",
+    "pods_in",
 ]
 
+log = logging.getLogger(__name__)
+
+_MOST = 10**9
 
 _DISRUPTION = re.compile(r"has condition (?:DisruptionTarget|TerminationTarget) ")
 
@@ -211,6 +224,8 @@ class App:
     jobs: dict[tuple[str, int], Job] = field(default_factory=dict)
     """(role, attempt of the app) to Job."""
     record: AppRecord | None = None
+    damage: str = ""
+    """Why a Job of it cannot be read; empty: all can."""
 
     @property
     def attempt(self) -> int:
@@ -223,7 +238,13 @@ class App:
         return tuple(sorted(f"{job.uid}/{job.version}" for job in self.jobs.values()))
 
     def plan(self) -> Plan | None:
-        """Return its plan; None: there is no Job that shows it."""
+        """Return its plan; None: there is no Job that shows it.
+
+        Raises:
+            DamagedError: a Job of it is not what we write.
+        """
+        if self.damage:
+            raise DamagedError(self.damage)
         return next(
             (plan_in(job.notes[Annotation.PLAN]) for job in self.jobs.values() if Annotation.PLAN in job.notes), None
         )
@@ -243,9 +264,26 @@ def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
     for document in documents:
         labels = document["metadata"].get("labels") or {}
         if app_id := labels.get(Label.APP_ID):
-            job = job_of(document)
-            apps.setdefault(app_id, App(app_id)).jobs[job.role, job.attempt] = job
+            app = apps.setdefault(app_id, App(app_id))
+            try:
+                job = job_of(document)
+                if text := job.notes.get(Annotation.PLAN):
+                    plan_in(text)
+            except UNREADABLE as error:
+                why = f"{type(error).__name__}: {error}"[:300]
+                app.damage = f"a Job of app {app_id!r} is damaged ({why}); restore it, or delete the app"
+            else:
+                app.jobs[job.role, job.attempt] = job
     return apps
+
+
+def pods_in(documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Pod]]:
+    """Yield the pods of a list, each with the id of its app; without those whose labels are not what we write."""
+    for document in documents:
+        try:
+            yield document["metadata"]["labels"].get(Label.APP_ID, ""), pod_of(document)
+        except UNREADABLE as error:
+            log.warning("a pod is left out, since it cannot be read (%s: %s)", type(error).__name__, error)
 
 
 def job_of(document: Mapping[str, Any]) -> Job:
@@ -259,7 +297,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         role=labels.get(Label.ROLE, ""),
-        attempt=int(labels.get(Label.ATTEMPT, "0")),
+        attempt=parse_int(labels.get(Label.ATTEMPT, "0"), 0, _MOST),
         ended=notes.get(Annotation.ENDED),
         suspended=bool(spec.get("suspend")),
         parallelism=spec.get("parallelism", 1),
@@ -285,7 +323,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         notes=notes,
         deleting="deletionTimestamp" in metadata,
         expires=spec.get("ttlSecondsAfterFinished") is not None,
-        preemptions=int(notes.get(Annotation.PREEMPTIONS, "0")),
+        preemptions=parse_int(notes.get(Annotation.PREEMPTIONS, "0"), 0, _MOST),
     )
 
 
@@ -319,10 +357,10 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         name=metadata["name"],
         uid=metadata["uid"],
         role=labels.get(Label.ROLE, ""),
-        replica=int(labels.get(Label.INDEX, "0")),
-        app_attempt=int(labels.get(Label.ATTEMPT, "0")),
-        attempt=int(notes.get(Annotation.FAILURES, "0")),
-        disruptions=int(notes.get(Annotation.IGNORED, "0")),
+        replica=parse_int(labels.get(Label.INDEX, "0"), 0, _MOST),
+        app_attempt=parse_int(labels.get(Label.ATTEMPT, "0"), 0, _MOST),
+        attempt=parse_int(notes.get(Annotation.FAILURES, "0"), 0, _MOST),
+        disruptions=parse_int(notes.get(Annotation.IGNORED, "0"), 0, _MOST),
         phase=status.get("phase", ""),
         reason=reason,
         message=message,
@@ -358,7 +396,8 @@ def _indexes(text: str | None) -> frozenset[int]:
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
         if first:
-            found.update(range(int(first), int(last or first) + 1))
+            lowest = parse_int(first, 0, MAX_REPLICAS)
+            found.update(range(lowest, parse_int(last or first, 0, MAX_REPLICAS) + 1))
     return frozenset(found)
 
 

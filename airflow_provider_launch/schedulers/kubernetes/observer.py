@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selec
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pods_in
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
@@ -339,7 +339,7 @@ class Observer:
             # Who may not list pods can end their Jobs all the same; logs then go with the pods.
             with contextlib.suppress(SchedulerRejectedError):
                 items, now = self._cluster.list("pods", selector([app.app_id]))
-                pods = [pod_of(item) for item in items]
+                pods = [pod for _, pod in pods_in(items)]
                 self._catalog.of(app.app_id).pods = pods
         for job, why in jobs:
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,10 +12,23 @@ from airflow_provider_launch.schedulers.kubernetes.containers import epoch
 from airflow_provider_launch.schedulers.kubernetes.manifests import SIDECAR_GRACE_S
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.errors import SchedulerRejectedError
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
-__all__ = ["AppRecord", "Plan", "PlannedRole", "plan_in"]
+__all__ = ["UNREADABLE", "AppRecord", "DamagedError", "Plan", "PlannedRole", "plan_in"]
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
+"""What is raised over labels and annotations that are not what we write."""
+_MOST = 10**9
+_MAX_TEXT = 1024 * 1024
+"""All annotations of an object together have 256 KB."""
+
+
+class DamagedError(SchedulerRejectedError):
+    """The record of an app, or a Job of it, cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +112,18 @@ class AppRecord:
     @property
     def attempt(self) -> int:
         """The present attempt of the app, from 0."""
-        return int(self.annotations.get(Annotation.ATTEMPT, "0"))
+        return parse_int(self.annotations.get(Annotation.ATTEMPT, "0"), 0, _MOST)
 
     @property
     def committed(self) -> dict[str, str] | None:
         """Role to uid of its Job in the present attempt; None: not all of them exist yet."""
         text = self.annotations.get(f"{Annotation.COMMITTED}{self.attempt}")
-        return None if text is None else json.loads(text)
+        return None if text is None else parse_json(text, _MAX_TEXT)
 
     @property
     def released(self) -> bool:
         """Whether the Jobs of the present attempt were let go."""
-        return int(self.annotations.get(Annotation.RELEASED, "-1")) >= self.attempt
+        return parse_int(self.annotations.get(Annotation.RELEASED, "-1"), -1, _MOST) >= self.attempt
 
     @property
     def cancelled(self) -> bool:
@@ -126,7 +139,7 @@ class AppRecord:
     @property
     def disrupted(self) -> int:
         """How many attempts of the app were ended by a disruption."""
-        return int(self.annotations.get(Annotation.DISRUPTED, "0"))
+        return parse_int(self.annotations.get(Annotation.DISRUPTED, "0"), 0, _MOST)
 
     @property
     def why(self) -> str:
@@ -136,12 +149,15 @@ class AppRecord:
 
 @lru_cache(maxsize=2048)
 def plan_in(text: str) -> Plan:
-    """Return the plan in an annotation."""
-    document = json.loads(text)
+    """Return the plan in an annotation; raises one of `UNREADABLE` if it is not what we write."""
+    document = parse_json(text, _MAX_TEXT)
     roles = tuple(
-        PlannedRole(name, slug, count, RolePolicy(policy, retries))
+        PlannedRole(str(name), str(slug), int(count), RolePolicy(str(policy), int(retries)))
         for name, slug, count, policy, retries in document["roles"]
     )
+    # Each replica takes memory and time, whether or not it exists.
+    if (total := sum(max(1, role.num_replicas) for role in roles)) > MAX_REPLICAS:
+        raise UntrustedError(f"the plan has {total} replicas")
     return Plan(
         roles,
         document["time_limit_s"],

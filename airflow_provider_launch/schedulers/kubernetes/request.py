@@ -34,6 +34,7 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
+from airflow_provider_launch.util.untrusted import inflate, parse_json
 
 __all__ = [
     "MESSAGE_PATH",
@@ -55,6 +56,9 @@ _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _LEAST_TTL_S = 60
 """As for option `ttl_s`."""
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
+_MAX_BYTES = 64 * 1024 * 1024
+"""Of a request whose annotation has `_RECORD_BYTES`: other texts of that size inflate to 240 MB."""
+_MAX_DEPTH = 500
 _GPU = "nvidia.com/gpu"
 _CONTAINERS = ("containers", "initContainers")
 _RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True}
@@ -173,8 +177,8 @@ def _without_values(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(text: str) -> KubernetesRequest:
-    """Return the request that `packed` gave."""
-    document = json.loads(zlib.decompress(base64.b64decode(text)).decode("utf-8", "surrogatepass"))
+    """Return the request that `packed` gave; raises one of `UNREADABLE` for anything else."""
+    document = parse_json(inflate(base64.b64decode(text), _MAX_BYTES), _MAX_BYTES, _MAX_DEPTH)
     return request_from_json(KubernetesRequest, KubernetesRole, document)
 
 

@@ -37,7 +37,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import App, apps_in, newest_attempts, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, apps_in, newest_attempts, pods_in
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
@@ -186,7 +186,12 @@ class KubernetesScheduler(
             open_apps = [apps.get(app_id) or App(app_id) for app_id in valid]
             open_apps = [app for app in open_apps if self._final(app) is None]
             records = self._records(open_apps, now)
-            assessed = {app.app_id: self._assessed(app, now, records, alone=len(ids) == 1) for app in open_apps}
+            assessed = {
+                app.app_id: (app, _NO_PLAN, Assessment(AppState.UNKNOWN, app.damage))
+                if app.damage
+                else self._assessed(app, now, records, alone=len(ids) == 1)
+                for app in open_apps
+            }
             self._catalog.read_pods([(app, assessment) for app, _, assessment in filter(None, assessed.values())])
             killed = functools.cache(self._events.killed)  # one list of events for all apps
             for app_id, found in assessed.items():
@@ -286,7 +291,7 @@ class KubernetesScheduler(
         Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
         The list is read after the Jobs, so it is not older than they are.
         """
-        plans = [(app, app.plan()) for app in apps]
+        plans = [(app, app.plan()) for app in apps if not app.damage]
         wanted = [app.app_id for app, plan in plans if plan is None or assess(app, plan, now).unclear]
         if apps and time.monotonic() - self._records_at > _MARKS_S:
             self._records_at = time.monotonic()
@@ -429,7 +434,9 @@ class KubernetesScheduler(
                 notes = record.annotations
                 state = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).state
                 name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
-                found.append(ListAppResponse(app.app_id, state, name=name, owner=owner, created_at=record.created))
+                # A sweep takes only what it knows the age of; what is damaged, it could not delete.
+                created = None if plan is _NO_PLAN else record.created
+                found.append(ListAppResponse(app.app_id, state, name=name, owner=owner, created_at=created))
         return sorted(found, key=lambda row: row.app_id)
 
     def _listed(self, app: App, record: AppRecord, now: float) -> tuple[App, Plan, Assessment]:
@@ -438,7 +445,7 @@ class KubernetesScheduler(
                 record.check()
                 plan = app.plan() or plan_in(plan_text(unpacked(record.annotations[Annotation.REQUEST])))
         except DamagedError as error:
-            return app, app.plan() or _NO_PLAN, Assessment(AppState.UNKNOWN, str(error))
+            return app, _NO_PLAN, Assessment(AppState.UNKNOWN, str(error))
         app.record = record
         return app, plan, assess(app, plan, now)
 
@@ -448,7 +455,7 @@ class KubernetesScheduler(
                 raise UnknownAppException(app_id)
             first = self._catalog.plan(app_id).roles[0].slug
             items, _ = self.cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={first},{Label.INDEX}=0")
-            pod = newest_attempts(map(pod_of, items), record.attempt).get((first, 0))
+            pod = newest_attempts((pod for _, pod in pods_in(items)), record.attempt).get((first, 0))
             if pod is None and self._has_ended_well(app_id, first, record.attempt):
                 # Most apps write none, so this must not fail them.
                 log.warning(

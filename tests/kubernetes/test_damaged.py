@@ -1,0 +1,151 @@
+"""Jobs, pods and records that somebody has changed: they concern one app. No cluster is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tracemalloc
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text, record_body
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
+from airflow_provider_launch.schedulers.kubernetes.objects import apps_in, pods_in
+from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, DamagedError, plan_in
+from airflow_provider_launch.schedulers.kubernetes.request import build_request, packed, unpacked
+from airflow_provider_launch.schedulers.kubernetes.scheduler import create_scheduler
+from airflow_provider_launch.specs import AppDef, AppState, Role
+
+DIGITS = "9" * 5000
+PLAN = {"roles": [["main", "main", 1, "REPLICA", 0]], "time_limit_s": None, "grace_s": 1, "queue": False}
+BOMB = base64.b64encode(zlib.compress(bytes(150_000_000), 9)).decode()
+DEEP = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
+
+
+def job(app_id: str, labels: Mapping[str, str] | None = None, notes: Mapping[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"{app_id}--main",
+            "uid": f"j-{app_id}",
+            "resourceVersion": "1",
+            "labels": {Label.APP_ID: app_id, Label.ROLE: "main", Label.ATTEMPT: "0", **(labels or {})},
+            "annotations": {Annotation.PLAN: json.dumps(PLAN), **(notes or {})},
+        },
+        "spec": {},
+        "status": {"active": 1, "ready": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "notes"),
+    [
+        ({Label.ATTEMPT: "abc"}, {}),
+        ({Label.ATTEMPT: DIGITS}, {}),
+        ({Label.ATTEMPT: "-1"}, {}),
+        ({}, {Annotation.PREEMPTIONS: DIGITS}),
+        ({}, {Annotation.PLAN: "{"}),
+        ({}, {Annotation.PLAN: "[" * 100_000}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": [["main", "main", 10**9, "REPLICA", 0]]})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": 1})}),
+    ],
+)
+def test_a_damaged_job_concerns_its_app_alone(labels, notes):
+    apps = apps_in([job("good"), job("bad", labels, notes)])
+
+    assert apps["good"].plan() is not None
+    with pytest.raises(DamagedError, match="delete the app"):
+        apps["bad"].plan()
+
+
+@pytest.mark.parametrize("indexes", ["0-999999999999", DIGITS, "a"])
+def test_indexes_of_a_job_that_are_none(indexes):
+    bad = job("bad")
+    bad["status"]["completedIndexes"] = indexes
+
+    assert apps_in([bad])["bad"].damage
+
+
+@pytest.mark.parametrize("labels", [{Label.INDEX: "abc"}, {Label.INDEX: DIGITS}, {Label.ATTEMPT: "x"}, None])
+def test_a_pod_that_cannot_be_read_is_left_out(labels):
+    def pod(name: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
+        own = {Label.APP_ID: name, Label.ROLE: "main", Label.INDEX: "0"}
+        metadata = {"name": name, "uid": name, "labels": None if labels is None else {**own, **labels}}
+        return {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+
+    assert [app_id for app_id, _ in pods_in([pod("bad", labels), pod("good", {})])] == ["good"]
+
+
+@pytest.mark.parametrize("text", ["x", BOMB, DEEP, "packed", base64.b64encode(zlib.compress(b"{}")).decode()])
+def test_a_request_that_cannot_be_read_costs_little(text):
+    tracemalloc.start()
+    try:
+        with pytest.raises(UNREADABLE):
+            unpacked(text)
+        assert tracemalloc.get_traced_memory()[1] < 140 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+class Server:
+    """Lists what it is given, as the API server does."""
+
+    def __init__(self, objects: Mapping[str, list[dict[str, Any]]]) -> None:
+        self.objects = objects
+
+    def list(self, kind: str, _selector: str, **_how: object) -> tuple[list[dict[str, Any]], float]:
+        return self.objects.get(kind, []), 1_700_000_000.0
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "notes"),
+    [
+        ({Label.ATTEMPT: "abc"}, {}),
+        ({}, {Annotation.REQUEST: BOMB}),
+        ({}, {Annotation.REQUEST: DEEP}),
+        ({}, {Annotation.ATTEMPT: DIGITS}),
+        ({}, {Annotation.OWNER: "[" * 100_000}),
+    ],
+    ids=["job", "bomb", "deep", "digits", "owner"],
+)
+def test_a_list_shows_the_others_beside_a_damaged_app(monkeypatch, labels, notes):
+    jobs, services = [], []
+    for app_id in ("bad", "good"):
+        app = AppDef("app", [Role("main", "image", entrypoint="true")])
+        request = build_request(app, KubernetesOpts(), app_id, {})
+        record = record_body(request)
+        record["metadata"] |= {"uid": app_id, "creationTimestamp": "2026-01-31T12:00:00Z"}
+        found = job(app_id, labels if app_id == "bad" else {}, {Annotation.PLAN: plan_text(request)})
+        if app_id == "bad":
+            record["metadata"]["annotations"] |= notes
+            if Annotation.REQUEST in notes:
+                del found["metadata"]["annotations"][Annotation.PLAN]
+        services.append(record)
+        jobs.append(found)
+    scheduler = create_scheduler("tests")
+    server = Server({"jobs": jobs, "services": services})
+    monkeypatch.setattr(Cluster, "list", lambda _self, *args, **how: server.list(*args, **how))
+    monkeypatch.setattr(Cluster, "get", lambda _self, *args: server.get(*args))
+
+    rows = {row.app_id: row for row in scheduler.list()}
+
+    assert rows.keys() == {"bad", "good"}
+    assert scheduler.sweep(0, live=False) == []
+    assert rows["good"].created_at is not None
+    if Annotation.OWNER not in notes:
+        assert (rows["bad"].state, rows["bad"].created_at) == (AppState.UNKNOWN, None)
+
+
+def test_what_we_write_is_read():
+    app = AppDef("app", [Role("main", "image", entrypoint="true", num_replicas=10_000)])
+    request = build_request(app, KubernetesOpts(), "app", {})
+
+    assert unpacked(packed(request)) == request
+    assert plan_in(plan_text(request)).roles[0].num_replicas == 10_000
