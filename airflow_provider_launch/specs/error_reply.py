@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_launch.util.untrusted import clean_text
+
 __all__ = ["ErrorReply", "wrapped"]
 
 _NOT_AVAILABLE = "<N/A>"
 _WIDTH = 80
-_RPC_ERROR = re.compile(r"\w+\('On WorkerInfo\([^\n]*\):")
+_RPC_ERROR = re.compile(r"\b\w+\('On WorkerInfo\([^\n]*\):")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class ErrorReply:
             data, inner = {**inner, "timestamp": timestamp}, inner.get("message")
         if not isinstance(inner, str):
             return None
-        return ErrorReply(message=inner, error_code=data.get("errorCode"), timestamp=data.get("timestamp"))
+        # An escape may stand for a letter that databases refuse.
+        return ErrorReply(message=clean_text(inner), error_code=data.get("errorCode"), timestamp=data.get("timestamp"))
 
     @property
     def exit_code(self) -> int | None:

@@ -1,0 +1,33 @@
+"""What a program wrote of its failure is shown to people, and stored in a database."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_launch.specs.error_reply import ErrorReply
+
+
+@pytest.mark.parametrize("text", ["boom\0", "boom\ud800"])
+def test_letters_that_databases_refuse_are_replaced(text):
+    """An escape stands for such a letter, so the text of the file has none."""
+    reply = ErrorReply.parse(json.dumps({"message": text}))
+
+    assert reply is not None
+    assert reply.error_text == "boom\ufffd"
+
+
+def test_a_long_word_is_no_work():
+    """The search once began again at each of its letters: minutes for a text of this size."""
+    reply = ErrorReply.parse(json.dumps({"message": "x" * 500_000}))
+
+    assert reply is not None
+    assert len(reply.error_text) == 500_000
+
+
+def test_what_an_rpc_layer_put_around_a_message_is_left_out():
+    reply = ErrorReply.parse(json.dumps({"message": "a b.RuntimeError('On WorkerInfo(id=1):\nboom\n') c"}))
+
+    assert reply is not None
+    assert reply.error_text.startswith("RuntimeError('On WorkerInfo(id=1):\nboom")
