@@ -79,7 +79,7 @@ def _read(
     if not isinstance(document.data, Mapping):
         problems.append(Problem("a pipeline is a mapping with the key 'dag'", document.place(())))
         return None
-    if "dag" not in document.data:
+    if document.data.get("dag") is None:
         problems.append(Problem("has no 'dag'; put start_at and steps below it", Place(document.file)))
         return None
     executor, parameters, catalog = ExecutorSection(), {}, ("", "")

@@ -203,6 +203,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(write):
             "stands here twice",
         ),
         ("steps: {}", "has no 'dag'"),
+        ("dag:", "has no 'dag'"),
         ("", "has no 'dag'"),
         ("- a", "a pipeline is a mapping"),
         ("dag: &d {start_at: a, steps: {a: {type: dag, x: *d}}}", "inside of what it names"),
