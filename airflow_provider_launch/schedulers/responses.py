@@ -11,6 +11,7 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
+from airflow_provider_launch.util.untrusted import clean_text
 
 __all__ = [
     "PHASE_STATES",
@@ -129,7 +130,7 @@ def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaS
         for replica in role.replicas:
             if replica.state is not AppState.FAILED:
                 continue
-            text = read(index, replica)
+            text = clean_text(read(index, replica) or "")
             if not text:
                 has_all = False
                 continue

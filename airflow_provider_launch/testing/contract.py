@@ -9,6 +9,7 @@ from airflow_provider_launch.testing._costs import CostTests
 from airflow_provider_launch.testing._cursors import CursorTests
 from airflow_provider_launch.testing._ending import EndingTests
 from airflow_provider_launch.testing._following import FollowTests
+from airflow_provider_launch.testing._hostile import HostileTests
 from airflow_provider_launch.testing._identity import IdentityTests
 from airflow_provider_launch.testing._logs import LogTests
 from airflow_provider_launch.testing._outages import OutageTests
@@ -60,6 +61,7 @@ class SchedulerContract(
     LogTests,
     CursorTests,
     FollowTests,
+    HostileTests,
     OutageTests,
     CostTests,
     WorkspaceTests,

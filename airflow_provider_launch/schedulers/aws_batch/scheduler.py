@@ -51,6 +51,7 @@ from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.untrusted import clean_text
 
 __all__ = ["AwsBatchScheduler", "create_scheduler"]
 
@@ -185,7 +186,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             # An extra, for which nobody must wait: how the app has ended is known.
             log.warning("app %s: what its program wrote of its failure cannot be read: %s", known.app_id, error)
             return
-        if text := "\n".join(found.get("error", [])):
+        if text := clean_text("\n".join(found.get("error", []))):
             role, k = known.request.places[culprit]
             response.structured_error_msg = text
             for status in response.roles_statuses:

@@ -19,6 +19,7 @@ from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ap
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
+from airflow_provider_launch.util.untrusted import clean_text
 
 __all__ = ["cause_of", "ending_of", "killed_pod", "response_from", "waits_for"]
 
@@ -223,7 +224,7 @@ def _reply(pod: Pod) -> str:
 
     That is the file of the result, too, and a result is no error.
     """
-    text = pod.end_message
+    text = clean_text(pod.end_message or "")
     if not text or not pod.exit_code or pod.ended_by == "StartError":
         return NONE
     try:
