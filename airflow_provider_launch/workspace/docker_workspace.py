@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import importlib
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -239,12 +241,51 @@ def _repository_missing(role: Role) -> ImageRepoMissingError:
 @contextlib.contextmanager
 def _only_one(digest: str) -> Iterator[None]:
     """Let the processes of this host build one image one after the other: the first one is enough."""
-    directory = Path(tempfile.gettempdir()) / f"launch-builds-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with open(directory / digest, "w", encoding="ascii") as file:
+    path = Path(tempfile.gettempdir()) / f"launch-builds-{os.geteuid()}"
+    with contextlib.ExitStack() as opened:
+        try:
+            directory = _own_directory(path)
+            opened.callback(os.close, directory)
+            file = _own_file(digest, directory)
+            opened.callback(os.close, file)
+        except OSError as error:
+            raise SchedulerRejectedError(
+                f"the folder {str(path)!r}, by which builds of this host wait for each other, cannot be used: "
+                f"{error.strerror or error}; remove it, or set TMPDIR to a folder of your own"
+            ) from error
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(file.name)
+                os.unlink(digest, dir_fd=directory)
+
+
+def _own_file(name: str, directory: int) -> int:
+    """Return the open file, made if it is missing; neither a link nor a pipe, which another process put there.
+
+    Raises:
+        OSError: it is not such a file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(name, flags, 0o600, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, f"{name!r} in it is not a regular file")
+    return file
+
+
+def _own_directory(path: Path) -> int:
+    """Return the open folder, made if it is missing, which no other user owns or may write.
+
+    Raises:
+        OSError: it is not such a folder.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(directory)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(directory)
+        owner = f"it belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
+        raise PermissionError(errno.EACCES, f"{owner}, so that another user could change it")
+    return directory

@@ -1,0 +1,95 @@
+"""The folder by which builds of one host wait for each other is in /tmp, where any user may put something first."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.specs import SchedulerRejectedError
+from airflow_provider_launch.workspace.docker_workspace import _only_one
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path / f"launch-builds-{os.geteuid()}"
+
+
+def test_builds_of_one_image_wait_for_each_other(folder):
+    entered, has_ended = threading.Event(), threading.Event()
+
+    def build() -> None:
+        with _only_one("digest"):
+            entered.set()
+        has_ended.set()
+
+    with _only_one("digest"):
+        other = threading.Thread(target=build)
+        other.start()
+        assert not entered.wait(0.5)
+    assert has_ended.wait(60)
+    other.join()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(folder):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+
+    with pytest.raises(SchedulerRejectedError, match=r"uid 65534.*TMPDIR"), _only_one("digest"):
+        pass
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_that_others_may_write_is_refused(folder, mode):
+    folder.mkdir()
+    folder.chmod(mode)
+
+    with pytest.raises(SchedulerRejectedError, match=f"mode {mode:04o}"), _only_one("digest"):
+        pass
+
+
+def test_a_link_in_place_of_the_folder_is_refused(folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    folder.symlink_to(elsewhere)
+
+    with pytest.raises(SchedulerRejectedError, match="remove it"), _only_one("digest"):
+        pass
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_lock_changes_nothing_elsewhere(folder, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    folder.mkdir(mode=0o700)
+    (folder / "digest").symlink_to(precious)
+
+    with pytest.raises(SchedulerRejectedError, match="remove it"), _only_one("digest"):
+        pass
+    assert precious.read_text() == "precious"
+
+
+def test_a_second_name_of_another_file_is_not_truncated(folder, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    folder.mkdir(mode=0o700)
+    os.link(precious, folder / "digest")
+
+    with _only_one("digest"):
+        pass
+    assert precious.read_text() == "precious"
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused_at_once(folder):
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "digest")
+
+    with pytest.raises(SchedulerRejectedError, match="not a regular file"), _only_one("digest"):
+        pass
