@@ -41,11 +41,13 @@ def refuse_shared(path: Path) -> None:
         FolderError: names the folder, the reason and the cure.
     """
     try:
-        found = path.stat()
+        # A link may be another user's, although it leads to a folder of ours.
+        link, found = path.lstat(), path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return
-    if found.st_uid not in {0, os.geteuid()}:
-        raise FolderError(f"{str(path)!r} belongs to uid {found.st_uid}, who may replace all in it; use another folder")
+    for uid in (link.st_uid, found.st_uid):
+        if uid not in {0, os.geteuid()}:
+            raise FolderError(f"{str(path)!r} belongs to uid {uid}, who may replace all in it; use another folder")
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         raise FolderError(f"every user may write {str(path)!r}; run 'chmod o-w' on it, or use another folder")
 

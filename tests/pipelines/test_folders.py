@@ -126,6 +126,15 @@ def test_a_base_is_refused_if_another_user_may_replace_what_is_in_it(tmp_path, m
         refuse_shared(base)
 
 
+@needs_root
+def test_a_base_behind_the_link_of_another_user_is_refused(tmp_path):
+    (tmp_path / "base").symlink_to(tmp_path)
+    os.chown(tmp_path / "base", NOBODY, -1, follow_symlinks=False)
+
+    with pytest.raises(FolderError, match="belongs to uid 65534"):
+        private_folder(tmp_path / "base", is_volume=False)
+
+
 def test_new_folders_are_closed_to_other_users(tmp_path):
     make_dirs(tmp_path / "a" / "b")
 
