@@ -1,85 +1,97 @@
-"""Files as a power loss leaves them: the app they belong to is found out anew, and no other app is disturbed."""
+"""A program may replace the records of its own app; it harms no other app of the root."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
-from airflow_provider_launch.schedulers.local import layout
-from airflow_provider_launch.specs import AppState, SchedulerRejectedError
-from tests.support.local import Apps, sh, until
+from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.errors import AppUnavailableError
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
-DAMAGED = [
-    pytest.param(b"", id="empty"),
-    pytest.param(b"\0" * 64, id="zeros"),
-    pytest.param(b'{"state": "RUNN', id="half"),
-    pytest.param(b"\xff\xfe", id="no text"),
-]
+pytestmark = pytest.mark.engine("local")
 
 
-@pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_state_is_found_out_anew(apps: Apps, content: bytes) -> None:
-    app_id, other = apps.start(sh("echo out; exit 3")), apps.start(sh("true"))
-    apps.end(app_id), apps.end(other)
-    (apps.dir(app_id) / layout.STATE).write_bytes(content)
-
-    assert apps.lines(app_id) == ["out\n"]
-    assert set(apps.scheduler.describe_many([app_id, other])) == {app_id, other}
-    assert [row.app_id for row in apps.scheduler.list()] == sorted([app_id, other])
-    found = apps.end(app_id)
-    assert (found.state, found.msg) == (AppState.FAILED, "main/0 failed: exit code 3")
+def write(name: str, text: str):
+    return lambda app_dir: (app_dir / name).write_text(text)
 
 
-@pytest.mark.parametrize("content", DAMAGED)
-def test_app_with_a_damaged_state_can_be_ended(apps: Apps, content: bytes) -> None:
-    app_id = apps.start(sh("true"))
-    apps.end(app_id)
-    (apps.dir(app_id) / layout.STATE).write_bytes(content)
-    apps.scheduler.cancel(app_id)
-    (apps.dir(app_id) / layout.STATE).write_bytes(content)
-    apps.scheduler.delete(app_id)
+def replace(name: str, make):
+    def damage(app_dir: Path) -> None:
+        (app_dir / name).unlink()
+        make(app_dir / name)
 
-    until(lambda: apps.scheduler.describe(app_id) is None)
+    return damage
 
 
-def test_damaged_journal_line_is_passed_over(apps: Apps) -> None:
-    app_id = apps.start(sh("sleep 0.5"))
-    apps.scheduler.describe(app_id)
-    with (apps.root / layout.JOURNAL).open("ab") as file:
-        file.write(b"\xff\xfe x\n")
-
-    assert apps.end(app_id).state is AppState.SUCCEEDED
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 900_000_000)
 
 
-def test_sweep_goes_on_past_broken_apps(apps: Apps) -> None:
-    old, damaged = apps.start(sh("true")), apps.start(sh("true"))
-    apps.end(old), apps.end(damaged)
-    (apps.dir(damaged) / layout.STATE).write_bytes(b"")
-    past = time.time() - 15 * 86400
-    os.utime(apps.dir(old) / layout.STATE, (past, past))
-    strangers = [apps.root / "apps" / f"file-{n}" for n in range(8)]
-    for path in strangers:
-        path.touch()
-    (apps.root / "swept").unlink()
-    started = apps.start(sh("true"))
-    for path in strangers:
-        path.unlink()
-
-    assert apps.end(started).state is AppState.SUCCEEDED
-    assert not apps.dir(old).exists()
-    assert apps.dir(damaged).exists()
+DAMAGES = {
+    "state is a list": write("state.json", "[]"),
+    "state is another object": write("state.json", '{"final": 1}'),
+    "state has no replicas": write("state.json", '{"final": true}'),
+    "state is deep": write("state.json", "[" * 100_000),
+    "state is a directory": replace("state.json", Path.mkdir),
+    "state is a pipe": replace("state.json", os.mkfifo),
+    "state is sparse": replace("state.json", sparse),
+    "request is a list": write("app.json", "[]"),
+    "request is empty": write("app.json", "{}"),
+    "request has wrong fields": write("app.json", '{"app": {"x": 1}, "request": {}, "host": "", "boot_id": ""}'),
+    "request is deep": write("app.json", "[" * 100_000),
+    "request is open to others": lambda app_dir: (app_dir / "app.json").chmod(0o666),
+    "directory is open to others": lambda app_dir: app_dir.chmod(0o777),
+}
 
 
-@pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_request_disturbs_no_other_app(apps: Apps, content: bytes) -> None:
-    """It is on disk before the app begins, so only a broken disk or a hand does this."""
-    app_id, other = apps.start(sh("true")), apps.start(sh("true"))
-    apps.end(app_id), apps.end(other)
-    (apps.dir(app_id) / layout.APP).write_bytes(content)
+@pytest.fixture
+def apps(tmp_path):
+    """A scheduler, and two apps that have ended."""
+    scheduler = create_scheduler("test", root=str(tmp_path / "root"))
+    role = Role("main", str(tmp_path), entrypoint="sh", args=["-c", "echo line"])
+    ids = [scheduler.schedule(scheduler.submit_dryrun(AppDef("app", [role]), {})) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while not all(is_terminal(found.state) for found in scheduler.describe_many(ids).values() if found):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield scheduler, *ids
+    scheduler.close()
+    shutil.rmtree(tmp_path / "root", ignore_errors=True)
 
-    answers = apps.another().describe_many([app_id, other])
-    assert (answers[app_id], answers[other] is None) == (None, False)
-    with pytest.raises(SchedulerRejectedError, match="damaged; remove that directory"):
-        apps.start(sh("true"), app_id=app_id)
+
+def without_damaged(scheduler, damaged: str, other: str):
+    """Ask for both, and once more for the other one if the error names the damaged one and nothing else."""
+    try:
+        return scheduler.describe_many([damaged, other])
+    except AppUnavailableError as error:
+        if set(error.texts) != {damaged}:
+            raise
+    return scheduler.describe_many([other])
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_record_is_an_error_of_its_app(apps, tmp_path, damage):
+    """The list is what connection test, sweep and clean-up recipes read."""
+    scheduler, damaged, other = apps
+    damage(tmp_path / "root" / "apps" / damaged)
+
+    assert {row.app_id: row.state for row in scheduler.list()}[other] is AppState.SUCCEEDED
+    found = without_damaged(scheduler, damaged, other)
+    assert found[other].state is AppState.SUCCEEDED
+    assert [line.text for line in scheduler.read_logs(other, "main", 0).lines] == ["line\n"]
+
+
+def test_a_damaged_record_names_its_cure(apps, tmp_path):
+    scheduler, damaged, _ = apps
+    write("app.json", "[]")(tmp_path / "root" / "apps" / damaged)
+
+    for call in (scheduler.describe, scheduler.result, scheduler.cancel):
+        with pytest.raises(AppUnavailableError, match=r"is damaged: .*; end its processes and remove '/"):
+            call(damaged)

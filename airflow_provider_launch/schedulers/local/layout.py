@@ -87,11 +87,16 @@ def numbers_in(path: str) -> list[int]:
         return []
 
 
+LARGEST_RECORD = 64 * 1024 * 1024
+"""Bytes of a document; the program, which may replace it, could make it as large as the disk."""
+
+
 def read_json(path: str) -> Any:
     """Return the document, or None where there is none: no such file, or one that holds no JSON."""
     try:
         with open_regular(path) as file:
-            return json.loads(file.read())
+            data = file.read(LARGEST_RECORD + 1)
+            return json.loads(data) if len(data) <= LARGEST_RECORD else None
     except (FileNotFoundError, NotRegularError, ValueError, RecursionError):
         return None
 

@@ -9,12 +9,17 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
-from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    LaunchError,
+    SchedulerRejectedError,
+    SchedulerUnavailableError,
+)
 
 __all__ = ["APP_ID", "Records"]
 
@@ -64,6 +69,7 @@ class Records:
             self._refuse_foreign(app_id)
             found = layout.read_json(f"{self.dir(app_id)}/{layout.APP}")
         if found is not None:
+            self._refuse_damaged(app_id, found, {"app": dict, "request": dict, "host": str, "boot_id": str})
             self._is_used, self._id = True, root_id
         else:
             self._refuse_other_root()
@@ -73,6 +79,8 @@ class Records:
         """Return what the supervisor saw last, or None where it has written nothing yet."""
         safe_files.refuse_foreign(self.dir(app_id))
         found: dict[str, Any] | None = layout.read_json(f"{self.dir(app_id)}/{layout.STATE}")
+        if found is not None:
+            self._refuse_damaged(app_id, found, {"final": bool})
         return found
 
     def has_ended(self, app_id: str) -> bool:
@@ -169,7 +177,7 @@ class Records:
         os.utime(stamp)
         for app_dir in Path(self.root, "apps").iterdir():
             # One that cannot be read or removed must not keep the others.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AppUnavailableError):
                 if self.has_ended(app_dir.name) and now - (app_dir / layout.STATE).stat().st_mtime > keep_s:
                     layout.remove_app(self.root, str(app_dir))
 
@@ -201,6 +209,15 @@ class Records:
         """Let nothing run that another user may have written."""
         for path in (self.dir(app_id), f"{self.dir(app_id)}/{layout.APP}"):
             safe_files.refuse_foreign(path)
+
+    def _refuse_damaged(self, app_id: str, document: object, kinds: Mapping[str, type]) -> None:
+        """Let a record that the program of an app has replaced be an error of that app."""
+        if not isinstance(document, dict) or any(not isinstance(document.get(name), kinds[name]) for name in kinds):
+            raise AppUnavailableError(self.damage(app_id, "it is not what was written"))
+
+    def damage(self, app_id: str, why: object) -> str:
+        """Return the text of an error about a record."""
+        return f"the record of app {app_id!r} is damaged: {why}; end its processes and remove {self.dir(app_id)!r}"
 
     def _read_id(self) -> str | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import logging
 import os
 import re
 import socket
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,11 +36,14 @@ from airflow_provider_launch.schedulers.local.options import LocalConnection, Lo
 from airflow_provider_launch.schedulers.local.records import APP_ID, Records
 from airflow_provider_launch.schedulers.local.request import LocalRequest, build_request, format_request, request_from
 from airflow_provider_launch.schedulers.local.results import read_result
+from airflow_provider_launch.schedulers.local.safe_files import ForeignFileError
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.settings import ENV_LAUNCH_HOME, ENV_TORCHX_HOME, getenv
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
+    AppUnavailableError,
+    InvalidAppError,
     SchedulerRejectedError,
     SchedulerUnavailableError,
     UnknownAppException,
@@ -51,6 +55,7 @@ from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
 __all__ = ["LocalScheduler", "create_scheduler"]
 
+log = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_S = 30.0
 _DAY_S = 86400.0
 
@@ -155,14 +160,36 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
     # ---- state -----------------------------------------------------------------------------------------------
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        ids = list(app_ids)
+        found, damaged = self._describe_many(ids)
+        if damaged:
+            raise AppUnavailableError(next(iter(damaged.values())), texts=damaged)
+        return found
+
+    def _describe_many(self, app_ids: Sequence[str]) -> tuple[dict[str, DescribeAppResponse | None], dict[str, str]]:
+        """Return the answer for each app, and why there is none for others."""
         found: dict[str, DescribeAppResponse | None] = {}
+        damaged: dict[str, str] = {}
         with self._mutex, self._records.readable():
             self._observed.forget_changed()
             for app_id in app_ids:
-                known = self._observed.get(app_id) or self._load(app_id)
+                try:
+                    known = self._observed.get(app_id) or self._load(app_id)
+                except AppUnavailableError as error:
+                    damaged[app_id] = str(error)
+                    continue
+                except (LookupError, TypeError, ValueError, AttributeError, InvalidAppError) as error:
+                    # Its program may have replaced what this launcher wrote.
+                    damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {error}")
+                    continue
+                except SchedulerRejectedError as error:
+                    if len(app_ids) == 1 or not isinstance(error.__cause__, ForeignFileError):
+                        raise
+                    damaged[app_id] = str(error)
+                    continue
                 # A copy: what is kept must not change when a caller changes its answer.
                 found[app_id] = copy.copy(known) if known else None
-        return found
+        return found, damaged
 
     def _load(self, app_id: str) -> DescribeAppResponse | None:
         """Read the files of one app; a new supervisor is started if the last one was killed."""
@@ -207,7 +234,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
-        for app_id, response in self.describe_many(self._records.ids()).items():
+        found, damaged = self._describe_many(self._records.ids())
+        for text in damaged.values():
+            log.warning("left out: %s", text)
+        for app_id, response in found.items():
             app = self._records.app(app_id)
             if response is not None and app is not None:
                 request = app["request"]
