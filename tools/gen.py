@@ -40,6 +40,7 @@ DOCS = [
     "app.md",
     "deferrable.md",
     "production.md",
+    "security.md",
     *(info.page for info in BACKENDS.values()),
     "core.md",
     "plugins.md",

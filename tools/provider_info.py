@@ -177,6 +177,15 @@ _CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "30",
             },
+            "allowed_app_sources": {
+                "description": "Folders and addresses, separated by commas, below which an app may name files that the "
+                "worker opens, overlays and workspaces, though the names do not stand in the DAG file: they came from "
+                "a template, an XCom or the configuration of a run. Empty: none.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "/opt/overlays, s3://bucket/overlays",
+                "default": "",
+            },
             "on_finish": {
                 "description": "What becomes of an app that has ended, once its log and its result are in Airflow: "
                 "`keep`, `delete_succeeded` or `delete`. A task may name another one.",

@@ -75,6 +75,10 @@ class FollowOptions:
                 raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
         check_max_log_bytes(self.max_log_bytes)
         check_seconds("unavailable_for_s", self.unavailable_for_s, may_be_0=True)
+        if self.launch_conn_id is not None and not conn_ids(self.launch_conn_id):
+            raise InvalidAppError(
+                f"launch_conn_id={self.launch_conn_id!r} allows no connection; name one or several, or leave it out"
+            )
         roles: object = self.log_roles
         # A text is a sequence of texts too, of which no letter is a role.
         if roles is not None and (not _is_list(roles) or not all(isinstance(role, str) for role in roles)):
@@ -191,10 +195,11 @@ def allowed_conn_id(given: str | Sequence[str] | None, handle: ParsedAppHandle) 
     if isinstance(given, str) and given:
         return given
     session = handle.session_name
-    if given and session not in given:
+    # An empty list or text, as a template may give it, allows no connection: only None leaves it to the handle.
+    if given is not None and session not in conn_ids(given):
         raise InvalidAppError(
             f"{make_app_handle(*handle)!r} is an app of connection {session!r}, "
-            f"and launch_conn_id allows {', '.join(map(repr, given))}"
+            f"and launch_conn_id allows {', '.join(map(repr, given)) or 'none'}"
         )
     return session
 

@@ -47,6 +47,12 @@ class _LaunchDecoratedOperator(DecoratedOperator, LaunchAppOperator):
                     f"@task.launch: {python_callable.__name__!r} is async; write `def`, the app is launched for you"
                 )
         super().__init__(python_callable=python_callable, app=python_callable, **kwargs)
+        self._is_app_made = True
+
+    @property
+    def _given_fields(self) -> tuple[Any, ...]:
+        """Return what the function gets, and the workspace."""
+        return (None, self.workspace, self.op_args, self.op_kwargs)
 
     def execute(self, context: Context) -> Any:
         """Launch the app that the function returns; as `LaunchAppOperator.execute`."""

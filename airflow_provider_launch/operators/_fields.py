@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
+    from airflow.sdk import Context
+
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
+    from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 
 __all__ = ["OperatorFields"]
@@ -59,5 +62,8 @@ class OperatorFields(Protocol):
 
     def defer(self, *, trigger: Any, method_name: str) -> Any:
         """Go on in the triggerer."""
+
+    def _sources(self, context: Context) -> Sources:
+        """Return which files and addresses the app may name."""
 
     def _app_ended(self, response: DescribeAppResponse) -> None: ...

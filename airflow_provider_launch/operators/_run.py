@@ -40,6 +40,7 @@ from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
     AppStatusError,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch._task.follow_app import AppFollow
     from airflow_provider_launch.operators._fields import OperatorFields
+    from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
@@ -85,6 +87,7 @@ class OperatorRun:
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
         self._tracker = AttemptTracker(operator, self._hook)
         self._has_gap = True  # until the log was read to its end
+        self._sources: Sources | None = None
 
     @property
     def _backend(self) -> str:
@@ -103,7 +106,13 @@ class OperatorRun:
 
     def run(self, context: Context) -> dict[str, Any]:
         """Return what XCom gets; raise whatever is not a success, or `TaskDeferred`."""
-        return self._guarded(lambda: self._run(context, self._cfg()))
+        self._sources = sources = self._op._sources(context)  # noqa: SLF001 - what it has rendered
+
+        def check(location: str) -> None:
+            sources.check(location, location, "an overlay of the app")
+
+        with overlays.guarded(check):
+            return self._guarded(lambda: self._run(context, self._cfg()))
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on where the trigger has stopped: report the rest of the log, and return what XCom gets.
@@ -391,7 +400,8 @@ class OperatorRun:
 
     def _with_workspace(self) -> AppDef:
         dag = self._op.get_dag()
-        return with_workspace(self._app, self._op.workspace, dag.fileloc if dag else None, self._scheduler)
+        dag_file = dag.fileloc if dag else None
+        return with_workspace(self._app, self._op.workspace, dag_file, self._scheduler, self._sources)
 
     def _cfg(self) -> dict[str, Any]:
         """Return the options of this launch, connection first, and the time limit where it belongs."""

@@ -13,6 +13,7 @@ from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedErr
 from airflow_provider_launch.specs.workspaces import Workspace
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef
 
@@ -41,7 +42,9 @@ def workspace_from(value: Any) -> Workspace | None:
         raise InvalidAppError(str(error)) from error
 
 
-def with_workspace(app: AppDef, value: Any, dag_file: str | None, scheduler: Scheduler[Any]) -> AppDef:
+def with_workspace(
+    app: AppDef, value: Any, dag_file: str | None, scheduler: Scheduler[Any], sources: Sources | None = None
+) -> AppDef:
     """Return the app with the workspace in its first role; the given app is not changed.
 
     Args:
@@ -49,6 +52,7 @@ def with_workspace(app: AppDef, value: Any, dag_file: str | None, scheduler: Sch
         value: argument of the operator; it replaces that of the first role.
         dag_file: relative paths begin in its directory.
         scheduler: must take workspaces, if there is one.
+        sources: decides which directories are mirrored. None: any.
 
     Raises:
         InvalidAppError: the workspace is wrong.
@@ -66,7 +70,12 @@ def with_workspace(app: AppDef, value: Any, dag_file: str | None, scheduler: Sch
         roles[0].workspace = workspace
     for role in roles:
         if role.workspace:
-            role.workspace = _below(role.workspace, Path(dag_file).parent if dag_file else Path.cwd())
+            directory = Path(dag_file).parent if dag_file else Path.cwd()
+            below = _below(role.workspace, directory)
+            if sources is not None:
+                for given, path in zip(role.workspace.projects, below.projects, strict=True):
+                    sources.check(given, path, f"the workspace of role {role.name!r}")
+            role.workspace = below
     return dataclasses.replace(app, roles=roles)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.operators._run import OperatorRun
+    from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.logs import Stream
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
     from airflow_provider_launch.specs.roles import AppDef
@@ -153,6 +154,9 @@ class LaunchAppOperator(BaseOperator):
         self.ui_pages: Mapping[str, str] = {}
         self._killed = False
         self._killer: CancelThread | None = None
+        self._literals: set[str] | None = None
+        self._is_app_made = component is not None or callable(app)
+        """Whether a function makes the app; else it is a field of its own."""
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
@@ -231,6 +235,8 @@ class LaunchAppOperator(BaseOperator):
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Return `content` rendered; apps and roles come back as copies, and the DAG's own objects stay as they are."""
+        if content is not None and any(content is field for field in self._given_fields):
+            self._note_texts(content, seen_oids)
         # What came out of an XCom is data, and its text no template.
         if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
             return content
@@ -243,6 +249,29 @@ class LaunchAppOperator(BaseOperator):
             return rendered_copy(content, lambda part: self.render_template(part, context, env, seen_oids))
         rendered = super().render_template(content, context, env, seen_oids)
         return as_text(content, rendered) if content is self.app and isinstance(content, dict) else rendered
+
+    @property
+    def _given_fields(self) -> tuple[Any, ...]:
+        """Fields out of which the app is made."""
+        return (self.app, self.workspace, self.component_args)
+
+    def _note_texts(self, content: Any, seen_oids: set[int] | None) -> None:
+        """Remember what stands in the DAG file, before it is rendered."""
+        from airflow_provider_launch.operators._sources import texts_in
+
+        self._literals = {*(self._literals or ()), *texts_in(content, seen_oids or ())}
+
+    def _sources(self, context: Context) -> Sources:
+        """Return which files and addresses the app may name: where a function makes it, all but those of a run."""
+        from airflow_provider_launch.operators._sources import Sources, texts_in
+
+        if not self._is_app_made:
+            return Sources(self._literals)
+        # Airflow renders no field that is empty.
+        literals = self._literals or set()
+        rendered = {text for field in self._given_fields[1:] for text in texts_in(field)}
+        conf = {*texts_in(getattr(context["dag_run"], "conf", None))}
+        return Sources(literals, (rendered | conf) - literals)
 
     # ---- run -------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ An overlay is stored in `target.metadata[namespace][kind]`. Dicts merge, lists a
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ __all__ = [
     "OverlaySpec",
     "apply_overlay",
     "get_overlay",
+    "guarded",
     "set_overlay",
     "validate_overlay",
 ]
@@ -38,6 +41,7 @@ log = logging.getLogger(__name__)
 
 MARKER = "__torchx_overlays__"
 """Key by which a namespace marks that its other keys are kinds of overlays; stored data, so its spelling is fixed."""
+_GUARD: ContextVar[Callable[[str], None] | None] = ContextVar("launch_overlay_guard", default=None)
 _PUT, _DEL, _JOIN = "__put__", "__del__", "__join__"
 
 
@@ -223,7 +227,19 @@ def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallba
     return dict(copy.deepcopy(stored))
 
 
+@contextlib.contextmanager
+def guarded(check: Callable[[str], None]) -> Iterator[None]:
+    """Call `check` with each path and address of an overlay before it is opened here; it raises to refuse one."""
+    token = _GUARD.set(check)
+    try:
+        yield
+    finally:
+        _GUARD.reset(token)
+
+
 def _load(location: str) -> dict[str, Any]:
+    if (check := _GUARD.get()) is not None:
+        check(location)
     try:
         document = _parse(_read(location))
     except (OSError, ImportError, ValueError) as error:

@@ -156,3 +156,19 @@ def test_a_trigger_shows_apps_of_the_allowed_connections_only(engine, launched) 
 
     assert event.payload["why"] == "error"
     assert "launch_conn_id allows 'mine'" in event.payload["text"]
+
+
+@pytest.mark.parametrize("given", [[], "", ()])
+def test_no_allowed_connection_allows_none(given) -> None:
+    """Only None leaves the connection to the handle: a list may be empty by mistake, or by a template."""
+    from airflow_provider_launch._task.options import allowed_conn_id
+    from airflow_provider_launch.specs.errors import InvalidAppError
+    from airflow_provider_launch.specs.handles import parse_app_handle
+
+    handle = parse_app_handle("fake://cluster/app-1")
+
+    with pytest.raises(InvalidAppError, match="launch_conn_id allows none"):
+        allowed_conn_id(given, handle)
+    with pytest.raises(InvalidAppError, match="allows no connection; name one or several"):
+        sensor("fake://cluster/app-1", launch_conn_id=given)
+    assert allowed_conn_id(None, handle) == "cluster"

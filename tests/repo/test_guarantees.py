@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 
-def test_each_named_test_exists(checkout) -> None:
-    page = (checkout / "docs" / "guarantees.md").read_text(encoding="utf-8")
+
+@pytest.mark.parametrize("page_name", ["guarantees.md", "security.md"])
+def test_each_named_test_exists(checkout, page_name: str) -> None:
+    page = (checkout / "docs" / page_name).read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
 
     assert len(named) >= 12
@@ -21,3 +24,12 @@ def test_each_guarantee_has_a_test(checkout) -> None:
 
     assert len(rows) >= 12
     assert all(".py" in shown for _, shown in rows)
+
+
+def test_each_statement_on_security_has_a_test(checkout) -> None:
+    page = (checkout / "docs" / "security.md").read_text(encoding="utf-8")
+    tables = re.findall(r"(?m)^\| Statement \| Shown by \|\n\|---\|---\|\n((?:\|.*\n)+)", page)
+    rows = [row for table in tables for row in table.splitlines()]
+
+    assert len(rows) >= 12
+    assert all(".py" in row.rsplit(" | ", 1)[1] for row in rows)

@@ -1,0 +1,111 @@
+"""Files and addresses that an app makes the worker open: from the DAG file, or where `[launch]` allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.workspaces import Workspace
+
+__all__ = ["Sources", "texts_in"]
+
+_SHORTEST_PART = 3
+"""A text of a run as short as that may be a part of any path."""
+
+
+class Sources:
+    """Decides which files and addresses the app of a task may name.
+
+    Args:
+        literals: texts of the DAG file; an app that is given there names only these. None: any, as no template was
+            rendered.
+        foreign: texts that came from elsewhere to a function that makes the app; it may name all but these. None: the
+            app was given.
+    """
+
+    def __init__(self, literals: Collection[str] | None, foreign: Collection[str] | None = None) -> None:
+        self._literals = literals
+        self._foreign = foreign
+
+    def check(self, given: str, location: str, what: str) -> None:
+        """Refuse a location that came from a run, unless the configuration allows it.
+
+        Args:
+            given: a path or an address, as it stands in the app.
+            location: what would be opened.
+            what: the field in which it stands.
+
+        Raises:
+            InvalidAppError: it is not allowed.
+        """
+        if self._is_of_dag_file(given) or any(_is_below(location, place) for place in _allowed()):
+            return
+        raise InvalidAppError(
+            f"{what} names {given!r}, which does not stand in the DAG file: it came from a template, an XCom or the "
+            f"configuration of a run, and the worker would open it with its own rights; write it into the DAG file, "
+            f"or have the administrator add its folder or address to [launch] allowed_app_sources"
+        )
+
+    def _is_of_dag_file(self, location: str) -> bool:
+        if self._foreign is not None:
+            return not any(
+                text == location or (len(text) >= _SHORTEST_PART and text in location) for text in self._foreign
+            )
+        return self._literals is None or location in self._literals
+
+
+def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
+    """Yield all texts of a field of the DAG file.
+
+    Args:
+        value: before templates are rendered.
+        seen_oids: of what Airflow has taken out of XComs; passed over.
+    """
+    if id(value) in seen_oids:
+        return
+    if isinstance(value, str):
+        yield value
+        # Text may describe a workspace, by path and target.
+        if ":" in value and "{" not in value:
+            with contextlib.suppress(ValueError, AttributeError):
+                yield from Workspace.from_str(value).projects
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from texts_in(name, seen_oids)
+            yield from texts_in(each, seen_oids)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from texts_in(each, seen_oids)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "resolve"):
+        for field in dataclasses.fields(value):
+            yield from texts_in(getattr(value, field.name), seen_oids)
+
+
+def _allowed() -> list[str]:
+    from airflow.sdk import conf
+
+    return [each.strip() for each in conf.get("launch", "allowed_app_sources", fallback="").split(",") if each.strip()]
+
+
+def _is_below(location: str, place: str) -> bool:
+    """Return whether a location is the place or below it; links count as what they lead to."""
+    given, allowed = urlsplit(location), urlsplit(place)
+    if "::" in location:
+        return False  # a chain of file systems, of which the first one only fetches from the next
+    if given.scheme in {"", "file"} or allowed.scheme in {"", "file"}:
+        if given.scheme not in {"", "file"} or allowed.scheme not in {"", "file"} or given.netloc:
+            return False
+        path = unquote(given.path) if given.scheme else location
+        root = Path(os.path.realpath(allowed.path if allowed.scheme else place))
+        return Path(os.path.realpath(path)).is_relative_to(root)
+    if (given.scheme, given.netloc) != (allowed.scheme, allowed.netloc):
+        return False
+    steps = unquote(given.path).split("/")
+    root_steps = allowed.path.rstrip("/").split("/")
+    return not {".", ".."} & {*steps} and steps[: len(root_steps)] == root_steps

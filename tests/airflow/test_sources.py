@@ -1,0 +1,211 @@
+"""Files and addresses that an app names are opened by the worker: only those of the DAG file, or allowed ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator, task
+
+from airflow_provider_launch.operators._sources import Sources, texts_in
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, InvalidAppError, Role, Workspace
+from airflow_provider_launch.specs.overlays import get_overlay, guarded
+from tests.airflow import support
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+
+REFUSED = "does not stand in the DAG file"
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch) -> None:
+    """An engine that is not there: a request is built without it."""
+    extra = {"host": "tcp://127.0.0.1:9"}
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": extra}))
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """A file of the worker that the one who triggers the DAG may not read."""
+    path = tmp_path / "kubeconfig"
+    path.write_text("Container: {Labels: {seen: hush-token}}\n")
+    return path
+
+
+def app_dict(overlay: Any) -> dict[str, Any]:
+    return {
+        "name": "app",
+        "roles": [{"name": "main", "image": "i", "entrypoint": "x", "metadata": {"docker": overlay}}],
+    }
+
+
+def made_of(overlay: Any) -> AppDef:
+    return AppDef("app", [Role("main", "i", entrypoint="x", metadata={"docker": overlay})])
+
+
+def ran(api: FakeExecutionApi | None = None, **kwargs: Any) -> support.Ran:
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", launch_conn_id="place", unavailable_for_s=0, **kwargs)
+    return run_task(made, api or FakeExecutionApi())
+
+
+@pytest.mark.parametrize("form", ["{path}", "file://{path}", "http://127.0.0.1:9/{path}", "/proc/self/environ"])
+@pytest.mark.parametrize("kind", [None, "Container"])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_an_overlay_that_a_template_names_is_not_opened(
+    secret, monkeypatch, form: str, kind: str | None, as_dict
+) -> None:
+    location = form.format(path=secret)
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", location)
+    template = "{{ var.value.place }}"
+    overlay = template if kind is None else {kind: template}
+    found = ran(app=app_dict(overlay) if as_dict else made_of(overlay))
+
+    assert found.state == "failed"
+    assert REFUSED in str(found.error)
+    assert repr(location) in str(found.error)
+    assert "allowed_app_sources" in str(found.error)
+    assert "hush" not in "\n".join(found.lines)
+
+
+@pytest.mark.parametrize("how", ["callable", "xcom"])
+def test_an_app_of_a_run_opens_nothing(secret, monkeypatch, how: str) -> None:
+    api = FakeExecutionApi()
+    given = app_dict(str(secret))
+    monkeypatch.setitem(support.RUN, "conf", {"app": given})
+    api.xcoms["make", "return_value"] = given
+    with a_dag():
+        app = BaseOperator(task_id="make").output if how == "xcom" else app_of_run
+        made = LaunchAppOperator(task_id="t", launch_conn_id="place", app=app, unavailable_for_s=0)
+    found = run_task(made, api)
+
+    assert found.state == "failed"
+    assert REFUSED in str(found.error)
+
+
+def app_of_run(context: Any, jinja_env: Any) -> Any:
+    return context["dag_run"].conf["app"]
+
+
+@pytest.mark.parametrize("how", ["function", "component"])
+def test_a_function_that_hands_on_a_text_of_a_run_opens_nothing(secret, monkeypatch, how: str) -> None:
+    monkeypatch.setitem(support.RUN, "conf", {"file": str(secret)})
+    if how == "component":
+        found = ran(component=f"{__name__}:made_of", component_args={"overlay": "{{ dag_run.conf['file'] }}"})
+    else:
+        with a_dag():
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train(dag_run: Any = None) -> AppDef:
+                return made_of(dag_run.conf["file"])
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+
+    assert found.state == "failed"
+    assert REFUSED in str(found.error)
+
+
+@pytest.mark.parametrize("how", ["app", "dict", "function", "component"])
+def test_what_the_dag_file_names_is_opened(secret, how: str) -> None:
+    """It goes on to the engine, which is not there."""
+    location = str(secret)
+    if how == "component":
+        found = ran(component=f"{__name__}:made_of", component_args={"overlay": location})
+    elif how == "function":
+        with a_dag():
+
+            @task.launch(launch_conn_id="place", unavailable_for_s=0)
+            def train() -> AppDef:
+                return made_of(location)
+
+            made = train().operator
+        found = run_task(made, FakeExecutionApi())
+    else:
+        found = ran(app=made_of(location) if how == "app" else app_dict(location))
+
+    assert REFUSED not in str(found.error)
+    assert found.logged("hush-token")
+
+
+def test_what_the_configuration_allows_is_opened(secret, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(secret))
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", f"s3://x, {secret.parent}")
+
+    found = ran(app=made_of("{{ var.value.place }}"))
+
+    assert REFUSED not in str(found.error)
+    assert found.logged("hush-token")
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("field", ["workspace", "app"])
+def test_a_workspace_of_a_run_is_not_mirrored(tmp_path, monkeypatch, field: str) -> None:
+    (tmp_path / "hush.txt").write_text("")
+    monkeypatch.setenv("AIRFLOW_VAR_PLACE", str(tmp_path))
+    role = {"name": "main", "image": "", "entrypoint": "sh", "args": ["-c", "ls"]}
+    given = {"name": "app", "roles": [role]}
+    kwargs: dict[str, Any] = {"app": given, "workspace": "{{ var.value.place }}"}
+    if field == "app":
+        role["workspace"] = {"projects": {str(tmp_path): ""}}
+        monkeypatch.setitem(support.RUN, "conf", {"app": given})
+        kwargs = {"app": app_of_run}
+    with a_dag():
+        made = LaunchAppOperator(task_id="t", **kwargs)
+    found = run_task(made, FakeExecutionApi())
+
+    assert found.state == "failed"
+    assert f"the workspace of role 'main' names {str(tmp_path)!r}, which {REFUSED}" in str(found.error)
+    assert not found.logged("hush.txt")
+
+
+@pytest.mark.parametrize(
+    ("location", "allowed", "is_allowed"),
+    [
+        ("/opt/overlays/a.yaml", "/opt/overlays", True),
+        ("file:///opt/overlays/a.yaml", "/opt/overlays/", True),
+        ("/opt/overlays/../secret", "/opt/overlays", False),
+        ("file:///opt/overlays/%2e%2e/secret", "/opt/overlays", False),
+        ("/opt/overlays-2/a", "/opt/overlays", False),
+        ("file://host/opt/overlays/a", "/opt/overlays", False),
+        ("s3://bucket/overlays/a", "s3://bucket/overlays", True),
+        ("s3://bucket/overlays/../a", "s3://bucket/overlays", False),
+        ("s3://bucket/overlays-2", "s3://bucket/overlays", False),
+        ("s3://other/overlays/a", "s3://bucket/overlays", False),
+        ("https://host@evil/overlays", "https://host", False),
+        ("https://host/x::file:///etc/passwd", "https://host", False),
+        ("simplecache::https://host/x", "https://host", False),
+        ("https://host/x", "", False),
+        ("/etc/passwd", "https://host", False),
+    ],
+)
+def test_what_is_below_an_allowed_place(monkeypatch, location: str, allowed: str, is_allowed: bool) -> None:
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", allowed)
+    if is_allowed:
+        Sources([]).check(location, location, "x")
+    else:
+        with pytest.raises(InvalidAppError, match=REFUSED):
+            Sources([]).check(location, location, "x")
+
+
+def test_a_link_in_an_allowed_folder_leads_out_of_it(tmp_path, secret, monkeypatch) -> None:
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "link").symlink_to(secret)
+    monkeypatch.setenv("AIRFLOW__LAUNCH__ALLOWED_APP_SOURCES", str(tmp_path / "allowed"))
+
+    with pytest.raises(InvalidAppError, match=REFUSED):
+        Sources([]).check("x", str(tmp_path / "allowed" / "link"), "x")
+
+
+def test_what_came_out_of_an_xcom_is_not_of_the_dag_file() -> None:
+    given = {"a": ["one", (seen := {"b": "two"})], "c": Workspace({"three": ""})}
+
+    assert {*texts_in(given, {id(seen)})} == {"a", "one", "c", "three", ""}
+
+
+def test_the_guard_ends_with_its_block(secret) -> None:
+    with guarded(pytest.fail):
+        pass
+
+    assert get_overlay(made_of(str(secret)).roles[0], "docker", "Container")
