@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = ["json_rows"]
 
+_MAX_ROW = 16 * 1024 * 1024
 _BETWEEN = re.compile(r"[\s,]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -39,7 +40,11 @@ def json_rows(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 row, at = _decode(text, at)
             except ValueError:
                 break  # the rest of it comes with the next piece
+            except RecursionError:
+                raise ValueError("an object is nested too deeply") from None
             yield row
+        if len(text) - at > _MAX_ROW:
+            raise ValueError(f"an object has more than {_MAX_ROW} letters")
     rest = text[at:].strip()
     if not began or rest != "]":
         raise ValueError(f"no JSON array of objects, or cut off: it ends in {rest[-100:]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import socket
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 from airflow_provider_launch.util.http_answer import HttpTarget
+from airflow_provider_launch.util.whole_answers import LimitedResponse, beginning, limit_pools, time_limit, whole
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -37,6 +39,7 @@ __all__ = [
 _KEEPALIVE_S = 30
 _KEPT_CONNECTIONS = 16
 _PORT, _TLS_PORT = 2375, 2376
+_PING_BYTES = 1024
 
 
 def connect(url: str, connection: DockerConnection) -> APIClient:
@@ -83,7 +86,7 @@ def connect(url: str, connection: DockerConnection) -> APIClient:
     except TLSParameterError as error:
         raise InvalidAppError(f"the TLS files of the connection cannot be used: {error}") from error
     if url.startswith(("ssh://", "unix://")):
-        _share_connections(client)
+        _share_connections(client, by_socket=url.startswith("unix://"))
     return client
 
 
@@ -190,18 +193,36 @@ def has_no_session(error: Exception) -> bool:
     return paramiko is not None and isinstance(error, paramiko.ChannelException)
 
 
-def _share_connections(client: APIClient) -> None:
+def _share_connections(client: APIClient, *, by_socket: bool) -> None:
     """Let all requests have the same connections: docker-py keeps some for each URL, and sshd allows ten by default."""
     adapter = getattr(client, "_custom_adapter", None)
-    if adapter is not None:
-        get = adapter.get_connection
+    if adapter is None:
+        return
+    get = adapter.get_connection
+
+    def shared(_url: Any, proxies: Any = None) -> Any:
         # The URL only distinguishes its pools.
-        adapter.get_connection = lambda _url, proxies=None: get("", proxies)
+        pool = get("", proxies)
+        if by_socket and "_new_conn" not in vars(pool):
+            pool._new_conn = _limited_connections(pool._new_conn)  # noqa: SLF001 - no other way
+        return pool
+
+    adapter.get_connection = shared
+
+
+def _limited_connections(make: Callable[[], Any]) -> Callable[[], Any]:
+    def limited() -> Any:
+        connection = make()
+        connection.response_class = LimitedResponse
+        return connection
+
+    return limited
 
 
 def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
     from docker import APIClient
     from docker.errors import DockerException
+    from requests.adapters import HTTPAdapter
 
     class Client(APIClient):
         """Takes the connection's word on TLS; requests would let `REQUESTS_CA_BUNDLE` overrule it."""
@@ -221,9 +242,16 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                 self.mount("http+docker://ssh", self._custom_adapter)
             # Before this, requests would search for a `.netrc` at each request; no engine asks for a password.
             self.auth = lambda request: request
+            # What is compressed may inflate without an end.
+            self.headers["Accept-Encoding"] = "identity"
+            for adapter in self.adapters.values():
+                if isinstance(adapter, HTTPAdapter) and hasattr(adapter, "poolmanager"):
+                    limit_pools(adapter.poolmanager)
             # `/version`, where docker-py asks, starts programs of the engine, which takes ten times as long.
             try:
-                answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout)
+                answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout, stream=True)
+                beginning(answer.iter_content(_PING_BYTES), _PING_BYTES)
+                version = answer.headers.get("Api-Version") or self._version_of_document()
             except Exception as error:  # as docker-py does: each transport, such as ssh://, has errors of its own
                 with suppress(Exception):
                     self.close()  # nobody gets it
@@ -235,7 +263,15 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
                     f"host {url!r} of the connection is Podman, whose API differs from that of Docker where apps begin "
                     f"and end; name a Docker engine"
                 )
-            return answer.headers.get("Api-Version") or super()._retrieve_server_version()  # type: ignore[misc]
+            return version
+
+        def _version_of_document(self) -> str:
+            with (
+                time_limit(timeout_s),
+                self.get(f"{self.base_url}/version", timeout=self.timeout, stream=True) as answer,
+            ):
+                document = json.loads(whole(answer.iter_content(_PING_BYTES), 1024 * _PING_BYTES))
+            return str(document["ApiVersion"])
 
     return Client(
         base_url=url,

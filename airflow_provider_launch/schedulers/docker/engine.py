@@ -21,6 +21,7 @@ from airflow_provider_launch.schedulers.docker.networks import Networks
 from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, learn
 from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
 from airflow_provider_launch.schedulers.docker.wire import (
+    ANSWER_S,
     LIST_NEWER,
     NotFoundError,
     TakenError,
@@ -34,6 +35,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.json_rows import json_rows
+from airflow_provider_launch.util.whole_answers import time_limit
 
 if TYPE_CHECKING:
     from requests import Response
@@ -94,8 +96,9 @@ class Engine:
             restarts = self._uptimes.restarts
             try:
                 now = parsedate_to_datetime(response.headers["Date"]).timestamp()
-                rows = json_rows(response.iter_content(_PIECE_BYTES))
-                return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
+                with time_limit(ANSWER_S):
+                    rows = json_rows(response.iter_content(_PIECE_BYTES))
+                    return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
 
@@ -117,7 +120,7 @@ class Engine:
         query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
         found: dict[str, OutsideStop] = {}
         missing = set(ids)
-        with self.wire.request("GET", "/events", query) as response:
+        with self.wire.request("GET", "/events", query) as response, time_limit(ANSWER_S):
             for event in documents_in(response):
                 missing.discard(learn(found, event))
                 if not missing:
@@ -186,7 +189,7 @@ class Engine:
         began = time.monotonic()
         try:
             with self.wire.request("POST", f"/containers/{container}/wait", timeout_s=timeout_s) as response:
-                document_in(response)
+                document_in(response, timeout_s)
         except NotFoundError:
             pass
         except SchedulerUnavailableError:
@@ -249,7 +252,8 @@ class Engine:
             AppUnavailableError: the engine fails at its file system.
         """
         try:
-            with self.wire.request("GET", f"/containers/{container}/archive", {"path": path}) as response:
+            archive = self.wire.request("GET", f"/containers/{container}/archive", {"path": path})
+            with archive as response, time_limit(ANSWER_S):
                 return _only_file(_Stream(response.iter_content(65536)), limit)
         except TakenError:
             return None

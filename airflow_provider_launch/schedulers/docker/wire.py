@@ -27,6 +27,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
+from airflow_provider_launch.util.whole_answers import beginning, lines_of, time_limit, whole
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
 __all__ = [
+    "ANSWER_S",
     "LIST_NEWER",
     "PULL",
     "BadRequestError",
@@ -53,7 +55,10 @@ _GATEWAY = {502, 503, 504}
 _UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
 _REDIRECTS, _NOT_MODIFIED = 300, 304
-_PIECE_BYTES = 64 * 1024
+_PIECE_BYTES, _LINE_PIECE_BYTES = 64 * 1024, 512
+_MAX_DOCUMENT, _LONGEST_LINE = 256 * 1024 * 1024, 16 * 1024 * 1024
+ANSWER_S = 300.0
+"""How long an answer may take that is not followed."""
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
 _LASTING = (
@@ -165,6 +170,9 @@ class Wire:
             headers=headers,
             timeout=(self._connection.timeout_s, timeout_s or self._connection.timeout_s),
         )
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            response.close()
+            raise self._unreachable(OSError("its answer is compressed, which was not asked for"))
         if response.status_code < _REDIRECTS or response.status_code == _NOT_MODIFIED:
             return response
         with response:
@@ -174,11 +182,15 @@ class Wire:
                     f"followed; name the engine itself in host of the connection"
                 )
             try:
-                refusal = self._refused(response, what or f"{method} {path}")
+                with time_limit(self._connection.timeout_s):
+                    text = server_message(beginning(response.iter_content(_PIECE_BYTES), _PIECE_BYTES))
+                outdated = response.status_code == _BAD_REQUEST and "client version" in text
+                refusal = self._refused(response.status_code, text, what or f"{method} {path}", outdated=outdated)
             except transport_errors(HTTPError) as error:
                 # Cut off within its text, which states what is refused.
                 raise self._unreachable(error) from error
-            if _is_outdated(response):
+            # An exchanged engine refuses the version of the API that was negotiated with the old one.
+            if outdated:
                 self._drop(client)
             raise refusal
 
@@ -244,9 +256,7 @@ class Wire:
     def _unreachable(self, error: Exception) -> SchedulerUnavailableError:
         return unreachable(f"the Docker engine at {self.url}", _root(error))
 
-    def _refused(self, response: Response, what: str) -> LaunchError:
-        text = server_message(response.content)
-        code = response.status_code
+    def _refused(self, code: int, text: str, what: str, *, outdated: bool) -> LaunchError:
         for words, cure in _LASTING:
             if words in text:
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
@@ -259,7 +269,7 @@ class Wire:
         if code == _CONFLICT:
             return TakenError(text)
         passes = code in _UNAVAILABLE or (code >= _SERVER_ERROR and not what.endswith("/start"))
-        if passes or _is_outdated(response):
+        if passes or outdated:
             is_of_one = code == _SERVER_ERROR and " /containers/" in what and not what.endswith(" /containers/json")
             unavailable = AppUnavailableError if is_of_one else SchedulerUnavailableError
             return unavailable(f"the Docker engine at {self.url} cannot serve {what} now ({code}): {text}")
@@ -267,13 +277,14 @@ class Wire:
         return kind(f"the Docker engine at {self.url} refuses {what} ({code}): {text}")
 
 
-def document_in(response: Response) -> Any:
-    """Return the JSON document of an answer.
+def document_in(response: Response, limit_s: float = ANSWER_S) -> Any:
+    """Return the JSON document of an answer, which comes within that time.
 
     Raises:
-        OSError: it is not one.
+        OSError: it is not one, too large or too slow.
     """
-    return _document(b"".join(response.iter_content(_PIECE_BYTES)))
+    with time_limit(limit_s):
+        return _document(whole(response.iter_content(_PIECE_BYTES), _MAX_DOCUMENT))
 
 
 def documents_in(response: Response) -> Iterator[dict[str, Any]]:
@@ -282,7 +293,7 @@ def documents_in(response: Response) -> Iterator[dict[str, Any]]:
     Raises:
         OSError: a line is not one.
     """
-    for line in response.iter_lines():
+    for line in lines_of(response.iter_content(_LINE_PIECE_BYTES), _LONGEST_LINE):
         document = _document(line) if line.strip() else {}
         yield document if isinstance(document, dict) else {}
 
@@ -292,11 +303,6 @@ def _document(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise OSError(f"the answer is not JSON, or cut off: {error}") from error
-
-
-def _is_outdated(response: Response) -> bool:
-    """Return whether an exchanged engine refuses the version of the API that was negotiated with the old one."""
-    return response.status_code == _BAD_REQUEST and "client version" in server_message(response.content)
 
 
 def _root(error: BaseException) -> str:

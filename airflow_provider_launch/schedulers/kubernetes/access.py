@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 from airflow_provider_launch.util.http_answer import HttpTarget
+from airflow_provider_launch.util.whole_answers import limit_pools
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
@@ -57,6 +58,7 @@ class Access:
             if parse_url(self.url).scheme not in {"http", "https"}:
                 raise ValueError(f"the server {self.url!r} of the cluster is no address that begins with https://")
             self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
+            limit_pools(self.pool)
         except UnicodeEncodeError:
             # Its text, and its cause, would quote the secret.
             raise InvalidAppError(

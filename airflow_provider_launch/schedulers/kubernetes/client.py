@@ -26,6 +26,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
+from airflow_provider_launch.util.whole_answers import beginning, time_limit, whole
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -43,6 +44,10 @@ __all__ = [
 ]
 
 PAGE = 1000
+_PIECE_BYTES, _MAX_ANSWER = 16 * 1024, 256 * 1024 * 1024
+"""A piece may inflate to a thousand times its size."""
+_ANSWER_S, _MESSAGE_S = 300.0, 30.0
+"""How long an answer may take as a whole, and the text of a refusal."""
 _GROUPS = {
     "jobs": "/apis/batch/v1",
     "services": "/api/v1",
@@ -244,8 +249,9 @@ class Cluster:
         from urllib3.exceptions import HTTPError
 
         try:
-            document = json.loads(response.read(decode_content=True))
-        except (HTTPError, OSError, ValueError) as error:
+            with time_limit(_ANSWER_S):
+                document = json.loads(whole(response.stream(_PIECE_BYTES, decode_content=True), _MAX_ANSWER))
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             # The answer was cut off: its content is not known.
             response.close()
             raise self._unreachable(error) from error
@@ -289,14 +295,16 @@ class Cluster:
             headers["Content-Type"] = content_type
         for last in (False, True):
             try:
-                return access.pool.request(
-                    method,
-                    url,
-                    body=data,
-                    headers=headers,
-                    preload_content=False,
-                    retries=False,
-                    timeout=self._connection.timeout_s,
+                return _plain(
+                    access.pool.request(
+                        method,
+                        url,
+                        body=data,
+                        headers=headers,
+                        preload_content=False,
+                        retries=False,
+                        timeout=self._connection.timeout_s,
+                    )
                 )
             except ProtocolError as error:
                 # The server has closed a connection that we had kept.
@@ -376,6 +384,14 @@ class _BadRequestError(MalformedError):
     """Not understood; or, of a log, not to be had now."""
 
 
+def _plain(response: BaseHTTPResponse) -> BaseHTTPResponse:
+    """Return the answer; raises `OSError` for one that is packed otherwise than we ask for."""
+    if response.headers.get("Content-Encoding", "identity") not in {"identity", "gzip"}:
+        response.close()
+        raise OSError("its answer is compressed in a way that was not asked for")
+    return response
+
+
 def _log_query(container: str, since: str | None, tail: int | None) -> dict[str, str]:
     query = {"container": container, "timestamps": "true", **({"sinceTime": since} if since else {})}
     return query if tail is None else {**query, "tailLines": str(tail)}
@@ -385,11 +401,15 @@ def _message(response: BaseHTTPResponse) -> str:
     from urllib3.exceptions import HTTPError
 
     try:
-        data = response.read(decode_content=True)
+        with time_limit(_MESSAGE_S):
+            data = beginning(response.stream(_PIECE_BYTES, decode_content=True), _PIECE_BYTES)
     except (HTTPError, OSError):
         data = b""
-    finally:
+    # Of one that was not read to its end the rest would be taken for the next answer.
+    if 0 < len(data) < _PIECE_BYTES:
         response.release_conn()
+    else:
+        response.close()
     return server_message(data)
 
 
