@@ -137,12 +137,14 @@ class OperatorRun:
             self._hook.close()
             raise
         except BaseException as error:
-            # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
-            if isinstance(error, AppKilledError) or not isinstance(error, Exception):
-                self._tracker.cancel_killed()
-            elif isinstance(error, AppNotStartedError):
-                self._tracker.cancel_not_started(error)
-            self._close(killer)
+            try:
+                # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
+                if isinstance(error, AppKilledError) or not isinstance(error, Exception):
+                    self._tracker.cancel_killed()
+                elif isinstance(error, AppNotStartedError):
+                    self._tracker.cancel_not_started(error)
+            finally:
+                self._close(killer)
             raise
         self._close(killer)
         return value

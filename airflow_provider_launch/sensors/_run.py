@@ -111,7 +111,11 @@ class SensorRun:
                 f"{self._handle!r} is an app of scheduler {parsed.scheduler_backend!r}, "
                 f"but connection {self._hook.launch_conn_id!r} means {self._hook.options.backend!r}"
             )
-        check_streams(self._scheduler, sensor.streams)
+        try:
+            check_streams(self._scheduler, sensor.streams)
+        except BaseException:
+            self.close()
+            raise
 
     def _hook_of(self, parsed: ParsedAppHandle) -> LaunchHook:
         given = self._sensor.launch_conn_id
@@ -174,10 +178,12 @@ class SensorRun:
         if why == "deadline":
             if self._sensor.kill_policy == "cancel":
                 self.cancel()  # again, in case that of the trigger failed
+            self.close()
             limit = self._sensor.execution_timeout
             is_of_task = limit is not None and limit.total_seconds() <= self._sensor.timeout
             raise (AirflowTaskTimeout if is_of_task else AirflowSensorTimeout)(text)
         if why == "unreachable":
+            self.close()
             raise SchedulerUnavailableError(text)
         if why == "error":
             self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)

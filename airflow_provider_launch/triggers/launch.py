@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_launch._task.options import FollowOptions, allowed_conn_id, check_streams
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
 from airflow_provider_launch.util.untrusted import clean_json
 
@@ -185,16 +186,35 @@ class AppStatusTrigger(BaseTrigger):
         parsed = await self._resolve()
         conn_id = allowed_conn_id(self.options.launch_conn_id, parsed)
         # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
-        shared = await asyncio.to_thread(hub().join, conn_id)
+        context = contextvars.copy_context()
+        joining = asyncio.get_running_loop().run_in_executor(None, context.run, hub().join, conn_id)
+        try:
+            shared = await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            # The thread joins all the same.
+            joining.add_done_callback(self._leave_joined)
+            raise
         try:
             if shared.options.backend != parsed.scheduler_backend:
-                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")  # noqa: TRY301 - what is joined is left
+                raise InvalidAppError(f"{self._resolved!r} is no app of connection {conn_id!r}")
             check_streams(shared.scheduler, self.options.streams)
-        except InvalidAppError:
+        except LaunchError:
             await asyncio.to_thread(hub().leave, shared)
             raise
         self._shared = shared
         return TriggerRun(self, shared, self._resolved, parsed.app_id)
+
+    @staticmethod
+    def _leave_joined(joining: asyncio.Future[Shared]) -> None:
+        from airflow_provider_launch.triggers.hub import hub
+
+        if joining.cancelled() or joining.exception() is not None:
+            return
+        try:
+            # Not here: this is the event loop, and closing may take a moment.
+            asyncio.get_running_loop().run_in_executor(None, hub().leave, joining.result())
+        except RuntimeError:  # the loop ends
+            hub().leave(joining.result())
 
     async def _resolve(self) -> ParsedAppHandle:
         if self._parsed is None:

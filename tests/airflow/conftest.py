@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.airflow.guarantees import place
-from tests.airflow.plugin import ENGINES
+from tests.airflow.plugin import ENGINES, OPENED
 from tests.airflow.support import FakeExecutionApi
 from tests.support.fake_scheduler import FakeEngine
+from tests.support.local import until
 
 __all__ = ["place"]
 
@@ -33,7 +34,7 @@ def no_masks() -> Iterator[None]:
 
 
 @pytest.fixture
-def engine(tmp_path_factory, monkeypatch) -> FakeEngine:
+def engine(tmp_path_factory, monkeypatch) -> Iterator[FakeEngine]:
     """An engine that the test drives, behind a scheduler `fake` which is installed as a plug-in."""
     site = tmp_path_factory.mktemp("site")
     info = site / "launch_fake-1.0.dist-info"
@@ -45,8 +46,11 @@ def engine(tmp_path_factory, monkeypatch) -> FakeEngine:
     engine = FakeEngine()
     engine.name = uuid.uuid4().hex
     ENGINES[engine.name] = engine
+    OPENED.clear()
     yield engine
     del ENGINES[engine.name]
+    # A triggerer closes what it leaves on another thread.
+    until(lambda: all(scheduler.closed for scheduler in OPENED), 5)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from typing import Any
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler
 
 ENGINES: dict[str, FakeEngine] = {}
+OPENED: list[FakeScheduler] = []
+"""What the code under test has opened in this test; it has to close all of them."""
 
 
 class WithoutAdopt(FakeScheduler):
@@ -15,4 +17,6 @@ class WithoutAdopt(FakeScheduler):
 
 def create_scheduler(session_name: str, engine: str = "", adopts: bool = True, **_: Any) -> FakeScheduler:
     kind = FakeScheduler if adopts else WithoutAdopt
-    return kind(session_name, ENGINES[engine])
+    scheduler = kind(session_name, ENGINES[engine])
+    OPENED.append(scheduler)
+    return scheduler

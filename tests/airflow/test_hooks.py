@@ -114,7 +114,9 @@ def test_a_type_of_ours_means_our_scheduler(define, engine, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     extra = {"scheduler": "local", "params": {"engine": engine.name}}
 
-    assert isinstance(define("launch", extra=extra).scheduler, FakeScheduler)
+    hook = define("launch", extra=extra)
+    assert isinstance(hook.scheduler, FakeScheduler)
+    hook.close()
     assert isinstance(define(extra={"root": str(tmp_path)}).scheduler, LocalScheduler)
 
 

@@ -380,7 +380,7 @@ def test_without_adopt_the_operator_warns(make_api) -> None:
 
 
 def test_an_app_that_vanished_is_an_unknown_outcome(engine, api) -> None:
-    threading.Timer(0.5, lambda: engine.forget(next(iter(engine.apps)))).start()
+    engine.on_scheduled = lambda app_id: threading.Timer(0.5, engine.forget, [app_id]).start()
     ran = run_task(on_cluster(), api)
 
     assert ran.state == "failed"
@@ -388,13 +388,15 @@ def test_an_app_that_vanished_is_an_unknown_outcome(engine, api) -> None:
 
 
 def test_an_outage_is_survived_and_reported_once(engine, api, play) -> None:
-    threading.Timer(0.3, engine.cut).start()
+    def begin(app_id: str) -> None:
+        threading.Timer(0.3, engine.cut).start()
+        threading.Timer(1.2, heal, [app_id]).start()
 
-    def heal() -> None:
+    def heal(app_id: str) -> None:
         engine.heal()
-        engine.state(next(iter(engine.apps)), AppState.SUCCEEDED)
+        engine.state(app_id, AppState.SUCCEEDED)
 
-    threading.Timer(1.2, heal).start()
+    engine.on_scheduled = begin
     ran = run_task(on_cluster(), api)
 
     assert ran.state == "success"
