@@ -24,6 +24,7 @@ from airflow_provider_launch.schedulers.slurm import records
 from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError
 from airflow_provider_launch.util import untrusted
+from airflow_provider_launch.util.http_answer import Body
 from tests.support.repeats import often
 
 FACTOR = int(os.environ.get("LAUNCH_FUZZ", "0"))
@@ -131,6 +132,30 @@ def test_the_index_of_times(data, position, ends):
     assert len(times) == len(ends)
     assert at >= 0
     assert all(math.isfinite(time) for time in times)
+
+
+@fuzzed
+@given(st.binary(max_size=300), st.lists(st.integers(1, 50), max_size=9))
+def test_chunked_bodies(data, cuts):
+    body, at = Body(chunked=True), 0
+    size = 0
+    with contextlib.suppress(ValueError):
+        for cut in [*cuts, len(data)]:
+            size += len(body.feed(data[at : at + cut]))
+            at += cut
+    assert size <= len(data)
+
+
+SIZES = st.sampled_from([b"-1", b"5", b"ffffffff", b"0x5", b"1_0", b"", b"+3", b"9" * 2000])
+
+
+@fuzzed
+@given(st.lists(SIZES, max_size=5), st.binary(max_size=30))
+def test_sizes_of_chunks(sizes, rest):
+    body = Body(chunked=True)
+    with contextlib.suppress(ValueError):
+        for size in sizes:
+            assert len(body.feed(size + b"\r\n" + rest)) <= len(size) + 2 + len(rest)
 
 
 STAMPS = st.sampled_from(
