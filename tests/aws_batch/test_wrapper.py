@@ -164,3 +164,20 @@ def test_a_node_knows_the_address_of_the_main_node(shell) -> None:
     other = run(shell, command, I="1", AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="10.0.0.7")
     assert other.stdout.startswith("10.0.0.7\n")
     assert run(shell, command, I="0").stdout.splitlines()[0] == (own[-1] if own else "localhost")
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        ("mkdir $f", ""),
+        ("mkfifo $f", ""),
+        ("ln -s /dev/zero $f", ""),
+        ("dd of=$f bs=1 count=0 seek=900000000 2>/dev/null", ""),
+        ("head -c 20000000 /dev/zero | tr '\\000' 9 >$f", ":m-result-large\n"),
+    ],
+)
+def test_a_file_that_is_no_document_is_no_work(shell, act, expected) -> None:
+    """The shell reads one byte at a time: a sparse file once kept the job alive, and paid for, without an end."""
+    done = run(shell, script().command("sh", ["-c", f"f=$LAUNCH_RESULT_PATH; {act}"]))
+
+    assert done.stdout == f":m-exit:0\n{expected}:m-end\n"

@@ -17,6 +17,8 @@ REPLICA = "\x00replica\x00"
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same
 _RESULT_CHARS = 4200
+_READ_BYTES = 20_000
+"""Of a file: `read` takes one byte at a time, which is forever for a line without an end."""
 
 
 def has_replica(text: str) -> bool:
@@ -64,9 +66,10 @@ class Script:
         lines += [f"export {name}={_quoted(text)}" for name, text in self.exports.items()]
         if self.working_dir:
             lines.append(f"cd {shlex.quote(self.working_dir)} || exit 126")
-        text = (
-            "\n".join(lines) + "\n" + set_args + _RUN.replace("@MARK@", self.mark).replace("@MOST@", str(_RESULT_CHARS))
+        run = (
+            _RUN.replace("@MARK@", self.mark).replace("@MOST@", str(_RESULT_CHARS)).replace("@READ@", str(_READ_BYTES))
         )
+        text = "\n".join(lines) + "\n" + set_args + run
         text += "f error $TORCHELASTIC_ERROR_FILE\n"
         if self.has_result:
             text += "f result $LAUNCH_RESULT_PATH\n"
@@ -100,13 +103,16 @@ wait $p; c=$?
 while test "$s"; do s=; wait $p; d=$?; test $d = 127 || c=$d; done
 trap '' TERM INT
 echo "$m-exit:$c"; echo "$m-exit:$c" >&3
-f() {
-test -s "$2" || return 0
+g() {
 n=0
 while IFS= read -r l || test "$l"; do
 n=$((n+${#l}+1)); test $n -le @MOST@ || { echo "$m-$1-large"; return; }
 printf '%s\\n' "$m-$1:$l"
-done <"$2"
+done
+}
+f() {
+test -f "$2" && test -s "$2" || return 0
+if command -v head >/dev/null; then head -c @READ@ "$2" | g $1; else g $1 <"$2"; fi
 }
 """
 
