@@ -283,6 +283,8 @@ class ContractBase:
     drain_s: ClassVar[float] = 0.0
     """Seconds for which a program stays after a flood, on an engine that drops what it has not copied from the pipes
     when the program has ended."""
+    endless: ClassVar[int] = 20_000_000
+    """Bytes of a line without an end; fewer where the engine itself cuts lines, or its stand-in takes minutes."""
     many: ClassVar[int] = 200
     """How many apps "many" are, where costs are counted."""
     xfail: ClassVar[Mapping[str, str]] = {}

@@ -28,6 +28,7 @@ _DECLARED = frozenset(
         "timeout_s",
         "lag_s",
         "drain_s",
+        "endless",
         "many",
         "requests_per_describe",
         "xfail",

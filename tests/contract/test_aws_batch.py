@@ -59,6 +59,8 @@ class ServerEngine(Engine):
 @pytest.mark.engine("aws_batch")
 class TestAwsBatch(SchedulerContract):
     factory = "airflow_provider_launch.schedulers.aws_batch.scheduler:create_scheduler"
+    # CloudWatch cuts lines at 256 KB, and the server of the tests takes minutes for one of 20 MB.
+    endless = 1_000_000
     capabilities = frozenset(
         {
             Capability.REPLICA_RETRY,
