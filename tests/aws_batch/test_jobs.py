@@ -56,6 +56,33 @@ def lines(scheduler: AwsBatchScheduler, app_id: str, count: int, role: str = "ma
     return found
 
 
+@pytest.mark.parametrize("shell", [True, False])
+def test_a_program_sees_the_variables_of_its_role_only(scheduler, batch_queue, docker_engine, shell) -> None:
+    """Not those of other roles, and no record of the whole app: what it prints, no masker knows."""
+    show = "env; tr '\\0' '\\n' </proc/1/environ; tr '\\0' '\\n' </proc/1/cmdline; echo; echo over"
+    made = []
+    # Batch ends the others when the first node has ended.
+    for name, stays in (("head", "; sleep 25"), ("worker", "")):
+        role = Role(name, docker_engine.image, entrypoint="sh", args=["-c", show + stays], resource=ROOM)
+        role.env["SECRET"] = f"hush-{name}"
+        made.append(role)
+    cfg = {"queue": batch_queue, "shell": shell}
+    app_id = scheduler.schedule(scheduler.submit_dryrun(AppDef("jobs", made), cfg, app_id=make_unique("jobs")))
+    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    for name, other in (("head", "worker"), ("worker", "head")):
+        cursor, found = None, ""
+        while "over\n" not in found.replace("echo over\n", ""):
+            chunk = scheduler.read_logs(app_id, name, 0, cursor)
+            cursor = chunk.cursor
+            found += "".join(line.text for line in chunk.lines)
+        definition = scheduler.describe_native(app_id).request.definition(0, 0)
+
+        assert f"hush-{name}" in found
+        assert f"hush-{other}" not in found
+        assert next(iter(definition["parameters"].values()))[:200] not in found
+        assert "LAUNCH_REQUEST" not in found
+
+
 def test_nodes_without_a_shell_know_their_numbers(scheduler, launch) -> None:
     app_id = launch(
         ("head", "sleep", ["4"], 1),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,44 @@ def test_retries_are_counted_by_batch_and_a_lost_host_is_not_charged() -> None:
         {"onReason": "*", "action": "EXIT"},
     ]
     assert request(role(num_replicas=2, max_retries=3)).definition(0, 0)["retryStrategy"] == {"attempts": 1}
+
+
+@pytest.mark.parametrize("how", [{}, {"shell": False}])
+def test_a_container_has_the_variables_of_its_role_only(how) -> None:
+    """The record of the app, with the secrets of all roles, is where no program can read it."""
+    one = request(role("a", env={"A": "hush-a"}), role("b", env={"B": "hush-b"}, args=["hush-arg"]), **how)
+    definition = one.definition(0, 0)
+    first, second = (json.dumps(each["container"]) for each in definition["nodeProperties"]["nodeRangeProperties"])
+    (record,) = definition["parameters"].values()
+
+    assert "hush-b" not in first
+    assert "hush-arg" not in first
+    assert 'hush-a"' not in second
+    assert record not in first + second
+    assert f"Ref::{next(iter(definition['parameters']))}" not in first + second
+    assert "hush" not in json.dumps(definition["tags"])
+    found = request_in(definition)
+    assert found is not None
+    assert found.app_def == one.app_def
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "!",
+        "AAAA",
+        base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
+        base64.b64encode(zlib.compress(b"0" * (64 << 20))).decode(),
+        base64.b64encode(zlib.compress(b'{"app": 1, "options": {}, "copied_env": {}}')).decode(),
+        base64.b64encode(zlib.compress(b'{"x": 1}')).decode(),
+    ],
+)
+def test_a_damaged_record_is_no_app_and_no_error(record) -> None:
+    """One definition that another user of the account has made must not end the list of all."""
+    definition = request(role()).definition(0, 0)
+
+    assert request_in({**definition, "parameters": {"launchRequest": record}}) is None
 
 
 def test_an_attempt_of_nodes_has_names_of_its_own() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import logging
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -25,15 +26,24 @@ from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.util.untrusted import inflate, parse_json
 
 __all__ = ["AwsBatchRequest", "Layout", "Place", "build_request", "format_request", "request_in"]
+
+log = logging.getLogger(__name__)
 
 Layout = Literal["single", "array", "multi-node"]
 Place = tuple[str, int]
 """Role and number of a replica."""
 
-_RECORD_ENV = "LAUNCH_REQUEST"
-"""Variable of the container that holds the app and its options: AWS keeps no other field of that size."""
+_RECORD = "launchRequest"
+"""Parameter of the definition that holds the app and its options, with the secrets of all roles.
+
+Batch puts parameters into a command that names them by `Ref::`, and into nothing else: no program can read this one.
+https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html#parameters
+"""
+_RECORD_BYTES = 8 * 1024 * 1024
+"""Of the record when it is unpacked: texts that are repeated are small in the definition."""
 _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
@@ -168,15 +178,18 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
 def request_in(definition: Mapping[str, Any]) -> AwsBatchRequest | None:
     """Return the request that a job definition was made of; None: it is not the launcher's."""
     app_id = definition.get("tags", {}).get(str(Tag.APP_ID))
-    containers = [definition.get("containerProperties") or {}]
-    nodes = definition.get("nodeProperties") or {}
-    containers += [one.get("container", {}) for one in nodes.get("nodeRangeProperties", [])]
-    for container in containers:
-        for variable in container.get("environment", []):
-            if app_id and variable["name"] == _RECORD_ENV:
-                document = json.loads(zlib.decompress(base64.b64decode(variable["value"])))
-                return AwsBatchRequest(app_id, **document)
-    return None
+    packed = (definition.get("parameters") or {}).get(_RECORD)
+    if not app_id or not packed:
+        return None
+    try:
+        document = parse_json(inflate(base64.b64decode(packed), _RECORD_BYTES), _RECORD_BYTES)
+        request = AwsBatchRequest(app_id, **document)
+        # What all that follows reads: it is made here, once, so that a damaged record is an error here.
+        _ = request.app_def, request.opts, request.layout
+    except Exception as error:  # noqa: BLE001 - any text in place of any field, by another user of the account
+        log.warning("the record of app %r is damaged, and passed over: %s", app_id, error)
+        return None
+    return request
 
 
 def format_request(request: AwsBatchRequest) -> str:
@@ -206,8 +219,7 @@ def format_request(request: AwsBatchRequest) -> str:
     for call, arguments in calls:
         arguments["tags"][str(Tag.SPEC_HASH)] = request.spec_hash
         arguments["tags"].pop(str(Tag.SUBMITTED), None)
-        for container in _containers(arguments):
-            container["environment"] = [one for one in container["environment"] if one["name"] != _RECORD_ENV]
+        arguments.pop("parameters", None)
         lines.append(f"{call} {json.dumps(masked_document(arguments), indent=2, ensure_ascii=False, default=str)}")
     return "\n".join(lines)
 
@@ -229,13 +241,6 @@ def _masked(request: AwsBatchRequest) -> AwsBatchRequest:
         role.args = masked_args(role.args)
     env = {name: MASK if is_secret_name(name) else text for name, text in request.copied_env.items()}
     return AwsBatchRequest(request.app_id, app_to_dict(app), request.options, env)
-
-
-def _containers(arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    if "containerProperties" in arguments:
-        yield arguments["containerProperties"]
-    for one in arguments.get("nodeProperties", {}).get("nodeRangeProperties", []):
-        yield one["container"]
 
 
 def _layout(app: AppDef, opts: AwsBatchOpts) -> Layout:
@@ -260,14 +265,14 @@ def _texts(role: Role) -> list[str]:
 
 def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
     opts, roles = request.opts, request.app_def.roles
-    found: dict[str, Any] = {"platformCapabilities": [opts.platform]}
+    record = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
+    found: dict[str, Any] = {"platformCapabilities": [opts.platform], "parameters": {_RECORD: packed}}
     if opts.propagate_tags:
         found["propagateTags"] = True
     if opts.time_limit_s is not None:
         found["timeout"] = {"attemptDurationSeconds": max(_LEAST_TIMEOUT_S, math.ceil(opts.time_limit_s))}
-    record = {"app": request.app, "options": request.options, "copied_env": request.copied_env}
-    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
-    packed = base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
     bodies = []
     first = 0
     for role in roles:
@@ -278,7 +283,6 @@ def _definition(request: AwsBatchRequest, attempt: int) -> dict[str, Any]:
         else:
             bodies.append((first, role.num_replicas, container_properties(request, role, first, attempt)))
         first += role.num_replicas
-    bodies[0][2]["environment"].append({"name": _RECORD_ENV, "value": packed})
     if request.layout != "multi-node":
         role = roles[0]
         return {**found, "type": "container", "containerProperties": bodies[0][2], "retryStrategy": _retries(role)}
