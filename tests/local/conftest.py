@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.schedulers.local.scheduler import create_scheduler
-from airflow_provider_launch.specs import SchedulerRejectedError
+from airflow_provider_launch.specs import AppUnavailableError, SchedulerRejectedError
 from tests.support.local import Apps, processes_below, until
 
 
@@ -19,6 +19,7 @@ def apps(tmp_path: Path) -> Iterator[Apps]:
     apps = Apps(create_scheduler("tests", root=str(root)), root)
     yield apps
     for row in apps.scheduler.list():
-        with contextlib.suppress(SchedulerRejectedError):  # planted records of other hosts
+        # Of records of other hosts that were planted, and of damaged ones.
+        with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
             apps.scheduler.cancel(row.app_id)
     until(lambda: not processes_below(root), 30)

@@ -82,7 +82,8 @@ def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
 def numbers_in(path: str) -> list[int]:
     """Return the entries of a directory that are numbers, sorted; none if it does not exist."""
     try:
-        return sorted(int(name) for name in os.listdir(path) if name.isdigit())
+        # The app may have made others; Python's own digits are more than ten.
+        return sorted(int(name) for name in os.listdir(path) if re.fullmatch("[0-9]{1,9}", name))
     except FileNotFoundError:
         return []
 
@@ -111,6 +112,9 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
+        if os.path.isdir(path) and not os.path.islink(path):
+            # The app has put it there; its supervisor would wait for ever until it can write.
+            os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -146,7 +146,7 @@ def kill_marked(marker: bytes) -> None:
 
 def try_lock(path: str) -> int | None:
     """Take the lock file and return its descriptor, or None if another process holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,7 +168,7 @@ def take_lock(path: str) -> int | None:
 def is_locked(path: str) -> bool:
     """Return whether a living process holds the lock file; False where there is none."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -26,6 +26,8 @@ __all__ = ["APP_ID", "Records"]
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """The ids that can be the name of a directory, and of none outside the root."""
 _SWEEP_EVERY_S = 3600.0
+_REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
+"""Errors of a path at which a directory, a link, a FIFO or a socket stands in the place of a file."""
 
 
 class Records:
@@ -151,10 +153,15 @@ class Records:
         """
         with self.readable():
             try:
-                os.close(os.open(f"{self.dir(app_id)}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(f"{self.dir(app_id)}/{name}", flags, 0o600))
             except FileNotFoundError:
                 self._refuse_returned(app_id)
                 return False
+            except OSError as error:
+                # The app has put something there itself, which is a mark as well.
+                if error.errno not in _REPLACED:
+                    raise
         return True
 
     def remove(self, app_id: str) -> None:
@@ -194,6 +201,10 @@ class Records:
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
+            if error.errno in _REPLACED and str(error.filename).startswith(f"{self.root}/apps/"):
+                raise AppUnavailableError(
+                    f"{error.filename!r} is not the file that was written: {error.strerror}; delete the app"
+                ) from error
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
     def _refuse_foreign_places(self) -> None:

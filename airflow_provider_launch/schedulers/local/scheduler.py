@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import errno
 import logging
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -30,7 +32,7 @@ from airflow_provider_launch.schedulers.api import (
     Stream,
     check_replica,
 )
-from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, status
+from airflow_provider_launch.schedulers.local import bare, layout, leases, log_files, safe_files, status
 from airflow_provider_launch.schedulers.local.observed import Observed
 from airflow_provider_launch.schedulers.local.options import LocalConnection, LocalOpts
 from airflow_provider_launch.schedulers.local.records import APP_ID, Records
@@ -181,6 +183,11 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 except (LookupError, TypeError, ValueError, AttributeError, InvalidAppError) as error:
                     # Its program may have replaced what this launcher wrote.
                     damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {error}")
+                    continue
+                except NotADirectoryError as error:
+                    if not os.path.isdir(f"{self.root}/apps"):
+                        raise
+                    damaged[app_id] = self._records.damage(app_id, error)
                     continue
                 except SchedulerRejectedError as error:
                     if len(app_ids) == 1 or not isinstance(error.__cause__, ForeignFileError):
@@ -349,6 +356,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 )
         except FileNotFoundError:
             return  # the app was deleted meanwhile
+        except (safe_files.NotRegularError, subprocess.CalledProcessError) as error:
+            raise AppUnavailableError(
+                f"cannot start the supervisor of {app_dir!r}, whose files may be damaged: {error}; delete the app"
+            ) from error
         except (OSError, subprocess.SubprocessError) as error:
             raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
 
@@ -374,7 +385,16 @@ def _driver_gpus() -> builtins.list[str]:
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+            raise safe_files.NotRegularError(errno.EINVAL, "no plain file", path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise safe_files.NotRegularError(errno.EINVAL, "no plain file", path)
+    return fd
 
 
 def _own_environment() -> dict[str, str]:
