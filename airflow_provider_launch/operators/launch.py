@@ -235,6 +235,13 @@ class LaunchAppOperator(BaseOperator):
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Return `content` rendered; apps and roles come back as copies, and the DAG's own objects stay as they are."""
+        is_app = content is self.app
+        rendered = self._render_content(content, context, jinja_env, seen_oids)
+        return _with_masks(rendered) if is_app else rendered
+
+    def _render_content(
+        self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
+    ) -> Any:
         if content is not None and any(content is field for field in self._given_fields):
             self._note_texts(content, seen_oids)
         # What came out of an XCom is data, and its text no template.
@@ -345,6 +352,23 @@ def _as_app(value: Any) -> AppDef:
         )
     check_app(app)
     return app
+
+
+def _with_masks(value: Any) -> Any:
+    """Return a rendered app as an `AppDef`, whose text hides secrets, and have its secrets masked.
+
+    Airflow stores rendered fields before the task begins. What is no valid app is refused later.
+    """
+    from airflow_provider_launch._task.secrets import hidden_values, places_of, register
+    from airflow_provider_launch.specs.check import app_from_dict
+    from airflow_provider_launch.specs.roles import AppDef
+
+    with contextlib.suppress(Exception):
+        app = app_from_dict(value) if isinstance(value, Mapping) else value
+        if isinstance(app, AppDef):
+            register(hidden_values(app.roles, {}, places_of(app, {})))
+            return app
+    return value
 
 
 def _has_xcom(value: object) -> bool:

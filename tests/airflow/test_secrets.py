@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk.log import mask_secret
+from airflow.sdk import BaseOperator
+from airflow.sdk.log import mask_secret, redact
 
 from airflow_provider_launch._task.secrets import chosen, hidden_values, places_of, register, shown_request
+from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.schedulers.aws_batch import request as aws_batch
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.docker import request as docker
@@ -23,6 +25,7 @@ from airflow_provider_launch.schedulers.slurm import request as slurm
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +174,38 @@ def dryrun(given: AppDef, backend: str) -> AppDryRunInfo[Any]:
             aws_batch.build_request(given, AwsBatchOpts(queue="q"), "app-1", {}), aws_batch.format_request
         )
     return AppDryRunInfo(slurm.build_request(given, SlurmOpts(), "app-1", {}), slurm.format_request)
+
+
+@pytest.mark.parametrize("how", ["dict", "xcom", "AppDef"])
+def test_the_rendered_app_shows_no_more_than_the_request(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Airflow stores it before the task begins, and knows only names of its own."""
+    monkeypatch.setenv("AIRFLOW_VAR_DB_PASSWORD", 'hush"quoted')
+    env = {
+        "DB_PASS": "hush-1",
+        "DATABASE_URL": "postgres://me:hush-2@db/x",
+        "KEY_1": "-----BEGIN-----\nhush-line\n-----END-----",
+        "X": "{{ var.value.db_password }}" if how != "xcom" else "1",
+        "SAS": "hush-3",
+    }
+    args = ["-c", 'echo $DB_PASS; echo "$KEY_1"', "--password", "hush-4", "-H", "Authorization: Bearer hush-5"]
+    role = {"name": "main", "image": "", "entrypoint": "sh", "args": args, "env": env}
+    given: Any = {"name": "app", "roles": [role]}
+    api = FakeExecutionApi()
+    api.xcoms["make", "return_value"] = given
+    first: list[str] = []
+    api.on_call = lambda method, parts, body: first.append(json.dumps(body)) if parts[-1] == "rtif" else None
+    with a_dag():
+        if how == "AppDef":
+            given = AppDef("app", [Role(**role)])
+        elif how == "xcom":
+            given = BaseOperator(task_id="make").output
+        task = LaunchAppOperator(task_id="t", app=given)
+    ran = run_task(task, api)
+
+    assert ran.state == "success", ran.error
+    assert len(first) >= 2
+    assert "hush" not in str(first)
+    assert "hush" not in str(api.rendered)
+    # As Airflow writes the lines of the log.
+    assert "hush" not in str([str(redact(line)) for line in ran.lines])
+    assert "***" in api.rendered["request"]
