@@ -17,7 +17,8 @@ from tests.engines.aws_batch.containers import IDLE_IMAGE
 from tests.engines.aws_batch.names import REGION
 from tests.faults import FaultProxy
 
-pytestmark = [pytest.mark.engine("aws_batch"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
+on_batch = pytest.mark.engine("aws_batch")
 
 ROLE = "arn:aws:iam::123456789012:role/launch"
 
@@ -60,6 +61,7 @@ def hook(monkeypatch, batch_proxy: FaultProxy, batch_queue):
     return make
 
 
+@on_batch
 @pytest.mark.filterwarnings("default")
 def test_an_app_runs_by_the_connection_of_type_aws(hook, batch_proxy, batch_queue) -> None:
     found = hook()
@@ -70,6 +72,7 @@ def test_an_app_runs_by_the_connection_of_type_aws(hook, batch_proxy, batch_queu
     assert keys_used(batch_proxy) == {"of-aws"}
 
 
+@on_batch
 @pytest.mark.filterwarnings("default")
 def test_proxies_retries_and_endpoints_of_both_sides_are_kept(hook, batch_proxy) -> None:
     theirs = {"proxies": {"https": "http://proxy.invalid:3128"}, "retries": {"mode": "legacy"}}
@@ -84,6 +87,7 @@ def test_proxies_retries_and_endpoints_of_both_sides_are_kept(hook, batch_proxy)
     assert clients.batch.meta.endpoint_url == batch_proxy.url.replace("tcp://", "http://")
 
 
+@on_batch
 @pytest.mark.filterwarnings("default")
 def test_the_role_of_the_connection_of_type_aws_is_assumed(hook, batch_proxy, batch_queue) -> None:
     found = hook(
@@ -102,6 +106,7 @@ def by_role(params: dict[str, Any], **more: Any) -> AwsBatchScheduler:
     return create_scheduler("role", **{**params, "role_arn": ROLE, "external_id": "airflow", **more})
 
 
+@on_batch
 def test_a_role_is_assumed_by_boto3_alone_and_renewed_before_its_keys_expire(
     batch_params, batch_proxy, batch_queue, monkeypatch
 ) -> None:
@@ -125,6 +130,7 @@ def test_a_role_is_assumed_by_boto3_alone_and_renewed_before_its_keys_expire(
     assert len(keys_used(batch_proxy)) >= 2
 
 
+@on_batch
 def test_configuration_is_merged_without_the_provider(batch_params) -> None:
     proxies = {"https": "http://proxy.invalid:3128"}
     clients = create_scheduler("c", **batch_params, config_kwargs={"proxies": proxies}).aws.clients
