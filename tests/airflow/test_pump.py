@@ -19,7 +19,7 @@ from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
-from airflow_provider_launch.triggers.feed import RECORD_BYTES, TURN_BYTES, Feed
+from airflow_provider_launch.triggers.feed import LONG_CHARS, RECORD_BYTES, TURN_BYTES, Feed
 from airflow_provider_launch.triggers.pump import LogPump
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
@@ -156,18 +156,21 @@ def test_threads_end_with_the_last_feed(engine: FakeEngine, feeds: Any) -> None:
     until(lambda: not any(thread.is_alive() for thread in threads))
 
 
-def test_a_log_that_fails_does_not_stop_the_others(engine: FakeEngine, feeds: Any) -> None:
+@pytest.mark.parametrize("text", ["line\n", "x" * (LONG_CHARS + 1) + "\n"], ids=["line", "piece of a long line"])
+def test_a_log_that_fails_does_not_stop_the_others(engine: FakeEngine, piece_feeds: Any, text: str) -> None:
     pump = LogPump(500_000)
-    broken, broken_log, broken_id = feeds("broken")
-    broken_log.tell = lambda event: 1 / 0
-    good, log, good_id = feeds("good")
-    for app_id in (broken_id, good_id):
-        engine.write(app_id, "worker", 0, "line\n")
+    broken, broken_log, broken_id = piece_feeds("broken")
+    broken_log.write_event = broken_log.write_piece = lambda *_: 1 / 0
+    good, log, good_id = piece_feeds("good")
+    engine.write(broken_id, "worker", 0, text)
     pump.add(broken)
+    until(lambda: broken.places)
+    engine.write(good_id, "worker", 0, "line\n")
     pump.add(good)
     until(lambda: log.lines)
 
     assert log.lines == ["line\n"]
+    assert broken_log.has_gap
     pump.remove(broken)
     pump.remove(good)
 
