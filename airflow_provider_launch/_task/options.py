@@ -75,7 +75,8 @@ class FollowOptions:
                 raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
         check_max_log_bytes(self.max_log_bytes)
         check_seconds("unavailable_for_s", self.unavailable_for_s, may_be_0=True)
-        if self.launch_conn_id is not None and not conn_ids(self.launch_conn_id):
+        # A text is empty where no connection is meant: a step that another operator runs.
+        if not isinstance(self.launch_conn_id, (str, type(None))) and not conn_ids(self.launch_conn_id):
             raise InvalidAppError(
                 f"launch_conn_id={self.launch_conn_id!r} allows no connection; name one or several, or leave it out"
             )
