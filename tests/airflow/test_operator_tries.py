@@ -262,7 +262,7 @@ def test_a_wrong_result_of_an_app_that_succeeded_is_final(engine, make_api, play
         ran = run_task(on_cluster(), api)
 
     assert ran.state == "failed"
-    assert "the result is no JSON" in str(ran.error)
+    assert "the document is not JSON" in str(ran.error)
     assert engine.started == 1
 
 

@@ -80,7 +80,7 @@ CASES = [
         "result",
         {},
         script="echo nope > $LAUNCH_RESULT_PATH; sleep 0.5",
-        looks=lambda ran, _: "no JSON" in str(ran.error),
+        looks=lambda ran, _: "not JSON" in str(ran.error),
     ),
     Case("failure", {}, script="echo last words; sleep 0.5; exit 3", looks=lambda ran, _: words(ran)),
     Case(
