@@ -202,6 +202,24 @@ _CONFIG: dict[str, Any] = {
                 "example": None,
                 "default": "10",
             },
+            "deployment_id": {
+                "description": "The name of this Airflow among those that launch on the same schedulers. An app keeps "
+                "it, and only its own Airflow cancels an app that has lost its task. Empty: an id that the first "
+                "launch writes into Variable `launch_deployment_id`. Set it in production: a copy of the database has "
+                "the same Variable.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "airflow-production",
+                "default": "",
+            },
+            "reconcile_interval_s": {
+                "description": "Seconds between two rounds in which a triggerer compares living apps with their tasks, "
+                "and cancels those whose task is over. 0: never.",
+                "version_added": "0.1.0",
+                "type": "float",
+                "example": None,
+                "default": "60",
+            },
             "trigger_fire_after_s": {
                 "description": "Seconds after a deferral before which no trigger ends it. Airflow fails a task that "
                 "goes on before its scheduler has noticed that the worker has left.",

@@ -14,9 +14,9 @@ def count(name: str, number: int = 1, **tags: str) -> None:
         _send("incr", name, number, tags)
 
 
-def gauge(name: str, value: float) -> None:
+def gauge(name: str, value: float, **tags: str) -> None:
     """Set the gauge `launch.<name>`."""
-    _send("gauge", name, value, {})
+    _send("gauge", name, value, tags)
 
 
 def seconds(name: str, duration_s: float, **tags: str) -> None:

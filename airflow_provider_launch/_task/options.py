@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -94,6 +94,14 @@ class FollowOptions:
     def may_cancel(self) -> bool:
         """Whether a user who ends the task ends its app."""
         return self.kill_policy == "cancel"
+
+    @classmethod
+    def from_json(cls, options: Mapping[str, Any], warn: Callable[..., object]) -> FollowOptions:
+        """Return what `to_json` gave, without what only a newer version of this package knows."""
+        names = {item.name for item in fields(cls)}
+        if unknown := sorted(options.keys() - names):
+            warn("this triggerer does not know %s, and ignores them: upgrade it", ", ".join(map(repr, unknown)))
+        return cls(**{name: value for name, value in options.items() if name in names})
 
     def to_json(self) -> dict[str, Any]:
         """Return the options that have not their default, as plain JSON; they are the keywords of this class."""

@@ -220,6 +220,15 @@ class LaunchHook(BaseHook):
                 reason = f"option {name!r} defines where apps run, and belongs into connection {self.launch_conn_id!r}"
             raise InvalidRunConfigException(f"cfg of the task: {reason}", name, own) from None
 
+    def orphans(self) -> list[str]:
+        """Return handles of the living apps whose tasks are over, so that a maintenance DAG can cancel them.
+
+        Waits 20 s if there are any, to ask Airflow twice. Triggerers do the same by themselves.
+        """
+        from airflow_provider_launch.hooks.task_states import ask_states, deployment_id
+
+        return self.runner.orphans(self.options.backend, ask_states, deployment_id())
+
     def get_conn(self) -> Scheduler[Any]:
         """Return the scheduler."""
         return self.scheduler

@@ -34,10 +34,12 @@ from airflow_provider_launch._task.secrets import (
 )
 from airflow_provider_launch.hooks.extras import refuse_locked
 from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.hooks.task_states import deployment_id
 from airflow_provider_launch.links.launch import drop_empty_links, drop_request_link
 from airflow_provider_launch.operators._acquire import AppAcquirer
 from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
+from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
 from airflow_provider_launch.operators._workspace import with_workspace
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs import overlays
@@ -51,7 +53,7 @@ from airflow_provider_launch.specs.errors import (
     UnsupportedError,
 )
 from airflow_provider_launch.specs.handles import parse_app_handle
-from airflow_provider_launch.specs.owner import OWNER, TRY
+from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers.checkpoint import begin_checkpoint, end_checkpoint
@@ -162,7 +164,7 @@ class OperatorRun:
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
         self._ti = context["ti"]
-        self._app = _with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning), self._ti)
+        self._app = self._with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning))
         # Before the request is shown, which may repeat such a value anywhere.
         register(hidden_values(self._app.roles, {}, ()))
         acquirer = AppAcquirer(self._op, self._app, self._hook, self._tracker)
@@ -183,6 +185,8 @@ class OperatorRun:
             ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
                 begin_checkpoint(self._ti)
+                if self._op.follow_options.may_cancel:
+                    cancel_if_refused(_task_of(self._ti), functools.partial(self._cancel_refused, handle))
                 trigger = self._trigger(handle, began, progress, places, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
         return self._conclude(handle, progress, is_new=is_new)
@@ -423,10 +427,29 @@ class OperatorRun:
             raise InvalidAppError(f"time_limit_s is {limit} at the operator and {given} in its cfg; set it once")
         return {**cfg, name: limit}
 
+    def _with_owner(self, app: AppDef) -> AppDef:
+        """Return the app with the task by which `Runner.list` finds it; the given app is not changed."""
+        stays = not self._op.wait or not self._op.follow_options.may_cancel
+        owner = {
+            **_task_of(self._ti)._asdict(),
+            TRY: self._ti.try_number,
+            DEPLOYMENT: deployment_id(),
+            POLICY: LEAVE if stays else "cancel",
+        }
+        return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
 
-def _with_owner(app: AppDef, ti: Any) -> AppDef:
-    """Return the app with the task by which `Runner.list` finds it; the given app is not changed."""
-    map_index = -1 if ti.map_index is None else ti.map_index
-    owner = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
-    owner[TRY] = ti.try_number
-    return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
+    def _cancel_refused(self, handle: str, state: str) -> None:
+        """Cancel the app of a task that was ended before Airflow took its deferral."""
+        scheduler = self._hook.new_scheduler()
+        try:
+            scheduler.cancel(parse_app_handle(handle).app_id)
+        except LaunchError as error:
+            self._log.error("the task is %s, but %s could not be cancelled: %s", state, handle, error)
+        else:
+            self._log.warning("the task is %s, so its deferral was refused; %s is cancelled", state, handle)
+        finally:
+            scheduler.close()
+
+
+def _task_of(ti: Any) -> TaskKey:
+    return TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)

@@ -49,7 +49,7 @@ class Sources:
         raise InvalidAppError(
             f"{what} names {given!r}, which does not stand in the DAG file: it came from a template, an XCom or the "
             f"configuration of a run, and the worker would open it with its own rights; write it into the DAG file, "
-            f"or have the administrator add its folder or address to [launch] allowed_app_sources"
+            f"or have the administrator add its folder or address to allowed_app_sources in the section launch"
         )
 
     def _is_of_dag_file(self, location: str) -> bool:

@@ -294,6 +294,15 @@ class LaunchAppOperator(BaseOperator):
         with _final_errors():
             return self._launching(self._app_now()).run(context)
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume a deferred task; if its trigger failed, follow the app here."""
+        from airflow_provider_launch._task.failed_trigger import event_of_failure
+
+        event = event_of_failure(next_method, next_kwargs)
+        if event is not None:
+            return self.resume(context, event)
+        return super().resume_execution(next_method, next_kwargs, context)
+
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Finish a deferred task: what the trigger did not show, and the outcome, as `execute` would.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.runner.dryruns import prepare_workspaces, submit_dryrun, validate
 from airflow_provider_launch.runner.events import log_event
 from airflow_provider_launch.runner.injected_env import inject_env
+from airflow_provider_launch.runner.orphans import CONFIRM_S, OrphanFinder
 from airflow_provider_launch.runner.trackers import get_configured_trackers
 from airflow_provider_launch.runner.workspace_images import built_images, pin_workspace_images
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
@@ -33,13 +35,14 @@ from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
     from typing_extensions import Self
 
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
+    from airflow_provider_launch.specs.owner import TaskKey
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
     from airflow_provider_launch.workspace.api import WorkspaceBuilder
 
@@ -544,6 +547,35 @@ class Runner:
             for app in apps:
                 app.app_handle = make_app_handle(name, self._name, app.app_id)
             return apps
+
+    def orphans(
+        self,
+        scheduler: str,
+        states: Callable[[Collection[TaskKey]], Mapping[TaskKey, str | None]],
+        deployment: str,
+        *,
+        confirm_s: float = CONFIRM_S,
+    ) -> builtins.list[AppHandle]:
+        """Return the living apps of one Airflow whose tasks are over; waits `confirm_s` seconds if there are any.
+
+        For deployments without a triggerer; `LaunchHook.orphans` calls it with the states of its Airflow. An app whose
+        run was deleted is not among them: only a process that has seen the run knows that it was deleted.
+
+        Args:
+            scheduler: which one.
+            states: gives the states of tasks; see `airflow_provider_launch.hooks.task_states`.
+            deployment: the id of that Airflow; apps of others are ignored.
+            confirm_s: seconds between the two checks.
+        """
+        finder = OrphanFinder(deployment, confirm_s=confirm_s)
+        for is_last in (False, True):
+            rows = {row.app_id: row for row in self.list(scheduler)}
+            apps = finder.wanted(rows.values())
+            found = finder.check(apps, states({*apps.values()}) if apps else {}, time.monotonic())
+            if is_last or found.due_in_s is None:
+                return [rows[orphan.app_id].app_handle for orphan in found.orphans]
+            time.sleep(found.due_in_s)
+        return []
 
     def _is_own(self, parsed: ParsedAppHandle) -> bool:
         return not self._check_session or parsed.session_name == self._name

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from airflow_provider_launch.specs.owner import OWNER, TRY
+from airflow_provider_launch.specs.owner import NOT_ASKED_FOR, OWNER
 from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = ["LINEAGE_PARENT", "LINEAGE_ROOT_PARENT", "spec_hash"]
@@ -25,7 +25,7 @@ def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
     Variables that the launcher adds to the environment of every role are left out: they differ between two
     launchers of the same app, and a retry from another worker must find its app again.
     """
-    document = {"app": _plain(_without_try(app)), "cfg": _plain(dict(cfg))}
+    document = {"app": _plain(_as_asked_for(app)), "cfg": _plain(dict(cfg))}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -40,11 +40,11 @@ INJECTED = (
 )
 
 
-def _without_try(app: AppDef) -> AppDef:
+def _as_asked_for(app: AppDef) -> AppDef:
     owner = app.metadata.get(OWNER)
-    if not isinstance(owner, Mapping) or TRY not in owner:
+    if not isinstance(owner, Mapping) or NOT_ASKED_FOR.isdisjoint(owner):
         return app
-    kept = {name: value for name, value in owner.items() if name != TRY}
+    kept = {name: value for name, value in owner.items() if name not in NOT_ASKED_FOR}
     return dataclasses.replace(app, metadata={**app.metadata, OWNER: kept})
 
 

@@ -169,6 +169,15 @@ class AppStatusSensor(BaseSensorOperator):
                 SensorRun(self).cancel()
             raise
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume a deferred task; if its trigger failed, follow the app here."""
+        from airflow_provider_launch._task.failed_trigger import event_of_failure
+
+        event = event_of_failure(next_method, next_kwargs)
+        if event is not None:
+            return self.resume(context, event)
+        return super().resume_execution(next_method, next_kwargs, context)
+
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would.
 

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
-__all__ = ["OWNER", "TRY", "owner_from", "owner_of", "owner_text"]
+__all__ = [
+    "DEPLOYMENT",
+    "LEAVE",
+    "NOT_ASKED_FOR",
+    "OWNER",
+    "POLICY",
+    "TRY",
+    "TaskKey",
+    "owner_from",
+    "owner_of",
+    "owner_text",
+    "task_of",
+]
 
 OWNER = "airflow"
 """The key in `AppDef.metadata` under which the operator writes the task."""
 TRY = "try_number"
 """Which try of the task has launched the app; a later one may adopt it, so it is no part of what was asked for."""
 _MAX_TEXT = 64 * 1024
-_FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY)
+DEPLOYMENT = "deployment"
+"""The id of the Airflow deployment of the task: another one has tasks of the same names."""
+POLICY = "policy"
+"""What becomes of the app when its task is over: "cancel", or `LEAVE`."""
+LEAVE = "leave"
+NOT_ASKED_FOR = frozenset({TRY, DEPLOYMENT, POLICY})
+"""Fields that differ between tries, or between versions of this package, of one and the same app."""
+_FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY, DEPLOYMENT, POLICY)
+
+
+class TaskKey(NamedTuple):
+    """One task instance of Airflow, without its try."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
 
 
 def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return `dag_id`, `run_id`, `task_id`, `map_index` and `try_number` of the task, as far as they are known."""
+    """Return the fields of the task, and `deployment` and `policy`, as far as they are known."""
     found = metadata.get(OWNER)
     if not isinstance(found, Mapping):
         return {}
@@ -39,3 +67,14 @@ def owner_from(text: str | None) -> dict[str, str]:
     except UntrustedError:
         return {}
     return owner_of({OWNER: found})
+
+
+def task_of(owner: Mapping[str, str]) -> TaskKey | None:
+    """Return the task instance of an owner; None if it does not name one: anybody can write a label."""
+    dag_id, run_id, task_id = (owner.get(name, "") for name in ("dag_id", "run_id", "task_id"))
+    if not (dag_id and run_id and task_id):
+        return None
+    try:
+        return TaskKey(dag_id, run_id, task_id, parse_int(owner.get("map_index", "-1"), -1))
+    except UntrustedError:
+        return None

@@ -199,7 +199,7 @@ class TriggerRun:
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(_STEP_S)
         progress = self._progress(places)
-        await self._checkpoint.save(progress)
+        await self._checkpoint.save(progress, fired=True)
         return dataclasses.replace(progress, tails=self._tails())
 
     async def abandon(self, error: asyncio.CancelledError) -> None:

@@ -10,10 +10,11 @@ from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.triggers.pipe import comms_bytes_unread
 
-__all__ = ["Checkpoint", "begin_checkpoint", "end_checkpoint"]
+__all__ = ["Checkpoint", "begin_checkpoint", "end_checkpoint", "waits_for_trigger"]
 
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
+_FIRED = "fired"
 
 
 def begin_checkpoint(ti: Any) -> None:
@@ -45,6 +46,22 @@ def _key(try_number: int) -> str:
     return f"launch_cursor_{try_number}"
 
 
+def waits_for_trigger(ti: Any) -> bool:
+    """Return whether the checkpoint of a try is there, and no trigger of it has fired; may take a request to Airflow.
+
+    A task that is scheduled while its trigger has not fired was cleared. Without a checkpoint a new try has started.
+    """
+    from airflow.sdk.bases.xcom import BaseXCom
+
+    stored = BaseXCom.get_one(**_where(ti))
+    return isinstance(stored, str) and not unpack(stored).get(_FIRED)
+
+
+def _where(ti: Any) -> dict[str, Any]:
+    names = ("dag_id", "task_id", "run_id", "map_index")
+    return {**{name: getattr(ti, name) for name in names}, "key": _key(ti.try_number)}
+
+
 class Checkpoint:
     """The progress of one try of one task.
 
@@ -58,10 +75,6 @@ class Checkpoint:
         self._ti = task_instance
         self._saved = ""
 
-    def _where(self) -> dict[str, Any]:
-        names = ("dag_id", "task_id", "run_id", "map_index")
-        return {**{name: getattr(self._ti, name) for name in names}, "key": _key(self._ti.try_number)}
-
     async def load(self) -> FollowProgress | None:
         """Return what an earlier trigger of this try has stored; None: nothing."""
         if self._ti is None:
@@ -70,7 +83,7 @@ class Checkpoint:
 
         # Lines shown twice are better than a task that fails for want of a cursor.
         with contextlib.suppress(Exception):
-            self._saved = str(await BaseXCom.aget_one(**self._where()) or "")
+            self._saved = str(await BaseXCom.aget_one(**_where(self._ti)) or "")
         stored = unpack(self._saved)
         return FollowProgress.from_json(stored) if stored else None
 
@@ -79,15 +92,22 @@ class Checkpoint:
         """Whether the progress is small enough to be stored."""
         return len(pack(progress.to_json())) <= MAX_PACKED
 
-    async def save(self, progress: FollowProgress) -> None:
-        """Store the progress; a failure only means that lines may be shown twice after a crash."""
-        packed = pack(progress.to_json())
+    async def save(self, progress: FollowProgress, *, fired: bool = False) -> None:
+        """Store the progress; a failure only means that lines may be shown twice after a crash.
+
+        Args:
+            progress: what was shown.
+            fired: the trigger has done its work: another one of the same deferral must not take its end for a clear.
+        """
+        packed = pack({**progress.to_json(), **({_FIRED: True} if fired else {})})
+        if fired and len(packed) > MAX_PACKED:
+            packed = pack({_FIRED: True})
         if self._ti is None or packed == self._saved or len(packed) > MAX_PACKED:
             return
         from airflow.sdk.bases.xcom import BaseXCom
 
         with contextlib.suppress(Exception):
-            await BaseXCom.aset(value=packed, **self._where())
+            await BaseXCom.aset(value=packed, **_where(self._ti))
             self._saved = packed
 
     async def save_on_shutdown(self, progress: FollowProgress) -> None:

@@ -1,4 +1,4 @@
-"""What the triggers of one process share: scheduler and poller of each connection, the log pump, a timer, kills."""
+"""What the triggers of one process share: connections, the log pump, a timer, kills, orphans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from airflow_provider_launch.triggers.connections import Connections
 from airflow_provider_launch.triggers.helpers import Helpers
 from airflow_provider_launch.triggers.kills import Kills
 from airflow_provider_launch.triggers.pump import LogPump
+from airflow_provider_launch.triggers.reconciler import INTERVAL_S, Reconciler
 from airflow_provider_launch.triggers.task_states import TaskStates
 from airflow_provider_launch.triggers.ticker import Ticker
 
@@ -26,9 +27,10 @@ class Hub(Connections):
 
     Args:
         log_bytes_per_s: what the log pump may write for all triggers together.
+        reconcile_interval_s: seconds between two checks for apps without a task. 0: none.
     """
 
-    def __init__(self, log_bytes_per_s: float) -> None:
+    def __init__(self, log_bytes_per_s: float, reconcile_interval_s: float = INTERVAL_S) -> None:
         super().__init__()
         self.pump = LogPump(log_bytes_per_s)
         self.ticker = Ticker(_CHECK_S)
@@ -36,6 +38,7 @@ class Hub(Connections):
         self.task_states = TaskStates(helpers)
         # One: they would wait for the same pipe.
         self.kills = Kills(self, self.task_states, helpers, Helpers("launch-kills-log", 1))
+        self.reconciler = Reconciler(self, reconcile_interval_s)
 
 
 _hub: Hub | None = None
@@ -59,5 +62,6 @@ def hub() -> Hub:
             from airflow.sdk import conf
 
             rate = conf.getfloat("launch", "trigger_log_bytes_per_s", fallback=float(_BYTES_PER_S))
-            _hub = Hub(max(rate, 1024.0))
+            interval_s = conf.getfloat("launch", "reconcile_interval_s", fallback=INTERVAL_S)
+            _hub = Hub(max(rate, 1024.0), interval_s)
         return _hub

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_launch._task import metrics
+from airflow_provider_launch.runner.orphans import OVER
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.triggers.checkpoint import waits_for_trigger
 from airflow_provider_launch.triggers.task_states import GONE
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ T = TypeVar("T")
 KILL_S = 60.0
 """How long a cancel is repeated while Airflow or the scheduler does not answer."""
 _PAUSE_S = 0.5
-_OVER = {"success", "failed", "skipped", "upstream_failed", "removed", GONE}
+_CLEARED = (None, "scheduled", "queued")
+"""States of a task whose trigger Airflow ends, and that has not fired: it was cleared. A new try replaces the app when
+it runs, and with a full pool that may take hours."""
 
 
 @dataclass
@@ -108,18 +112,29 @@ class Kills:
         )
 
     def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:
-        error = found.exception()
-        if error is None:
-            if found.result() in _OVER:
-                self._report(kill, self._cancel(kill))
+        try:
+            ended = self._why_ended(kill, found.result())
+        except Exception as error:  # noqa: BLE001 - Airflow does not answer, however that shows
+            if time.monotonic() + _PAUSE_S < kill.deadline:
+                self._ask(kill, _PAUSE_S)
+                return
+            self._report(kill, f"Airflow did not answer what state the task is in: {error}")
+        else:
+            if ended:
+                self._report(kill, self._cancel(kill), ended)
             else:
                 kill.done.set_result(None)
-            self._leave(kill)
-        elif time.monotonic() + _PAUSE_S < kill.deadline:
-            self._ask(kill, _PAUSE_S)
-        else:
-            self._report(kill, f"Airflow did not answer what state the task is in: {error}")
-            self._leave(kill)
+        self._leave(kill)
+
+    @staticmethod
+    def _why_ended(kill: _Kill, state: str | None) -> str:
+        """Return "ended" or "cleared"; empty: the task may want its app.
+
+        When another triggerer has fired for the same deferral, its task looks like one that was cleared.
+        """
+        if state in OVER or state == GONE:
+            return "ended"
+        return "cleared" if state in _CLEARED and kill.ti is not None and waits_for_trigger(kill.ti) else ""
 
     def _cancel(self, kill: _Kill) -> str | None:
         """Return why the app could not be cancelled; None: it is."""
@@ -137,13 +152,13 @@ class Kills:
             else:
                 return None
 
-    def _report(self, kill: _Kill, why_not: str | None) -> None:
+    def _report(self, kill: _Kill, why_not: str | None, ended: str = "ended") -> None:
         """Have the outcome written, after which nothing more will happen."""
 
         def write() -> None:
             with contextlib.suppress(Exception):
                 # The supervisor finds the task's log by what is in the context.
-                kill.context.run(self._write, kill, why_not)
+                kill.context.run(self._write, kill, why_not, ended)
             kill.done.set_result(None)
 
         with contextlib.suppress(Exception):
@@ -157,9 +172,9 @@ class Kills:
                 self._connections.leave(kill.shared)
 
     @staticmethod
-    def _write(kill: _Kill, why_not: str | None) -> None:
+    def _write(kill: _Kill, why_not: str | None, ended: str) -> None:
         if why_not is None:
-            kill.log.warning("the task was ended; app %s is cancelled", kill.app_id)
+            kill.log.warning("the task was %s; app %s is cancelled", ended, kill.app_id)
         else:
-            text = "the task was ended, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
-            kill.log.error(text, kill.handle, why_not)
+            text = "the task was %s, but its app %s could not be cancelled: %s; cancel it, or it runs to its end"
+            kill.log.error(text, ended, kill.handle, why_not)

@@ -70,7 +70,7 @@ class AppStatusTrigger(BaseTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.handle = handle
-        self.options = FollowOptions(**options)
+        self.options = FollowOptions.from_json(options, warn=self.log.warning)
         self.deadline = deadline
         self.timeout_s = timeout_s
         self.cancels_at_deadline = cancels_at_deadline
@@ -98,8 +98,12 @@ class AppStatusTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
         from airflow_provider_launch.triggers._run import is_of_user
+        from airflow_provider_launch.triggers.hub import hub
 
         began = time.monotonic()
+        if self.task_instance is not None:
+            # First: a triggerer that has just started may need long to join the connection.
+            hub().reconciler.see_run(self.task_instance.dag_id, self.task_instance.run_id)
         try:
             watch = await self._join()
             try:
@@ -111,6 +115,7 @@ class AppStatusTrigger(BaseTrigger):
                     event = self._event(*over, await watch.finish())
                 except asyncio.CancelledError as error:
                     if is_of_user(error):
+                        hub().reconciler.check_soon(self._conn_id())
                         # First: a thousand that are ended at once share the threads on which the following stops.
                         self._begin_ending()
                     await watch.abandon(error)
@@ -129,6 +134,10 @@ class AppStatusTrigger(BaseTrigger):
             raise
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             event = self._event("error", f"{type(error).__name__}: {error}")
+            from airflow_provider_launch.triggers.checkpoint import Checkpoint
+
+            with contextlib.suppress(Exception):
+                await Checkpoint(self.task_instance).save(FollowProgress(), fired=True)
         await asyncio.sleep(began + self.fire_after_s - time.monotonic())
         # Before the yield: the triggerer may end the trigger as if it were killed right after it.
         self._fired = True
@@ -159,6 +168,10 @@ class AppStatusTrigger(BaseTrigger):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({ended}, timeout=left)
 
+    def _conn_id(self) -> str | None:
+        """Return the connection; None: it is not known yet."""
+        return allowed_conn_id(self.options.launch_conn_id, self._parsed) if self._parsed is not None else None
+
     def _begin_ending(self) -> Future[None] | None:
         """Have the app cancelled if the task is over; None: nothing is to be ended."""
         if self._fired or self._parsed is None or not self.options.may_cancel:
@@ -185,6 +198,7 @@ class AppStatusTrigger(BaseTrigger):
 
         parsed = await self._resolve()
         conn_id = allowed_conn_id(self.options.launch_conn_id, parsed)
+        hub().reconciler.use(conn_id)
         # Not asgiref's `sync_to_async`: it loses the message of a cancellation, by which Airflow calls `on_kill`.
         context = contextvars.copy_context()
         joining = asyncio.get_running_loop().run_in_executor(None, context.run, hub().join, conn_id)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from typing import Protocol
 
 __all__ = ["Member", "Ticker"]
+
+log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
@@ -53,4 +56,8 @@ class Ticker:
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._start(loop)
         for member in list(self._members[loop]):
-            member.tick()
+            try:
+                member.tick()
+            except Exception:
+                # One that fails must not stop the checks of the others.
+                log.exception("the check of a trigger failed")

@@ -177,7 +177,7 @@ def test_a_stop_while_the_end_is_noted_keeps_the_place(monkeypatch: pytest.Monke
     noting = threading.Event()
     kept: list[FollowProgress] = []
 
-    async def slowly(_self: Checkpoint, _progress: Any) -> None:
+    async def slowly(_self: Checkpoint, _progress: Any, **_: bool) -> None:
         noting.set()
         await asyncio.sleep(60)
 
@@ -201,7 +201,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> list[FollowProgress]:
     """What triggers have kept, of which the next one finds the last; nothing is kept at the end, as after SIGKILL."""
     kept: list[FollowProgress] = []
 
-    async def save(_self: Checkpoint, progress: FollowProgress) -> None:
+    async def save(_self: Checkpoint, progress: FollowProgress, **_: bool) -> None:
         kept.append(FollowProgress.from_json(json.loads(json.dumps(progress.to_json()))))
 
     async def load(_self: Checkpoint) -> FollowProgress | None:
@@ -249,7 +249,7 @@ def test_what_was_reported_is_not_reported_again_by_another_trigger(
 def test_a_trigger_that_fails_shows_why_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shares with others lives for months: a feed that nobody waits for would be read for as long."""
 
-    async def fails(_self: Checkpoint, _progress: Any) -> None:
+    async def fails(_self: Checkpoint, _progress: Any, **_: bool) -> None:
         raise RuntimeError("no room for a place")
 
     monkeypatch.setattr(Checkpoint, "save", fails)

@@ -155,7 +155,7 @@ def test_a_switch_never_shows_off_for_what_is_on() -> None:
 
     assert TYPES["launch_docker"]["conn-fields"]["init"]["schema"]["enum"] == ["true", "false", None]
     assert TYPES["launch_kubernetes"]["conn-fields"]["in_cluster"]["schema"]["enum"] == ["true", "false", None]
-    assert switches == {"prepend_cwd", "privileged", "quiet", "assign_public_ip", "exclusive", "test_node"}
+    assert switches == {"prepend_cwd", "privileged", "quiet", "assign_public_ip", "exclusive", "plaintext", "test_node"}
 
 
 @pytest.mark.parametrize("info", BACKENDS.values(), ids=lambda info: info.name)

@@ -1,0 +1,150 @@
+"""States of task instances, and the id of this deployment; asked from a worker or a triggerer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_launch.runner.orphans import ABSENT, GONE
+from airflow_provider_launch.specs.owner import TaskKey
+
+__all__ = ["VARIABLE", "Question", "ask_states", "deployment_id", "questions_for"]
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "launch_deployment_id"
+"""The Variable of Airflow that keeps the id of the deployment, unless `[launch] deployment_id` does."""
+_MOST_RUNS = 100
+"""Runs in one question: Airflow's own client refuses an address of 64 KB, which 2000 ids exceed."""
+_INDEXED = re.compile(r"(.+)_\d+\Z")
+_NOT_FOUND = 404
+
+
+def deployment_id() -> str:
+    """Return the id that distinguishes the apps of this Airflow from those of another; empty: not known.
+
+    `[launch] deployment_id`, else a Variable, which the first launch writes. The address of the API server is a part
+    of it, because a copy of the database has the same Variable.
+    """
+    from airflow.sdk import Variable, conf
+
+    given: str = conf.get("launch", "deployment_id", fallback="")
+    if given:
+        return given
+    try:
+        kept = Variable.get(VARIABLE, default=None)
+        if not kept:
+            Variable.set(
+                VARIABLE, uuid.uuid4().hex, description="Written by airflow-provider-launch; do not change it."
+            )
+            # Read again: of two workers that write at once the last one counts.
+            kept = Variable.get(VARIABLE, default=None)
+    except Exception as error:  # noqa: BLE001 - an app that belongs to no deployment is only never ended as an orphan
+        log.warning("Variable %r could not be read (%s): an app that loses its task is not cancelled", VARIABLE, error)
+        return ""
+    return f"{kept}@{conf.get('api', 'base_url', fallback='')}" if kept else ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request for states: of one DAG, each task in each run."""
+
+    keys: frozenset[TaskKey]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keywords of `RuntimeTaskInstance.get_task_states`; an empty list would mean all."""
+        (dag_id,) = {key.dag_id for key in self.keys}
+        indices = {key.map_index for key in self.keys}
+        return {
+            "dag_id": dag_id,
+            "run_ids": sorted({key.run_id for key in self.keys}),
+            "task_ids": sorted({key.task_id for key in self.keys}),
+            # Without it each row of a map of thousands is read.
+            "map_index": next(iter(indices)) if len(indices) == 1 else None,
+        }
+
+
+def questions_for(keys: Collection[TaskKey]) -> Iterator[Question]:
+    """Divide the tasks into as few questions as their answers allow: a mapped `a` and a task `a_1` share a name."""
+    by_dag: dict[str, list[TaskKey]] = defaultdict(list)
+    for key in sorted(keys):
+        by_dag[key.dag_id].append(key)
+    for of_dag in by_dag.values():
+        for group in _without_clashes({key.task_id for key in of_dag}):
+            runs = sorted({key.run_id for key in of_dag if key.task_id in group})
+            for start in range(0, len(runs), _MOST_RUNS):
+                some = {*runs[start : start + _MOST_RUNS]}
+                yield Question(frozenset(key for key in of_dag if key.task_id in group and key.run_id in some))
+
+
+def _without_clashes(task_ids: set[str]) -> list[set[str]]:
+    groups: list[set[str]] = []
+    # The shorter name first: only a longer one can clash with those that are placed.
+    for task_id in sorted(task_ids, key=lambda each: (len(each), each)):
+        found = _INDEXED.match(task_id)
+        free = (group for group in groups if found is None or found[1] not in group)
+        group = next(free, None)
+        if group is None:
+            groups.append(group := set())
+        group.add(task_id)
+    return groups
+
+
+def ask_states(
+    keys: Collection[TaskKey], has_seen: Callable[[str, str], bool] = lambda _dag, _run: False
+) -> dict[TaskKey, str | None]:
+    """Return what Airflow reports for these tasks: a state, None, `GONE` or `ABSENT`. Unanswered ones are left out.
+
+    Args:
+        keys: the tasks.
+        has_seen: whether the run of a DAG is known to have existed; only of such a run it is asked whether it is gone.
+    """
+    states: dict[TaskKey, str | None] = {}
+    for question in questions_for(keys):
+        try:
+            answer = _get_task_states(**question.arguments())
+            for key in question.keys:
+                of_run = answer.get(key.run_id) or {}
+                name = key.task_id if key.map_index < 0 else f"{key.task_id}_{key.map_index}"
+                states[key] = of_run.get(name, ABSENT)
+        except Exception as error:  # noqa: BLE001 - no answer keeps the apps, whatever the reason
+            log.debug("Airflow did not answer for tasks of DAG %r: %s", question.arguments()["dag_id"], error)
+    runs = {(key.dag_id, key.run_id) for key, state in states.items() if state == ABSENT}
+    gone = {run for run in runs if has_seen(*run) and _is_gone(*run)}
+    return {
+        key: GONE if state == ABSENT and (key.dag_id, key.run_id) in gone else state for key, state in states.items()
+    }
+
+
+def _get_task_states(**arguments: Any) -> dict[str, dict[str, str | None]]:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance.get_task_states(**arguments)
+
+
+def _is_gone(dag_id: str, run_id: str) -> bool:
+    """Return whether Airflow reports that there is no such run; a 404 of a proxy does not name the run."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)
+    except AirflowRuntimeError as error:
+        detail = error.error.detail or {}
+        if detail.get("status_code") != _NOT_FOUND:
+            return False
+        inner = detail.get("detail")
+        inner = inner.get("detail") if isinstance(inner, dict) else None
+        return (
+            isinstance(inner, dict)
+            and inner.get("reason") == "not_found"
+            and f"'{run_id}'" in str(inner.get("message"))
+        )
+    except Exception as error:  # noqa: BLE001 - no answer keeps the apps, whatever the reason
+        log.debug("Airflow did not answer for run %r of DAG %r: %s", run_id, dag_id, error)
+    return False

@@ -1,0 +1,194 @@
+"""Cancels the apps of this Airflow whose tasks are over: what an end that fell between two processes left alive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_launch._task import metrics
+from airflow_provider_launch.hooks.task_states import ask_states, deployment_id
+from airflow_provider_launch.runner.orphans import Findings, Orphan, OrphanFinder, SeenRuns
+from airflow_provider_launch.specs.handles import make_app_handle
+
+if TYPE_CHECKING:
+    from airflow_provider_launch.specs.owner import TaskKey
+    from airflow_provider_launch.triggers.connections import Connections, Shared
+
+__all__ = ["Reconciler"]
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 60.0
+SOON_S = 2.0
+"""A round comes this long after Airflow ended a trigger: a task that ended at the same time may never have had one."""
+PAUSE_S = 10.0
+"""At least this long from one early round to the next: a thousand triggers end at once."""
+USED_FOR_S = 3600.0
+"""A connection is watched this long after its last trigger began."""
+_NAMED = 5
+
+
+@dataclass
+class _Watched:
+    conn_id: str
+    used_at: float
+    due_at: float
+    finder: OrphanFinder | None = None
+
+
+class Reconciler:
+    """Compares, once a minute and connection, the apps that are alive with the states of their tasks.
+
+    One daemon thread for a process, from the first trigger until no connection is watched any more. A round costs a
+    list of apps and a few questions.
+
+    Args:
+        connections: those in use.
+        interval_s: seconds from round to round. 0: nothing is reconciled.
+        ask: gives the states of tasks.
+        deployment: gives the id of this Airflow.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        interval_s: float = INTERVAL_S,
+        *,
+        ask: Callable[[Collection[TaskKey], Callable[[str, str], bool]], Mapping[TaskKey, str | None]] = ask_states,
+        deployment: Callable[[], str] = deployment_id,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connections = connections
+        self._interval_s = interval_s
+        self._ask = ask
+        self._deployment = deployment
+        self._clock = clock
+        self._runs = SeenRuns()
+        self._watched: dict[str, _Watched] = {}
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._early_at: float | None = None
+        self._last_round_at = -float("inf")
+
+    def see_run(self, dag_id: str, run_id: str) -> None:
+        """Remember that a run exists; a trigger of it has started."""
+        self._runs.add(dag_id, run_id)
+
+    def use(self, conn_id: str) -> None:
+        """Watch the apps of a connection from now on."""
+        if self._interval_s <= 0:
+            return
+        now = self._clock()
+        with self._changed:
+            watched = self._watched.get(conn_id)
+            if watched is None:
+                watched = self._watched[conn_id] = _Watched(conn_id, now, now + self._interval_s)
+            watched.used_at = now
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="launch-reconciler", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def check_soon(self, conn_id: str | None) -> None:
+        """Have the next round early, because Airflow ended a trigger of this connection."""
+        if conn_id is not None:
+            self.use(conn_id)
+        now = self._clock()
+        with self._changed:
+            self._early_at = self._early_at or max(now + SOON_S, self._last_round_at + PAUSE_S)
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._watched:
+                    self._thread = None
+                    return
+                while (wait_s := self._wait_s()) > 0:
+                    self._changed.wait(min(wait_s, self._interval_s))
+            # A round that fails is one round less; the next one checks again.
+            with contextlib.suppress(Exception):
+                self.run_round()
+
+    def _wait_s(self) -> float:
+        due = [watched.due_at for watched in self._watched.values()]
+        if self._early_at is not None and self._watched:
+            due.append(self._early_at)
+        return min(due, default=self._clock() + self._interval_s) - self._clock()
+
+    def run_round(self) -> None:
+        """Findings at each connection whose time has come."""
+        now = self._clock()
+        with self._changed:
+            is_early = self._early_at is not None and self._early_at <= now
+            if is_early:
+                self._early_at = None
+            self._last_round_at = now
+            self._watched = {
+                conn_id: watched for conn_id, watched in self._watched.items() if now - watched.used_at < USED_FOR_S
+            }
+            due = [watched for watched in self._watched.values() if is_early or watched.due_at <= now]
+        for watched in due:
+            try:
+                found = self._check(watched)
+            except Exception as error:  # noqa: BLE001 - no answer keeps the apps, and the other connections are checked
+                log.warning("the apps of connection %r were not compared with their tasks: %s", watched.conn_id, error)
+                found = Findings()
+            next_s = self._interval_s if found.due_in_s is None else min(self._interval_s, found.due_in_s)
+            # Not less: what is due and cannot be decided must not make rounds fast.
+            watched.due_at = self._clock() + max(next_s, SOON_S)
+
+    def _check(self, watched: _Watched) -> Findings:
+        shared = self._connections.join(watched.conn_id)
+        try:
+            finder = watched.finder
+            if finder is None:
+                if not (deployment := self._deployment()):
+                    return Findings()
+                finder = watched.finder = OrphanFinder(deployment, self._runs)
+            scheduler = shared.for_kills()
+            apps = finder.wanted(scheduler.list())
+            found = finder.check(apps, self._ask({*apps.values()}, self._runs.has) if apps else {}, self._clock())
+            ended = [orphan.app_id for orphan in found.orphans if self._end(shared, watched.conn_id, orphan)]
+            finder.forget(ended)
+            self._report_unseen(watched.conn_id, found.unseen)
+        finally:
+            self._connections.leave(shared)
+        return found
+
+    def _end(self, shared: Shared, conn_id: str, orphan: Orphan) -> bool:
+        handle = make_app_handle(shared.options.backend, conn_id, orphan.app_id)
+        try:
+            shared.for_kills().cancel(orphan.app_id)
+        except Exception as error:  # noqa: BLE001 - it is reported, and tried again in the next round
+            log.error("%s has no task any more (%s), and could not be cancelled: %s", handle, _why(orphan), error)  # noqa: TRY400 - the text has all
+            return False
+        log.warning("%s has no task any more, and is cancelled: %s", handle, _why(orphan))
+        metrics.count("orphans", backend=shared.options.backend, why=orphan.state)
+        return True
+
+    @staticmethod
+    def _report_unseen(conn_id: str, unseen: list[Orphan]) -> None:
+        metrics.gauge("orphans_unseen", len(unseen), conn_id=conn_id)
+        if unseen:
+            names = ", ".join(orphan.app_id for orphan in unseen[:_NAMED])
+            more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
+            log.error(
+                "%d living app(s) of connection %r name tasks that this Airflow does not know, of runs that it has not "
+                "seen: they are kept, because they may belong to the original of a copied database: %s%s",
+                len(unseen), conn_id, names, more,
+            )  # fmt: skip
+
+
+def _why(orphan: Orphan) -> str:
+    task = orphan.task
+    index = "" if task.map_index < 0 else f"[{task.map_index}]"
+    state = "the run was deleted" if orphan.state == "gone" else f"task {task.task_id}{index} is {orphan.state}"
+    return f"{state} for {orphan.since_s:.0f} s or more (DAG {task.dag_id}, run {task.run_id})"

@@ -1,0 +1,41 @@
+"""A maintenance DAG that cancels the apps whose tasks are over, where no triggerer does so.
+
+A triggerer compares apps with their tasks by itself, once a minute. Use this DAG if your deployment has none, or if
+none of your tasks is deferrable. Apps on `local` are seen on their own host only.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+CONNECTIONS = ["launch_local_default"]
+"""Put the connections of your tasks here."""
+
+with DAG(
+    "launch_orphans",
+    schedule=timedelta(minutes=10),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    doc_md=__doc__,
+    tags=["launch", "example"],
+):
+
+    @task
+    def cancel_orphans(conn_id: str) -> list[str]:
+        """Cancel the orphans of one connection, and return their handles."""
+        from airflow_provider_launch.hooks.launch import LaunchHook
+
+        hook = LaunchHook.for_connection(conn_id)
+        try:
+            orphans = hook.orphans()
+            for handle in orphans:
+                print(f"{handle} has no task any more, and is cancelled")
+                hook.runner.cancel(handle)
+            return orphans
+        finally:
+            hook.close()
+
+    cancel_orphans.expand(conn_id=CONNECTIONS)
