@@ -95,6 +95,9 @@ os.environ.update(
     # Tests look at apps when their tasks have ended; tests of this option set it.
     AIRFLOW__LAUNCH__ON_FINISH="keep",
     AIRFLOW__LAUNCH__TRIGGER_FIRE_AFTER_S="0",
+    # The same; most tests of triggers have no Airflow behind them that could answer.
+    AIRFLOW__LAUNCH__RECONCILE_INTERVAL_S="0",
+    AIRFLOW__LAUNCH__DEPLOYMENT_ID="tests",
 )
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

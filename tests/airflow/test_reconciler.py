@@ -308,8 +308,9 @@ class Airflow(FakeExecutionApi):
 
 
 @pytest.fixture
-def airflow(api: FakeExecutionApi) -> Airflow:
+def airflow(api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch) -> Airflow:
     """An API server, with the connection of the fake engine."""
+    monkeypatch.delenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID")
     return Airflow()
 
 
@@ -334,7 +335,10 @@ def test_an_app_keeps_its_deployment_and_what_becomes_of_it(
     assert owner["deployment"].startswith(airflow.variables[VARIABLE])
 
 
-def test_without_a_variable_an_app_belongs_to_no_deployment(engine: FakeEngine, api: FakeExecutionApi) -> None:
+def test_without_a_variable_an_app_belongs_to_no_deployment(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID")
     engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.SUCCEEDED)
     ran = run_task(launch(sh("true"), launch_conn_id="cluster"), api)
 
