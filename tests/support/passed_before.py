@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -142,7 +141,7 @@ def _key(item: pytest.Item) -> str | None:
 @functools.cache
 def content_key(test: str, backends: frozenset[str]) -> str:
     """Return a key of all that a test file can reach, as text; another content has another key."""
-    digest = hashlib.sha256(f"{sys.version} {_versions()} {'torch' if _torch() else ''}".encode())
+    digest = hashlib.sha256(f"{sys.version} {_versions()}".encode())
     for name in reachable(test, backends):
         digest.update(f"{name} {_hashes()[name]}\n".encode())
     return digest.hexdigest()
@@ -203,10 +202,6 @@ def _versions() -> str:
         return ""
     asked = ["dpkg-query", "--show", "--showformat", "${Package}=${Version} ", *DEBIAN]
     return subprocess.run(asked, capture_output=True, check=False, text=True).stdout
-
-
-def _torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
 
 
 def create_plugin() -> PassedBefore | None:
