@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_launch.specs.states import AppState
@@ -68,6 +69,8 @@ class Airflow:
         self.state, self.failures, self.asked = state, failures, 0
         self._mutex = threading.Lock()
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(self.get_task_states))
+        # After a clear: the new try has started, and decides.
+        monkeypatch.setattr(BaseXCom, "get_one", staticmethod(lambda **_: None))
 
     def get_task_states(self, *, run_ids: list[str], task_ids: list[str], **_: object) -> dict[str, Any]:
         with self._mutex:

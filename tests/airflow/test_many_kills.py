@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.api.datamodels._generated import TaskInstance
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
@@ -50,6 +51,8 @@ class States:
 def states(monkeypatch: pytest.MonkeyPatch) -> States:
     states = States()
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states.get))
+    # The new tries of cleared tasks have started: they replace the apps.
+    monkeypatch.setattr(BaseXCom, "get_one", staticmethod(lambda **_: None))
     return states
 
 
