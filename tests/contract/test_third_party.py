@@ -13,6 +13,7 @@ from tests.support.threads_engine import ThreadsEngine
 class TestThreads(SchedulerContract):
     factory = "tests.support.threads_scheduler:create_scheduler"
     many = often(50, 200)
+    endless = 1_000_000  # the least that a plug-in has to do: it keeps lines as they are
     capabilities = frozenset({Capability.ADOPT, Capability.STREAMS})
     timeout_s = 30
     xfail = {  # noqa: RUF012 - as authors write it
