@@ -269,8 +269,26 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+# Fixture that uses an engine -> the marks of which a test with it needs one.
+_USES = {
+    "docker_engine": {"docker", "aws_batch"},
+    "kubernetes_engine": {"kubernetes"},
+    "batch_server": {"aws_batch"},
+    "slurm_cluster": {"slurm"},
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the tests of queues for the end: Kueue may still be being built."""
+    """Refuse a test that needs an engine and is not marked with it: where the engine is missing, it would fail.
+
+    Leave the tests of queues for the end: Kueue may still be being built.
+    """
+    for item in items:
+        marks = {mark.args[0] for mark in item.iter_markers("engine")}
+        for fixture in _USES.keys() & set(getattr(item, "fixturenames", ())):
+            if not marks & _USES[fixture]:
+                wanted = " or ".join(sorted(_USES[fixture]))
+                raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with engine({wanted})")
     items.sort(key=lambda item: any(mark.args == ("kueue",) for mark in item.iter_markers("engine")))
 
 

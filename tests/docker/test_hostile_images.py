@@ -14,6 +14,8 @@ from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.specs import AppState, AppUnavailableError
 
+pytestmark = pytest.mark.engine("docker")
+
 DIGITS = "9" * 5000
 PLAN = {"roles": [["main", 1, "REPLICA", 0]], "time_limit_s": None}
 

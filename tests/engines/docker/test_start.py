@@ -119,6 +119,7 @@ def test_a_session_starts_what_it_requires_and_stops_it(checkout, workers):
     assert not {"launch-docker", "LEFT"} & set(done.stdout.splitlines())
 
 
+@pytest.mark.engine("docker")
 def test_there_is_never_a_second_daemon(checkout, docker_engine):
     """At its start it would delete the bridge of the first one."""
     if not docker_engine.host.startswith("unix:"):
