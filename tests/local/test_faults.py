@@ -26,7 +26,7 @@ from airflow_provider_launch.specs import (
     SchedulerUnavailableError,
     is_terminal,
 )
-from tests.support.local import Apps, processes_below, sh, until
+from tests.support.local import Apps, lock_holder, processes_below, sh, until
 from tests.support.repeats import often
 
 
@@ -66,7 +66,7 @@ def test_supervisor_killed_at_a_random_moment(apps: Apps, tmp_path: Path, seed: 
     for _ in range(dice.randrange(1, 4)):
         time.sleep(dice.random() * 0.25)
         lock = apps.dir(app_id) / layout.LOCK
-        pid = _holder(lock)
+        pid = lock_holder(lock)
         if pid:
             os.kill(pid, signal.SIGKILL)
         apps.another().describe(app_id)
@@ -76,19 +76,6 @@ def test_supervisor_killed_at_a_random_moment(apps: Apps, tmp_path: Path, seed: 
     ran = sorted(record.read_text().splitlines())
     expected = ["flaky 0 0", *(["flaky 0 1"] if retried else []), "good 0 0", "good 1 0"]
     assert ran == sorted(expected)
-
-
-def _holder(lock: Path) -> int | None:
-    """Return the process that holds the flock, by the kernel's own list."""
-    if not lock.exists():
-        return None
-    inode = lock.stat().st_ino
-    for line in Path("/proc/locks").read_text().splitlines():
-        fields = line.split()
-        if fields[1] == "FLOCK" and fields[3] == "WRITE" and fields[5].endswith(f":{inode}"):
-            pid = int(fields[4])
-            return pid if pid > 1 and pid != os.getpid() else None
-    return None
 
 
 def test_twenty_racing_submits_start_one_app(apps: Apps, tmp_path: Path) -> None:
@@ -137,7 +124,7 @@ def test_app_outlives_the_process_group_of_its_launcher(apps: Apps, checkout: Pa
 def test_cancel_works_after_the_supervisor_was_killed(apps: Apps) -> None:
     app_id = apps.start(sh("trap '' TERM; setsid sleep 306 & sleep 307"), grace_s=0.3)
     until(lambda: list(apps.dir(app_id).rglob("stdout")))
-    pid = _holder(apps.dir(app_id) / layout.LOCK)
+    pid = lock_holder(apps.dir(app_id) / layout.LOCK)
     assert pid
     os.kill(pid, signal.SIGKILL)
     apps.another().cancel(app_id)
@@ -173,7 +160,7 @@ def test_killed_shim_ends_its_tree_and_fails_the_app(apps: Apps, with_supervisor
     app_id = apps.start(sh("setsid sleep 308 & echo up; sleep 309"))
     until(lambda: apps.lines(app_id) == ["up\n"])
     shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
-    supervisor = _holder(apps.dir(app_id) / layout.LOCK)
+    supervisor = lock_holder(apps.dir(app_id) / layout.LOCK)
     if with_supervisor:
         assert supervisor
         os.kill(supervisor, signal.SIGKILL)
@@ -196,7 +183,7 @@ def test_term_from_outside_is_a_failure(apps: Apps, policy: RetryPolicy | None, 
     app_id = apps.start(sh("echo up; test $LAUNCH_ATTEMPT = 1 || sleep 310", **retried), grace_s=0.5)
     until(lambda: apps.lines(app_id) == ["up\n"])
     shim = layout.read_json(str(next(apps.dir(app_id).rglob("pid"))))["shim"]
-    supervisor = _holder(apps.dir(app_id) / layout.LOCK)
+    supervisor = lock_holder(apps.dir(app_id) / layout.LOCK)
     assert supervisor
     if with_supervisor:
         os.kill(supervisor, signal.SIGTERM)

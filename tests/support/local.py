@@ -35,6 +35,19 @@ def processes_below(root: Path) -> list[int]:
     return [*command_lines_below(root)]
 
 
+def lock_holder(lock: Path) -> int | None:
+    """Return the process that holds the flock, by the kernel's own list."""
+    if not lock.exists():
+        return None
+    inode = lock.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[3] == "WRITE" and fields[5].endswith(f":{inode}"):
+            pid = int(fields[4])
+            return pid if pid > 1 and pid != os.getpid() else None
+    return None
+
+
 def until(condition: Callable[[], object], timeout_s: float = 60.0, pause_s: float = 0.02) -> None:
     """Wait for the condition, or fail."""
     deadline = time.monotonic() + timeout_s

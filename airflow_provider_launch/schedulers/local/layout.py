@@ -31,6 +31,7 @@ from airflow_provider_launch.schedulers.local.safe_files import NotRegularError,
 
 __all__ = [
     "APP",
+    "BELL",
     "CANCEL",
     "DELETE",
     "JOURNAL",
@@ -54,6 +55,8 @@ LOCK = "lock"
 STATE = "state.json"
 CANCEL = "cancel"
 DELETE = "delete"
+BELL = "bell"
+"""A FIFO from which the supervisor reads: a byte wakes it. Without it, the supervisor polls for marks."""
 PORTS = "ports.json"
 JOURNAL = "journal"
 ROOT_ID = "id"

@@ -162,6 +162,7 @@ class Records:
                 # The app has put something there itself, which is a mark as well.
                 if error.errno not in _REPLACED:
                     raise
+            safe_files.wake_reader(f"{self.dir(app_id)}/{layout.BELL}")
         return True
 
     def remove(self, app_id: str) -> None:

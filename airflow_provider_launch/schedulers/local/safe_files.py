@@ -6,12 +6,22 @@ not stop those who follow other apps by a FIFO. Needs nothing but the standard l
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from typing import BinaryIO
 
-__all__ = ["ForeignFileError", "NotRegularError", "make_dirs", "open_regular", "refuse_foreign", "refuse_foreign_root"]
+__all__ = [
+    "ForeignFileError",
+    "NotRegularError",
+    "make_dirs",
+    "open_fifo",
+    "open_regular",
+    "refuse_foreign",
+    "refuse_foreign_root",
+    "wake_reader",
+]
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -42,6 +52,39 @@ def open_regular(path: str) -> BinaryIO:
         os.close(fd)
         raise NotRegularError(errno.EINVAL, "no plain file", path)
     return open(fd, "rb", buffering=0)
+
+
+def open_fifo(path: str) -> int:
+    """Open a FIFO of this user for reading, in place of whatever else has the name; return its descriptor.
+
+    It is opened for writing, too: without a writer, a FIFO would always be ready to be read.
+
+    Raises:
+        OSError: no FIFO can be made there.
+    """
+    try:
+        os.mkfifo(path, 0o600)
+    except FileExistsError:
+        status = os.lstat(path)
+        if not stat.S_ISFIFO(status.st_mode) or status.st_uid != os.geteuid():
+            os.unlink(path)
+            os.mkfifo(path, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotRegularError(errno.EINVAL, "no FIFO", path)
+    return fd
+
+
+def wake_reader(path: str) -> None:
+    """Write one byte into a FIFO that a process reads; do nothing where there is no FIFO or no reader."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, b"!")
+        finally:
+            os.close(fd)
 
 
 def refuse_foreign(path: str) -> None:

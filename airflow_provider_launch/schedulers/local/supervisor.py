@@ -27,7 +27,9 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 __all__ = ["main"]
 
 PAUSE_S = 0.2
-"""How often marks and adopted shims are checked; an own child wakes the supervisor at once."""
+"""How often adopted shims and sizes of logs are checked; an own child and the bell wake the supervisor at once."""
+IDLE_PAUSE_S = 5.0
+"""How often marks are checked although the bell has not rung: an older version of this package does not ring it."""
 LAST_RESORT_S = 15.0
 """Seconds after the grace time until a shim that does not answer is killed with its command."""
 FALSE_STARTS = 3
@@ -92,6 +94,7 @@ class _Supervisor:
         self.published: object = None
         self.stop_began: float | None = None
         self.wake = 0
+        self.bell: int | None = None
         self.is_leased = False
         self.is_behind = False
         """Something could not be written in the latest step; the next one does it."""
@@ -107,16 +110,27 @@ class _Supervisor:
             if has_ended:
                 break
             idle = self._is_idle()
-            while not self._woken() and idle and not self._is_asked_to_end() and not self._limit():
-                pass
+            while not self._woken(self._pause() if idle else PAUSE_S):
+                if not idle or self._is_asked_to_end() or self._limit():
+                    break
         if os.path.exists(layout.DELETE):
             os.chdir(ROOT)
             layout.remove_app(".", f"apps/{self.app_id}")
 
-    def _woken(self) -> bool:
-        """Wait a moment; return whether a child ended meanwhile."""
-        ready, _, _ = select.select([self.wake], [], [], PAUSE_S)
-        return bool(ready and os.read(self.wake, 4096))
+    def _woken(self, pause_s: float) -> bool:
+        """Wait a moment; return whether a child has ended or the bell was rung meanwhile."""
+        ready, _, _ = select.select([fd for fd in (self.wake, self.bell) if fd is not None], [], [], pause_s)
+        for fd in ready:
+            os.read(fd, 4096)
+        return bool(ready)
+
+    def _pause(self) -> float:
+        """Return for how many seconds an idle supervisor may wait: nothing announces how large a log has become."""
+        if self.bell is None or self.request.get("log_max_mb") is not None:
+            return PAUSE_S
+        limit = self.request["time_limit_s"]
+        left = IDLE_PAUSE_S if limit is None else self.app["created"] + limit - time.time()
+        return min(max(left, 0.0), IDLE_PAUSE_S)
 
     def _is_idle(self) -> bool:
         """Return whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
@@ -176,8 +190,9 @@ class _Supervisor:
         elif final is None:
             self._load_attempt(self.app_attempt + 1)
             return self._step()
-        self._publish(final if self._all_ended() else None, message)
-        if final is None or not self._all_ended():
+        has_ended = final is not None and self._all_ended()
+        self._publish(final if has_ended else None, message)
+        if not has_ended:
             return False
         # Who wants the app away does not wait for room to write down how it ended: the removal makes room.
         return not self.is_behind or os.path.exists(layout.DELETE)
@@ -422,6 +437,10 @@ class _Supervisor:
     # ---- reporting ---------------------------------------------------------------------------------------------
 
     def _publish(self, final: tuple[str, str] | None, message: str) -> None:
+        if final is not None:
+            # The record of an ended app is copied by tools that cannot copy a FIFO.
+            with contextlib.suppress(OSError):
+                os.unlink(layout.BELL)
         state, message = final or ("RUNNING", message)
         document = {
             "state": state,
@@ -460,6 +479,9 @@ class _Supervisor:
         self.wake, write = shim.pipe()
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Some file systems have no FIFOs.
+        with contextlib.suppress(OSError):
+            self.bell = safe_files.open_fifo(layout.BELL)
 
 
 def _phase(found: dict[str, Any]) -> Phase:
