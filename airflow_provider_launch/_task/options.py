@@ -24,6 +24,7 @@ __all__ = [
     "check_exit_codes",
     "check_log_roles",
     "check_on_finish",
+    "check_results",
     "check_seconds",
     "check_streams",
     "conn_ids",
@@ -32,6 +33,7 @@ __all__ = [
 
 DELETE_SUCCEEDED = "delete_succeeded"
 _ON_FINISH = ("keep", DELETE_SUCCEEDED, "delete")
+_RESULTS = ("first", "all")
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -155,6 +157,17 @@ def check_on_finish(value: object) -> str:
     if not isinstance(value, str) or value not in _ON_FINISH:
         raise InvalidAppError(f"on_finish={value!r} must be one of {', '.join(map(repr, _ON_FINISH))}")
     return value
+
+
+def check_results(value: object) -> str:
+    """Return the value if it is a choice of which results are handed back.
+
+    Raises:
+        InvalidAppError: it is not one of them.
+    """
+    if value not in _RESULTS:
+        raise InvalidAppError(f"results={value!r} must be one of {', '.join(map(repr, _RESULTS))}")
+    return str(value)
 
 
 def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:

@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_launch._task.folds import unfolded
-from airflow_provider_launch.schedulers.api import DescribeAppResponse
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler, has_own
 from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.schedulers.signals import signal_in, signal_name
-from airflow_provider_launch.specs.errors import AppFailedError
+from airflow_provider_launch.specs.error_reply import ErrorReply
+from airflow_provider_launch.specs.errors import AppFailedError, UnsupportedError
 from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.untrusted import clean_json
+from airflow_provider_launch.util.untrusted import clean_json, clean_text
 
-__all__ = ["as_xcom", "failure", "first_failed", "handle_of"]
+__all__ = ["as_xcom", "check_all_results", "failure", "first_failed", "handle_of", "result_of"]
 
 _KILLED = 128 + signal.SIGKILL
+_ERROR_LINES, _ERROR_CHARS = 20, 1000
 
 
 def as_xcom(
@@ -55,6 +57,25 @@ def as_xcom(
     }
     cleaned: dict[str, Any] = clean_json(value)
     return cleaned
+
+
+def check_all_results(scheduler: Scheduler[Any], results: str) -> None:
+    """Refuse the results of all replicas where the scheduler hands back one.
+
+    Raises:
+        UnsupportedError: it cannot.
+    """
+    if results == "all" and not (Capability.RESULT in scheduler.capabilities and has_own(scheduler, "iter_results")):
+        raise UnsupportedError(
+            f"scheduler {scheduler.backend!r} does not hand back a result of each replica; leave results='all' out"
+        )
+
+
+def result_of(scheduler: Scheduler[Any], app_id: str, results: str) -> Any:
+    """Return what the app hands back: the first document, or a list of those of all replicas."""
+    if Capability.RESULT not in scheduler.capabilities:
+        return None
+    return [*scheduler.iter_results(app_id)] if results == "all" else scheduler.result(app_id)
 
 
 def handle_of(value: object) -> str:
@@ -94,10 +115,27 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     # The cause first: a log view cuts long lines, and a handle is long.
     ended = f"app {handle} {response.state}"
     parts = [unfolded(f"{'; '.join(reasons)}; {ended}") if reasons else ended]
+    if written := _written(replica, response):
+        parts.append(f"\n{f'{replica.role}/{replica.id}' if replica else 'the app'} wrote to its error file:")
+        parts.extend(f"\n  {unfolded(line)}" for line in written)
     if replica is not None and (tail := tails.get(f"{replica.role}/{replica.id}")):
         parts.append(f"\nlast lines of {replica.role}/{replica.id}:")
         parts.extend(f"\n  {unfolded(line)}" for line in tail)
     return AppFailedError(response.to_status(), "".join(parts))
+
+
+def _written(replica: ReplicaStatus | None, response: DescribeAppResponse) -> list[str]:
+    """Return the lines that the replica wrote to `TORCHELASTIC_ERROR_FILE` before it failed."""
+    text = replica.structured_error_msg if replica else response.structured_error_msg
+    if text in ("", NONE):
+        return []
+    reply = ErrorReply.parse(text)
+    lines = (reply.error_text if reply else clean_text(text)).splitlines()
+    shown = [line[:_ERROR_CHARS] for line in lines if line.strip()]
+    return [
+        *shown[:_ERROR_LINES],
+        *([f"... {len(shown) - _ERROR_LINES} more lines"] if len(shown) > _ERROR_LINES else []),
+    ]
 
 
 def _replica_text(replica: ReplicaStatus) -> str:

@@ -35,6 +35,7 @@ class OperatorFields(Protocol):
     time_limit_s: float | None
     start_limit_s: float | None
     on_finish: str | None
+    results: str
     deferrable: bool
     defer_after_s: float | None
     request: str | None

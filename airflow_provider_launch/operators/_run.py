@@ -21,7 +21,7 @@ from airflow_provider_launch._task.options import (
     check_on_finish,
     check_streams,
 )
-from airflow_provider_launch._task.outcome import as_xcom, failure, first_failed
+from airflow_provider_launch._task.outcome import as_xcom, check_all_results, failure, first_failed, result_of
 from airflow_provider_launch._task.progress import FIRE_AFTER_S, FollowProgress
 from airflow_provider_launch._task.secrets import (
     Place,
@@ -41,7 +41,6 @@ from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
 from airflow_provider_launch.operators._workspace import with_workspace
-from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
@@ -161,6 +160,7 @@ class OperatorRun:
         self._tracker.check()
         _ = self._on_finish  # what is wrong with it must not show when the app has ended
         check_streams(self._scheduler, self._op.streams)
+        check_all_results(self._scheduler, self._op.results)
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
         self._ti = context["ti"]
@@ -400,7 +400,7 @@ class OperatorRun:
         raise error
 
     def _result(self, app_id: str) -> Any:
-        return self._scheduler.result(app_id) if Capability.RESULT in self._scheduler.capabilities else None
+        return result_of(self._scheduler, app_id, self._op.results)
 
     # ---- small parts -----------------------------------------------------------------------------------------
 

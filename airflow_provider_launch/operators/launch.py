@@ -80,6 +80,8 @@ class LaunchAppOperator(BaseOperator):
         on_finish: what becomes of an app that has ended, once its log and its result are here: "keep" it as long as
             the scheduler does, "delete_succeeded", or "delete" it however it ended. None: `[launch]
             on_finish` decides, "delete_succeeded" by default.
+        results: "first" hands back the result of the lowest replica of the first role that wrote one, "all" a list of
+            those of all its replicas.
         skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
         deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
             default_deferrable` sets.
@@ -120,6 +122,7 @@ class LaunchAppOperator(BaseOperator):
         time_limit_s: float | None = None,
         start_limit_s: float | None = None,
         on_finish: str | None = None,
+        results: str = "first",
         skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         defer_after_s: float | None = None,
@@ -146,6 +149,7 @@ class LaunchAppOperator(BaseOperator):
         self.time_limit_s = time_limit_s
         self.start_limit_s = start_limit_s
         self.on_finish = on_finish
+        self.results = results
         self.skip_on_exit_code = skip_on_exit_code
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.defer_after_s = defer_after_s
@@ -162,9 +166,15 @@ class LaunchAppOperator(BaseOperator):
             self._check_app()
 
     def _check_arguments(self) -> None:
-        from airflow_provider_launch._task.options import check_exit_codes, check_on_finish, check_seconds
+        from airflow_provider_launch._task.options import (
+            check_exit_codes,
+            check_on_finish,
+            check_results,
+            check_seconds,
+        )
 
         self.follow_options.check()
+        check_results(self.results)
         if self.on_finish is not None:
             check_on_finish(self.on_finish)
         for name, seconds in (

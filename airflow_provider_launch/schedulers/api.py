@@ -248,16 +248,30 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return whether the scheduler knows the app."""
         return self.describe(app_id) is not None
 
-    def result(self, app_id: str) -> JsonValue:  # noqa: ARG002 - a hook
+    def result(self, app_id: str) -> JsonValue:
         """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
 
-        That is replica 0 of the first role, in its last attempt.
+        That is the document of the lowest replica of the first role that wrote one, each in its last attempt: torchrun
+        may put its rank 0 on any replica.
 
         Raises:
             LaunchError: there is a document, but it is larger than 4 KB or no JSON.
             UnknownAppException: there is no such app.
         """
-        return None
+        if not has_own(self, "iter_results"):
+            return None
+        return next((found for found in self.iter_results(app_id) if found is not None), None)
+
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:  # noqa: ARG002 - a hook
+        """Yield the document of each replica of the first role, in their order; None for one that wrote none.
+
+        Each is read when it is asked for, since `result` needs the first one only.
+
+        Raises:
+            UnsupportedError: this scheduler hands back one document of the app only.
+            Exception: those of `result`.
+        """
+        raise UnsupportedError(f"{self.backend!r} hands back one result of an app; leave results='all' out")
 
     # ---- end -------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ it, so that a program would choose which."""
 
 
 def parse_result(data: bytes, size: int) -> JsonValue:
-    """Return the document.
+    """Return the document; None: the file is empty, as that of a program that printed nothing into it.
 
     Args:
         data: what the app wrote, or at least its first `RESULT_LIMIT_BYTES`.
@@ -32,6 +32,8 @@ def parse_result(data: bytes, size: int) -> JsonValue:
             f"the result has {size} bytes, at most {RESULT_LIMIT_BYTES} are handed back; "
             f"store it elsewhere and write its address to LAUNCH_RESULT_PATH"
         )
+    if not data.strip():
+        return None
     try:
         # A reader may give more bytes than those that count.
         result: JsonValue = parse_json(data, len(data))

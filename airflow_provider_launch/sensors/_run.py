@@ -20,7 +20,7 @@ from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelT
 from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.follow_app import AppFollow
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams
-from airflow_provider_launch._task.outcome import as_xcom, failure, handle_of
+from airflow_provider_launch._task.outcome import as_xcom, check_all_results, failure, handle_of, result_of
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
 from airflow_provider_launch._task.secrets import kept_values, register
@@ -28,7 +28,6 @@ from airflow_provider_launch.follow.events import Event, LogLines, StateChanged,
 from airflow_provider_launch.follow.state_tracker import UNKNOWN_S
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.links.launch import drop_empty_links
-from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
     LaunchError,
@@ -69,6 +68,7 @@ class SensorFields(Protocol):
     logs_from: str
     max_log_bytes: int | None
     kill_policy: str
+    results: str
     unavailable_for_s: float
     follow_interval_s: float | None
     mode: str
@@ -113,6 +113,7 @@ class SensorRun:
             )
         try:
             check_streams(self._scheduler, sensor.streams)
+            check_all_results(self._scheduler, sensor.results)
         except BaseException:
             self.close()
             raise
@@ -324,10 +325,8 @@ class SensorRun:
         raise AirflowFailException(str(error)) from error
 
     def _result(self) -> Any:
-        if Capability.RESULT not in self._scheduler.capabilities:
-            return None
         return retry_while_unavailable(
-            lambda: self._scheduler.result(self._app_id),
+            lambda: result_of(self._scheduler, self._app_id, self._sensor.results),
             self._check,
             unavailable_for_s=self._sensor.unavailable_for_s,
             warn=self._sensor.log.warning,

@@ -51,6 +51,8 @@ class AppStatusSensor(BaseSensorOperator):
         max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
+        results: "first" hands back the result of the lowest replica of the first role that wrote one, "all" a list of
+            those of all its replicas.
         deferrable: True waits in the triggerer, whatever the mode, from the start if nothing has to be rendered on a
             worker. None: what `[operators] default_deferrable` sets.
         kwargs: those of `BaseSensorOperator`.
@@ -78,6 +80,7 @@ class AppStatusSensor(BaseSensorOperator):
         max_log_bytes: int | None = None,
         on_kill: str = "leave",
         unavailable_for_s: float = 600,
+        results: str = "first",
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -92,6 +95,7 @@ class AppStatusSensor(BaseSensorOperator):
         self.max_log_bytes = max_log_bytes
         self.kill_policy = on_kill
         self.unavailable_for_s = unavailable_for_s
+        self.results = results
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.follow_interval_s = None if poke_interval is None else float(self.poke_interval)
         self.ui_url: str | None = None
@@ -119,9 +123,11 @@ class AppStatusSensor(BaseSensorOperator):
             self.start_from_trigger = True
 
     def _check_arguments(self) -> None:
+        from airflow_provider_launch._task.options import check_results
         from airflow_provider_launch.specs.errors import InvalidAppError
 
         self.follow_options.check()
+        check_results(self.results)
         if not self.deferrable and self.mode == "reschedule" and self.poke_interval < _MIN_RESCHEDULE_S:
             raise InvalidAppError(
                 f"poke_interval={self.poke_interval:g} is too short for mode 'reschedule': Airflow then loses track of "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.api import Capability, has_own
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, UnknownAppException
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import OWNER
@@ -36,6 +36,8 @@ ODD_TEXTS = (
     "x" * 100_000,
 )
 """Texts that a shell, a template, a config file or a wire format may change on the way."""
+
+_WRITES_ITS_NUMBER = f"echo '{{\"replica\": {macros.replica_id}}}' > $LAUNCH_RESULT_PATH"
 
 _TALK = """
 if command -v nc >/dev/null && nc --help 2>&1 | grep -q BusyBox; then N=nc
@@ -400,6 +402,43 @@ class RunningTests(ContractBase):
 
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.scheduler.result(app_id) == "main/0"
+
+    def test_every_replica_of_the_first_role_may_write_a_result(self, apps: Apps) -> None:
+        """A program that writes in its rank 0 finds the path wherever torchrun has put that."""
+        self.needs(Capability.RESULT)
+        app_id = apps.start(
+            apps.sh('test -n "$LAUNCH_RESULT_PATH"', num_replicas=2), apps.sh('test -z "$LAUNCH_RESULT_PATH"', "peer")
+        )
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+
+    def test_result_is_that_of_the_lowest_replica_that_wrote_one(self, apps: Apps) -> None:
+        """The rank 0 of torchrun may be any replica, and only that writes what the training found out."""
+        self.needs(Capability.RESULT)
+        script = f"test {macros.replica_id} != 1 || sleep 1; test {macros.replica_id} = 0 || {_WRITES_ITS_NUMBER}"
+        app_id = apps.start(apps.sh(script, num_replicas=3))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert apps.another().result(app_id) == {"replica": 1}
+
+    def test_results_of_all_replicas_are_handed_back_in_order(self, apps: Apps) -> None:
+        """Each replica of a sweep has a number of its own to report."""
+        self.needs(Capability.RESULT)
+        if not has_own(apps.scheduler, "iter_results"):
+            pytest.skip("the scheduler hands back one document of an app")
+        script = f"test {macros.replica_id} != 0 || sleep 1; test {macros.replica_id} = 1 || {_WRITES_ITS_NUMBER}"
+        app_id = apps.start(apps.sh(script, num_replicas=3), apps.sh("true", "peer"))
+
+        assert apps.end(app_id).state is AppState.SUCCEEDED
+        assert [*apps.another().iter_results(app_id)] == [{"replica": 0}, None, {"replica": 2}]
+
+    def test_an_empty_result_is_none(self, apps: Apps) -> None:
+        """A program that prints its result prints nothing if it has none."""
+        self.needs(Capability.RESULT)
+        app_id = apps.start(apps.sh("true > $LAUNCH_RESULT_PATH"))
+        apps.end(app_id)
+
+        assert apps.scheduler.result(app_id) is None
 
     def test_result_of_a_failed_attempt_is_none(self, apps: Apps) -> None:
         """It may have found out something that is not true."""

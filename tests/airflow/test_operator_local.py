@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, BaseOperator
 
+from airflow_provider_launch._task.outcome import failure
 from airflow_provider_launch._task.task_log import PIECE_BYTES
 from airflow_provider_launch.hooks.local import LocalLaunchHook
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.specs import AppDef, Role
 from airflow_provider_launch.specs.app_dict import app_to_dict
-from airflow_provider_launch.specs.errors import AppFailedError
+from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, sh
 from tests.support.repeats import often
 
@@ -69,6 +72,50 @@ def test_success_hands_over_handle_codes_and_result() -> None:
         "[worker/1] hello",
     ]
     assert "worker" in api.rendered["request"]
+
+
+def test_results_of_all_replicas_are_a_list() -> None:
+    api = FakeExecutionApi()
+    script = "test $LAUNCH_REPLICA_ID = 1 || echo $LAUNCH_REPLICA_ID > $LAUNCH_RESULT_PATH"
+    task = launch(sh(script, num_replicas=3), results="all")
+
+    assert run_task(task, api).error is None
+    assert api.xcoms["t", "return_value"]["result"] == [0, None, 2]
+
+
+@pytest.mark.parametrize("value", ["All", None, 1])
+def test_unknown_results_are_refused(value: object) -> None:
+    with pytest.raises(InvalidAppError, match=r"results=.* must be one of 'first', 'all'"):
+        launch(sh("true"), results=value)
+
+
+def test_the_error_shows_the_error_file_of_the_replica() -> None:
+    """The decorator `record` of PyTorch writes the exception there, and other libraries print lines at exit."""
+    script = """echo '{"message": {"message": "ValueError: only here", "extraInfo": {"timestamp": "1"}}}' \
+        > $TORCHELASTIC_ERROR_FILE; i=0; while [ $i -lt 15 ]; do i=$((i + 1)); echo "wandb: $i"; done; exit 1"""
+    ran = run_task(launch(sh("sleep 60", name="a"), sh(script, name="b")), FakeExecutionApi())
+
+    assert isinstance(ran.error, AppFailedError)
+    text = str(ran.error)
+    assert "b/0 wrote to its error file:\n  ValueError: only here\nlast lines of b/0:" in text
+    assert "wandb: 15" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ('{"message": "no such column"}', ["no such column"]),
+        ("plain\0text", ["plain\ufffdtext"]),
+        ("\n".join(f"line {n}" for n in range(30)), [*(f"line {n}" for n in range(20)), "... 10 more lines"]),
+        ("x" * 5000, ["x" * 1000]),
+    ],
+)
+def test_what_a_program_writes_about_its_failure_is_shown_in_bounds(written: str, shown: list[str]) -> None:
+    replica = ReplicaStatus(0, AppState.FAILED, "w", "", structured_error_msg=written, exit_code=1)
+    response = DescribeAppResponse("id", AppState.FAILED, roles_statuses=[RoleStatus("w", [replica])])
+    text = str(failure("local://s/id", response, {}))
+
+    assert text.partition("w/0 wrote to its error file:")[2] == "".join(f"\n  {line}" for line in shown)
 
 
 def test_states_stand_in_the_log_once_each() -> None:

@@ -249,12 +249,19 @@ def test_a_replica_without_a_shell_has_a_node_range_and_a_number_of_its_own() ->
     assert numbers == [True] * 4
 
 
-def test_a_result_in_s3_has_an_address_of_the_app() -> None:
-    shown = request(role(), result_prefix="s3://bucket/some/folder/", shell=False).definition(0, 0)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_result_in_s3_has_an_address_of_its_replica(count: int) -> None:
+    """Without `sh` the children of an array do not know their numbers."""
+    address = "s3://bucket/some/folder/app-1"
+    how = {"result_prefix": "s3://bucket/some/folder/"}
+    bare = request(role(num_replicas=count), shell=False, **how).definition(0, 0)["containerProperties"]
+    scripted = request(role(num_replicas=count), **how).definition(0, 0)["containerProperties"]
 
-    assert {"name": "LAUNCH_RESULT_S3", "value": "s3://bucket/some/folder/app-1"} in shown["containerProperties"][
-        "environment"
-    ]
+    assert {"name": "LAUNCH_RESULT_S3", "value": f"{address}/0"} in bare["environment"]
+    if count == 1:
+        assert {"name": "LAUNCH_RESULT_S3", "value": f"{address}/0"} in scripted["environment"]
+    else:
+        assert f'export LAUNCH_RESULT_S3={address}/"$i"' in scripted["command"][2]
 
 
 def test_roles_that_begin_again_by_themselves_are_refused_by_name() -> None:

@@ -128,10 +128,10 @@ def test_a_large_result_is_only_named(shell) -> None:
     assert "0000" not in done.stdout
 
 
-def test_only_replica_0_has_a_result(shell) -> None:
-    done = run(shell, script("I").command("sh", ["-c", "echo ${LAUNCH_RESULT_PATH-none}"]), I="1")
+def test_each_replica_may_have_a_result(shell) -> None:
+    done = run(shell, script("I").command("sh", ["-c", "echo 5 > $LAUNCH_RESULT_PATH"]), I="1")
 
-    assert done.stdout.startswith("none\n")
+    assert ":m-result:5\n" in done.stdout
 
 
 def test_the_main_node_stays_after_its_success_and_ends_at_once_when_it_is_asked_to(shell) -> None:

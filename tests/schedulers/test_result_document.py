@@ -13,7 +13,7 @@ from airflow_provider_launch.specs import InvalidAppError
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "{", "NaN", "[Infinity]", '{"a": -Infinity}', "1e999", '"\\ud800"', '{"\\udfff": 1}', '"a\\u0000b"',
+        "x", "{", "NaN", "[Infinity]", '{"a": -Infinity}', "1e999", '"\\ud800"', '{"\\udfff": 1}', '"a\\u0000b"',
         '{"\\u0000": 1}',
         "[" * 2000 + "]" * 2000, "[" * 4000, '{"a":' * 200 + "1" + "}" * 200, "9" * 4000, "9223372036854775808",
     ],
@@ -21,6 +21,11 @@ from airflow_provider_launch.specs import InvalidAppError
 def test_what_cannot_be_stored_is_the_apps_error(text: str) -> None:
     with pytest.raises(InvalidAppError, match="the result cannot be stored"):
         parse_result(text.encode(), len(text))
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"null"])
+def test_an_empty_file_is_null(data: bytes) -> None:
+    assert parse_result(data, len(data)) is None
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b'"\xff"', b'"\xed\xa0\x80"'])

@@ -109,7 +109,9 @@ def _env(request: _App, role: Role, values: macros.Values, attempt: int) -> dict
     if request.layout == "single":
         env |= {"LAUNCH_REPLICA_ID": "0", RANK0_ENV: "localhost"}
     if (prefix := request.opts.result_prefix) and role is request.app_def.roles[0]:
-        env["LAUNCH_RESULT_S3"] = result_address(prefix, request.app_id)
+        # Without `sh` nothing gives the children of an array their numbers: they share the address of the first one.
+        knows_number = request.opts.shell or values.replica_id != REPLICA
+        env["LAUNCH_RESULT_S3"] = result_address(prefix, request.app_id, values.replica_id if knows_number else 0)
     if request.layout == "multi-node":
         env["LAUNCH_ATTEMPT"] = str(attempt)
     for name, text in role.env.items():
@@ -129,9 +131,9 @@ def has_log_result(opts: AwsBatchOpts) -> bool:
     return opts.shell and not opts.result_prefix and log_driver(opts) == AWSLOGS
 
 
-def result_address(prefix: str, app_id: str) -> str:
-    """Return where in S3 the result of an app is."""
-    return f"{prefix.rstrip('/')}/{app_id}"
+def result_address(prefix: str, app_id: str, replica: int | str) -> str:
+    """Return where in S3 the result of a replica is."""
+    return f"{prefix.rstrip('/')}/{app_id}/{replica}"
 
 
 def _ports(request: _App) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,10 @@ _PAUSE_S, _PAUSE_MAX_S = 0.25, 2.0
 _DENIED_S = 600.0
 _BACKLOG, _BACKLOG_CHARS = 1_000, 500_000
 """What a page of a stream holds that is far behind: it is read on alone, since one page of a round is for all."""
+_AT_ONCE = 100
+"""Streams that one request may read."""
+_MARKS_BEFORE_S = 120
+"""Before the end of an attempt: its marks are the last lines that it wrote."""
 _MARKS = 3
 """The exit on both streams, and the end."""
 
@@ -177,22 +183,52 @@ class LogReader:
         return lines
 
     def documents(
-        self, log: AttemptLog, marks: Marks, limit_s: float = _LONGEST_WAIT_S
-    ) -> tuple[dict[str, list[str]], bool]:
-        """Return the texts by kind of mark of an ended attempt, and whether the end mark was seen."""
+        self, logs: Sequence[AttemptLog], marks: Marks, limit_s: float = _LONGEST_WAIT_S
+    ) -> dict[str, tuple[dict[str, list[str]], bool]]:
+        """Return stream to the texts by kind of mark of an ended attempt, and whether the end mark was seen."""
         deadline = time.monotonic() + limit_s
+        known: dict[str, tuple[dict[str, list[str]], bool]] = {}
+        waiting = [*logs]
+        while waiting:
+            for at in range(0, len(waiting), _AT_ONCE):
+                known |= self._marked_of_all(waiting[at : at + _AT_ONCE], marks)
+            if time.monotonic() > deadline:
+                break
+            now = self._aws.now()
+            waiting = [
+                log
+                for log in waiting
+                if not known[log.stream][1] and not (log.ended_at and now - log.ended_at > 2 * _LONGEST_WAIT_S)
+            ]
+            if waiting:
+                time.sleep(_PAUSE_S)
+        return known
+
+    def _marked_of_all(self, logs: Sequence[AttemptLog], marks: Marks) -> dict[str, tuple[dict[str, list[str]], bool]]:
+        if len(logs) > 1:
+            with contextlib.suppress(NotFoundError, DeniedError):
+                return self._filtered(logs, marks)
+        return {log.stream: self._marked(log, marks) for log in logs}
+
+    def _filtered(self, logs: Sequence[AttemptLog], marks: Marks) -> dict[str, tuple[dict[str, list[str]], bool]]:
+        """Read the marks of up to 100 streams together."""
+        found: dict[str, dict[str, list[str]]] = {log.stream: {} for log in logs}
+        ends = [log.ended_at for log in logs]
+        start = min(end for end in ends if end) if all(ends) else None
+        where: dict[str, Any] = {"startTime": int((start - _MARKS_BEFORE_S) * 1000)} if start else {}
         while True:
-            found, ended = self._marked(log, marks)
-            late = log.ended_at is not None and self._aws.now() - log.ended_at > 2 * _LONGEST_WAIT_S
-            if ended or late or time.monotonic() > deadline:
-                return found, ended
-            time.sleep(_PAUSE_S)
+            page = self._aws.filter_events(logs[0].group, [*found], filterPattern=f'"{marks.mark}"', **where)
+            for event in page["events"]:
+                if parts := marks.split(event["message"]):
+                    found[event["logStreamName"]].setdefault(parts[1], []).append(parts[2])
+            if not page.get("nextToken"):
+                return {stream: (texts, "end" in texts) for stream, texts in found.items()}
+            where["nextToken"] = page["nextToken"]
 
     def _marked(self, log: AttemptLog, marks: Marks) -> tuple[dict[str, list[str]], bool]:
-        # From the last minute on: the marks are the last lines that the attempt wrote.
         token: str | None = None
         found: dict[str, list[str]] = {}
-        start = {"startTime": int((log.ended_at - 120) * 1000)} if log.ended_at else {}
+        start = {"startTime": int((log.ended_at - _MARKS_BEFORE_S) * 1000)} if log.ended_at else {}
         while True:
             try:
                 page = self._aws.log_events(log.group, log.stream, **start, **({"nextToken": token} if token else {}))

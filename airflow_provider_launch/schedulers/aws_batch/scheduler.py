@@ -10,7 +10,7 @@ import builtins
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler, connection_from
@@ -181,7 +181,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         if not logs or not known.request.opts.shell:
             return
         try:
-            found, _ = self._logs.documents(logs[-1], Marks(mark(known.app_id)), limit_s=2.0)
+            found, _ = self._logs.documents(logs[-1:], Marks(mark(known.app_id)), limit_s=2.0)[logs[-1].stream]
         except LaunchError as error:
             # An extra, for which nobody must wait: how the app has ended is known.
             log.warning("app %s: what its program wrote of its failure cannot be read: %s", known.app_id, error)
@@ -218,28 +218,34 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
         with self._catalog.mutex:
             return app_id in self._catalog.refresh([app_id])
 
-    def result(self, app_id: str) -> JsonValue:
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         with self._catalog.mutex:
             known = self._catalog.refresh([app_id]).get(app_id)
         if known is None:
             raise UnknownAppException(app_id)
         opts = known.request.opts
-        if not known.jobs or not (opts.result_prefix or has_log_result(opts)):
-            return None
-        first = known.replicas(known.attempt)[0]
-        if first.end.exit_code != 0:
-            return None
+        count = known.request.app_def.roles[0].num_replicas
+        replicas = known.replicas(known.attempt)[:count] if known.jobs else []
+        logs = [replica.logs[-1] if replica.end.exit_code == 0 and replica.logs else None for replica in replicas]
         if opts.result_prefix:
-            return self._result_in_s3(result_address(opts.result_prefix, app_id))
-        return self._result_in_log(app_id, first.logs[-1]) if first.logs else None
+            for k, replica in enumerate(replicas):
+                is_there = replica.end.exit_code == 0
+                yield self._result_in_s3(result_address(opts.result_prefix, app_id, k)) if is_there else None
+        elif has_log_result(opts):
+            # Most programs write in the first replica, or in none: the others are read only if it has written nothing.
+            for some in (logs[:1], logs[1:]):
+                found = self._logs.documents([log for log in some if log], Marks(mark(app_id)))
+                yield from (self._result_in_log(app_id, *found[log.stream]) if log else None for log in some)
+        else:
+            yield from (None for _ in range(count))
 
     def _result_in_s3(self, address: str) -> JsonValue:
         bucket, _, key = address.removeprefix("s3://").partition("/")
         document = self.aws.s3_object(bucket, key, RESULT_LIMIT_BYTES)
         return parse_result(*document) if document else None
 
-    def _result_in_log(self, app_id: str, log_of_replica: AttemptLog) -> JsonValue:
-        found, ended = self._logs.documents(log_of_replica, Marks(mark(app_id)))
+    @staticmethod
+    def _result_in_log(app_id: str, found: Mapping[str, builtins.list[str]], ended: bool) -> JsonValue:
         if "result-large" in found:
             return parse_result(b"", RESULT_LIMIT_BYTES + 1)
         if "result" in found:

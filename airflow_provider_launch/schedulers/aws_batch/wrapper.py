@@ -37,7 +37,7 @@ class Script:
     """Variables that hold the number of the replica, or nothing: Batch drops empty ones."""
     working_dir: str | None
     has_result: bool
-    """Whether replica 0 may hand back a document."""
+    """Whether the replicas may hand back documents."""
     counts_attempts: bool
     """Whether Batch's attempts are those of the replica."""
     is_node: bool
@@ -62,7 +62,7 @@ class Script:
             lines.append(_RANK0)
         lines.append(f"export TORCHELASTIC_ERROR_FILE={ERROR_PATH}")
         if self.has_result:
-            lines.append(f"test $i != 0 || export LAUNCH_RESULT_PATH={RESULT_PATH}")
+            lines.append(f"export LAUNCH_RESULT_PATH={RESULT_PATH}")
         lines += [f"export {name}={_quoted(text)}" for name, text in self.exports.items()]
         if self.working_dir:
             lines.append(f"cd {shlex.quote(self.working_dir)} || exit 126")

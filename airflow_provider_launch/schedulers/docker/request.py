@@ -236,7 +236,7 @@ def _own_body(
         **{variable: str(port) for variable, port in request.ports.items()},
         **{name: values.substitute(text) for name, text in role.env.items()},
     }
-    if k == 0 and role is request.roles[0]:
+    if role is request.roles[0]:
         env["LAUNCH_RESULT_PATH"] = RESULT_PATH
     body = copy.deepcopy(role.body)
     body["Entrypoint"] = [role.entrypoint]

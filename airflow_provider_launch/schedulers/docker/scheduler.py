@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from cachetools import LRUCache
@@ -339,17 +339,19 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                         self._observer.inspect(container)
             return assess(app, plan, self._observer.details, now).state
 
-    def result(self, app_id: str) -> JsonValue:
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         app, _ = self._catalog.known(app_id)
         if not _has_succeeded(app):
             # Seen before its end; or another attempt may have come since.
             app, _ = self._catalog.poll_one(app_id)
-        first = (next(iter(Plan.of(app).replicas)), 0)
-        attempts = app.attempts.get(first)
-        if not attempts:
-            return None
+        first, count = next(iter(Plan.of(app).replicas.items()))
+        for k in range(count):
+            attempts = app.attempts.get((first, k))
+            yield self._result_of(app_id, attempts[-1].id) if attempts else None
+
+    def _result_of(self, app_id: str, container: str) -> JsonValue:
         try:
-            found = self.engine.read_file(attempts[-1].id, RESULT_PATH, RESULT_LIMIT_BYTES)
+            found = self.engine.read_file(container, RESULT_PATH, RESULT_LIMIT_BYTES)
         except NotFoundError as error:
             self._catalog.poll_one(app_id)
             raise SchedulerRejectedError(

@@ -15,7 +15,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
@@ -37,7 +37,7 @@ from airflow_provider_launch.schedulers.kubernetes.client import Cluster, Confli
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import App, apps_in, newest_attempts, pods_in
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
 from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
@@ -52,9 +52,9 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     build_request,
     unpacked,
 )
+from airflow_provider_launch.schedulers.kubernetes.results import result_in
 from airflow_provider_launch.schedulers.kubernetes.status import ending_of, killed_pod, response_from
 from airflow_provider_launch.schedulers.log_streams import LogStream
-from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     InvalidAppError,
@@ -449,28 +449,38 @@ class KubernetesScheduler(
         app.record = record
         return app, plan, assess(app, plan, now)
 
-    def result(self, app_id: str) -> JsonValue:
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         with self._catalog.mutex:
-            if not APP_ID.fullmatch(app_id) or (record := self._catalog.record(app_id)) is None:
+            if not APP_ID.fullmatch(app_id) or self._catalog.record(app_id) is None:
                 raise UnknownAppException(app_id)
-            first = self._catalog.plan(app_id).roles[0].slug
-            items, _ = self.cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={first},{Label.INDEX}=0")
-            pod = newest_attempts((pod for _, pod in pods_in(items)), record.attempt).get((first, 0))
-            if pod is None and self._has_ended_well(app_id, first, record.attempt):
+            first = self._catalog.plan(app_id).roles[0]
+        # Most programs write in the first replica, or in none: the others are listed only if it has written nothing.
+        numbers = range(first.num_replicas)
+        for some, where in ((numbers[:1], f",{Label.INDEX}=0"), (numbers[1:], "")):
+            pods = self._pods_of_results(app_id, first.slug, some, where)
+            yield from (result_in(pods.get(k)) for k in some)
+
+    def _pods_of_results(self, app_id: str, role: str, numbers: range, where: str) -> dict[int, Pod]:
+        if not numbers:
+            return {}
+        with self._catalog.mutex:
+            if (record := self._catalog.record(app_id)) is None:
+                raise UnknownAppException(app_id)
+            items, _ = self.cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={role}{where}")
+            newest = newest_attempts((pod for _, pod in pods_in(items)), record.attempt)
+            found = {k: newest[role, k] for k in numbers if (role, k) in newest}
+            missing = {*numbers} - {*found}
+            if missing and missing & self._completed(app_id, role, record.attempt):
                 # Most apps write none, so this must not fail them.
                 log.warning(
                     "app %s: the pod that may have written a result was removed, and the result with it", app_id
                 )
-        if pod is None or pod.exit_code != 0 or not pod.end_message:
-            return None
-        data = pod.end_message.encode()
-        # Of a larger document Kubernetes keeps as much as is allowed.
-        return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))
+        return found
 
-    def _has_ended_well(self, app_id: str, role: str, attempt: int) -> bool:
+    def _completed(self, app_id: str, role: str, attempt: int) -> frozenset[int]:
         apps, _ = self._catalog.jobs([app_id])
         job = apps[app_id].jobs.get((role, attempt)) if app_id in apps else None
-        return job is not None and 0 in job.completed
+        return job.completed if job is not None else frozenset()
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 

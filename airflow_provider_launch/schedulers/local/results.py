@@ -13,16 +13,16 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 __all__ = ["read_result"]
 
 
-def read_result(app_dir: str, role_dir: str) -> JsonValue:
-    """Return what replica 0 of the first role wrote in its last attempt; None: nothing.
+def read_result(app_dir: str, role_dir: str, k: int) -> JsonValue:
+    """Return what a replica of the first role wrote in its last attempt; None: nothing.
 
     Raises:
         InvalidAppError: it is larger than 4 KB, no JSON, or no plain file.
     """
-    attempts = layout.attempts_of(app_dir, role_dir, 0)
+    attempts = layout.attempts_of(app_dir, role_dir, k)
     if not attempts:
         return None
-    path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, 0, attempts[-1][1])}/result"
+    path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/result"
     try:
         with open_regular(path) as file:
             data = file.read(RESULT_LIMIT_BYTES)

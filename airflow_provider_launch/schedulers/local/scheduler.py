@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -255,17 +255,18 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 )
         return rows
 
-    def result(self, app_id: str) -> JsonValue:
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         app = self._records.app(app_id)
         if app is None:
             raise UnknownAppException(app_id)
-        first = app["request"]["roles"][0]["name"]
-        with self._records.readable():
-            found = read_result(self._records.dir(app_id), layout.role_dir(0, first))
-        # Afterwards: a file that went away meanwhile looked like an app without a result.
-        if found is None and self._records.app(app_id) is None:
-            raise UnknownAppException(app_id)
-        return found
+        first = app["request"]["roles"][0]
+        for k in range(len(first["replicas"])):
+            with self._records.readable():
+                found = read_result(self._records.dir(app_id), layout.role_dir(0, first["name"]), k)
+            # Afterwards: a file that went away meanwhile looked like an app without a result.
+            if found is None and self._records.app(app_id) is None:
+                raise UnknownAppException(app_id)
+            yield found
 
     # ---- end -------------------------------------------------------------------------------------------------
 

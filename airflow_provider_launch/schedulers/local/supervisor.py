@@ -375,7 +375,6 @@ class _Supervisor:
         role = replica.role
         path = self._path(replica, self.name)
         spec = role["replicas"][replica.k]
-        first = role is self.request["roles"][0] and replica.k == 0
         env = {
             **role["env"],
             **{name: str(port) for name, port in self.ports.items()},
@@ -383,7 +382,7 @@ class _Supervisor:
             "TORCHELASTIC_ERROR_FILE": f"{path}/error.json",
             # Where torchrun keeps what its processes write; it would make a directory of its own, which stays.
             "PET_LOG_DIR": f"{path}/torch",
-            **({"LAUNCH_RESULT_PATH": f"{path}/result"} if first else {}),
+            **({"LAUNCH_RESULT_PATH": f"{path}/result"} if role is self.request["roles"][0] else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
             **spec["env"],
             MARKER: path,

@@ -52,6 +52,15 @@ class KnownApp:
         at = mine[-1]
         return f"{self.record.app_id}/run/{at.app_attempt}/{self.request.roles[role].slug}/{k}/{at.number}/{name}"
 
+    def newest_paths(self, role: int, name: str) -> list[str]:
+        """Return `newest_path` of each replica of a role."""
+        newest = {one.replica: one for one in self.attempts if one.role == role}
+        of_role, app_id = self.request.roles[role], self.record.app_id
+        return [
+            f"{app_id}/run/{newest[k].app_attempt}/{of_role.slug}/{k}/{newest[k].number}/{name}" if k in newest else ""
+            for k in range(of_role.num_replicas)
+        ]
+
     def error(self, role: int, replica: ReplicaStatus) -> str | None:
         """Return what a failed replica wrote about its failure."""
         return (self.errors or {}).get(self.newest_path(role, replica.id, "error.json"))

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
@@ -37,7 +37,7 @@ from airflow_provider_launch.schedulers.slurm.status import (
     response_from,
     standing,
 )
-from airflow_provider_launch.schedulers.slurm.store import Store
+from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, UnknownAppException
@@ -49,6 +49,7 @@ from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMi
 __all__ = ["SlurmScheduler", "create_scheduler"]
 
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RESULTS_AT_ONCE = 50
 _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 _DEAD_S = 120.0
@@ -221,18 +222,16 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             [*old, *(one.app_id for one in seen.records.values() if one.damage and _is_idle(one, limit))]
         )
 
-    def result(self, app_id: str) -> JsonValue:
+    def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         found = self.describe(app_id)
         if found is None:
             raise UnknownAppException(app_id)
         with self._mutex:
-            path = self._known.app(app_id).newest_path(0, 0, "result")
-        file = self._store.read([path], RESULT_LIMIT_BYTES, whole=True).get(path) if path else None
-        if file is None:
-            return None
-        if not file.is_plain:
-            raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH")
-        return parse_result(file.data, file.size)
+            paths = self._known.app(app_id).newest_paths(0, "result")
+        for at in range(0, len(paths), _RESULTS_AT_ONCE):
+            some = paths[at : at + _RESULTS_AT_ONCE]
+            files = self._store.read([path for path in some if path], RESULT_LIMIT_BYTES, whole=True)
+            yield from (_result_in(files.get(path)) for path in some)
 
     # ---- end -------------------------------------------------------------------------------------------------
 
@@ -302,6 +301,14 @@ def _transport(connection: SlurmConnection) -> Transport:
     from airflow_provider_launch.schedulers.slurm.ssh import SshTransport
 
     return SshTransport(connection)
+
+
+def _result_in(file: FilePart | None) -> JsonValue:
+    if file is None:
+        return None
+    if not file.is_plain:
+        raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH")
+    return parse_result(file.data, file.size)
 
 
 def _is_left_over(app: KnownApp, found: Standing) -> bool:

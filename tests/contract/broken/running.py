@@ -16,7 +16,7 @@ from typing import IO, Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
-from airflow_provider_launch.specs.errors import LaunchError, UnknownAppException, UnsupportedError
+from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError, UnknownAppException, UnsupportedError
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -395,6 +395,35 @@ class HandsBackTheLatestDocument(Local):
         app = self._records.app(app_id)
         found = Path(app["request"]["roles"][0]["image"]).glob(f"{app_id}-*.result")
         return json.loads(max(found, key=lambda path: path.stat().st_mtime).read_text())
+
+
+@caught_by("test_every_replica_of_the_first_role_may_write_a_result")
+class GivesThePathOfTheResultToOneReplica(Local):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        with_env(info.request, lambda number: {"LAUNCH_RESULT_PATH": ""} if number else {})
+        return info
+
+
+@caught_by("test_result_is_that_of_the_lowest_replica_that_wrote_one")
+class ReadsTheFirstReplicaOnly(Local):
+    def result(self, app_id: str) -> Any:
+        return next(self.iter_results(app_id))
+
+
+@caught_by("test_results_of_all_replicas_are_handed_back_in_order")
+class LeavesOutReplicasWithoutAResult(Local):
+    def iter_results(self, app_id: str) -> Any:
+        yield from (found for found in super().iter_results(app_id) if found is not None)
+
+
+@caught_by("test_an_empty_result_is_none")
+class TakesAnEmptyResultForABrokenOne(Local):
+    def result(self, app_id: str) -> Any:
+        found = super().result(app_id)
+        if found is None:
+            raise InvalidAppError("the result is no JSON: Expecting value")
+        return found
 
 
 @caught_by("test_no_result_is_none")

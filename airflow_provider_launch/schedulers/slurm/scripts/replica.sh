@@ -83,7 +83,7 @@ await_program() { # indexes twice a second, after a day every 1.4 seconds: so an
 
 node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
-[ "$r/$k" != 0/0 ] || result=1
+[ "$r" != 0 ] || result=1
 take_signals
 while [ ! "$stop" ] && ! is_removed; do
     at=$dir/$n stopped=0
