@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
 from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
+from airflow_provider_launch.schedulers.kubernetes.results import result_in
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 
 PLAN = Plan((PlannedRole("Main", "main", 2, RolePolicy("REPLICA", 0)),), None, 10, queue=False)
@@ -193,3 +197,18 @@ def test_lists_of_indexes(text, numbers):
     assert [k for k, one in enumerate(found.roles_statuses[0].replicas) if one.exit_code == 0] == [
         k for k in numbers if k < 2
     ]
+
+
+@pytest.mark.parametrize(("beside", "size", "limit"), [(2, 4095, 0), (5, 2000, 0), (5, 2048, 2048), (11, 1024, 1024)])
+def test_a_result_that_was_cut_is_an_error_with_its_limit(beside, size, limit):
+    """The kubelet divides 12 KiB among the containers of a pod."""
+    document = '"' + "x" * (size - 2) + '"'
+    whole = pod(0, "Succeeded", terminated(0, "Completed", document))
+    found = replace(
+        whole, others=tuple(SideContainer(f"c{n}", True, False, False, 0, "", "", None, None) for n in range(beside))
+    )
+    if not limit:
+        assert result_in(found) == "x" * (size - 2)
+        return
+    with pytest.raises(InvalidAppError, match=f"hands back {limit} bytes from each of the {beside + 1} containers"):
+        result_in(found)
