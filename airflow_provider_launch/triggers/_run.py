@@ -284,7 +284,11 @@ class TriggerRun:
         if not await self._trigger.is_awaited():
             # A newer try may follow the same app; if the task still waits, its worker repeats the cancel.
             return "the time is over"
-        return await self._hub.kills.run(self._cancel)
+        return await self._hub.cancels.run(self._cancel, self._conn_id)
+
+    @property
+    def _conn_id(self) -> str:
+        return self._shared.hook.launch_conn_id
 
     def _cancel(self) -> str:
         try:
@@ -345,7 +349,8 @@ class TriggerRun:
         places, copied = self._trigger.secret_places, {}
         if places is None or any(place[1] == "copied" for place in places):
             with contextlib.suppress(LaunchError):
-                copied = copied_variables(await asyncio.to_thread(self._native))
+                # Not on the threads of the event loop, which are few: this may wait for long.
+                copied = copied_variables(await self._hub.questions.run(self._native, self._conn_id))
         await aregister(hidden_values(response.roles, copied, places or ()))
         with self._deciding:
             self._is_masked = True

@@ -2,46 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 __all__ = ["Helpers"]
 
 
+T = TypeVar("T")
+
+
 class Helpers:
-    """A few daemon threads, started when there is work and gone when there is none.
+    """A few daemon threads for each key, started when there is work and gone when there is none.
 
     Not the executor of the event loop: it has few threads, which all triggers of a process share, and a call that
     waits there for its turn is dropped when the trigger is cancelled.
 
     Args:
         name: of the threads.
-        limit: how many calls run at a time.
+        limit: how many calls of one key run at a time.
     """
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self._limit = limit
-        self._calls: deque[Callable[[], object]] = deque()
-        self._running = 0
+        self._calls: dict[str, deque[Callable[[], object]]] = {}
+        self._running: dict[str, int] = {}
         self._mutex = threading.Lock()
 
-    def submit(self, call: Callable[[], object]) -> None:
-        """Run the call, which must not raise, as soon as a thread is free."""
-        with self._mutex:
-            self._calls.append(call)
-            if self._running >= self._limit:
-                return
-            self._running += 1
-        # A daemon: a request that is never answered must not keep the process alive.
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+    def submit(self, call: Callable[[], object], key: str = "") -> None:
+        """Run the call, which must not raise, as soon as a thread of its key is free.
 
-    def _work(self) -> None:
+        Args:
+            call: may hang; then it keeps waiting only those of its key.
+            key: such as a connection.
+        """
+        with self._mutex:
+            self._calls.setdefault(key, deque()).append(call)
+            if self._running.get(key, 0) >= self._limit:
+                return
+            self._running[key] = self._running.get(key, 0) + 1
+        # A daemon: a request that is never answered must not keep the process alive.
+        threading.Thread(target=self._work, args=(key,), name=self._name, daemon=True).start()
+
+    async def run(self, call: Callable[[], T], key: str = "") -> T:
+        """Return what a blocking call returns, which runs to its end also when its caller is cancelled."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                result = context.run(call)
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self.submit(work, key)
+        return await asyncio.wrap_future(done)
+
+    def _work(self, key: str) -> None:
         while True:
             with self._mutex:
-                if not self._calls:
-                    self._running -= 1
+                if not self._calls[key]:
+                    self._running[key] -= 1
+                    if not self._running[key]:
+                        del self._running[key], self._calls[key]
                     return
-                call = self._calls.popleft()
+                call = self._calls[key].popleft()
             call()

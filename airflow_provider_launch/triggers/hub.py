@@ -18,8 +18,10 @@ __all__ = ["Hub", "hub"]
 _BYTES_PER_S = 256 * 1024
 _CHECK_S = 5.0
 """How often triggers check for silence and the clock; all else wakes them."""
-_HELPERS = 16
-"""How many apps of ended tasks are cancelled at a time."""
+_CANCELS = 16
+"""How many apps of ended tasks are cancelled at a time, at each connection."""
+_QUESTIONS = 4
+"""How many other questions each connection is asked at a time."""
 
 
 class Hub(Connections):
@@ -34,10 +36,12 @@ class Hub(Connections):
         super().__init__()
         self.pump = LogPump(log_bytes_per_s)
         self.ticker = Ticker(_CHECK_S)
-        helpers = Helpers("launch-kills", _HELPERS)
-        self.task_states = TaskStates(helpers)
+        self.cancels = Helpers("launch-kills", _CANCELS)
+        self.questions = Helpers("launch-questions", _QUESTIONS)
+        """What triggers ask a scheduler beside its states; it may wait for as long as that is not reached."""
+        self.task_states = TaskStates(self.cancels)
         # One: they would wait for the same pipe.
-        self.kills = Kills(self, self.task_states, helpers, Helpers("launch-kills-log", 1))
+        self.kills = Kills(self, self.task_states, self.cancels, Helpers("launch-kills-log", 1))
         self.reconciler = Reconciler(self, reconcile_interval_s)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch.runner.orphans import OVER
@@ -17,15 +16,11 @@ from airflow_provider_launch.triggers.checkpoint import waits_for_trigger
 from airflow_provider_launch.triggers.task_states import GONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_launch.triggers.connections import Connections, Shared
     from airflow_provider_launch.triggers.helpers import Helpers
     from airflow_provider_launch.triggers.task_states import TaskStates
 
 __all__ = ["KILL_S", "Kills"]
-
-T = TypeVar("T")
 
 KILL_S = 60.0
 """How long a cancel is repeated while Airflow or the scheduler does not answer."""
@@ -57,7 +52,7 @@ class Kills:
     Args:
         connections: those in use.
         states: knows which tasks are over: a trigger that moves to another triggerer is ended in the same way.
-        helpers: where the cancels run.
+        helpers: where the cancels run; a connection that hangs keeps only its own waiting.
         writers: where their outcomes are written: Airflow reads what many triggers write only now and then, and no
             cancel waits for that.
     """
@@ -89,26 +84,9 @@ class Kills:
         self._ask(kill)
         return kill.done
 
-    async def run(self, call: Callable[[], T]) -> T:
-        """Return what a blocking call returns, which runs to its end also when its caller is cancelled."""
-        done: Future[T] = Future()
-        done.set_running_or_notify_cancel()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                result = context.run(call)
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
-                done.set_exception(error)
-            else:
-                done.set_result(result)
-
-        self._helpers.submit(work)
-        return await asyncio.wrap_future(done)
-
     def _ask(self, kill: _Kill, after_s: float = 0.0) -> None:
         self._states.ask(kill.ti, after_s).add_done_callback(
-            lambda found: self._helpers.submit(lambda: self._go_on(kill, found))
+            lambda found: self._helpers.submit(lambda: self._go_on(kill, found), kill.conn_id)
         )
 
     def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:

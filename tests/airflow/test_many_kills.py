@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import threading
 import time
 import uuid
@@ -19,6 +21,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers._run import TriggerRun
+from airflow_provider_launch.triggers.helpers import Helpers
+from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, logged
 from tests.support.fake_scheduler import FakeScheduler, an_app
@@ -26,6 +30,7 @@ from tests.support.fake_scheduler import FakeScheduler, an_app
 COUNT = 200
 ANSWER_S, CANCEL_S = 0.02, 0.05
 AGAIN_S = 0.2
+LOG = logging.getLogger(__name__)
 
 
 class States:
@@ -241,6 +246,60 @@ def test_a_trigger_whose_app_is_left_alone_asks_nothing(
 
     assert states.requests == 0
     assert engine.cancelled == []
+
+
+def test_a_connection_that_hangs_delays_no_cancel_at_another() -> None:
+    """Each of its cancels holds a thread until its engine answers."""
+    hangs, ran = threading.Event(), threading.Event()
+    helpers = Helpers("launch-kills", 2)
+    try:
+        for _ in range(50):
+            helpers.submit(hangs.wait, "hanging")
+        helpers.submit(ran.set, "other")
+
+        assert ran.wait(30)
+        assert sum(thread.name == "launch-kills" for thread in threading.enumerate()) <= 3
+    finally:
+        hangs.set()
+    deadline = time.monotonic() + 30
+    while helpers._calls or helpers._running:
+        assert time.monotonic() < deadline, "what is kept of a connection grows with the number of connections"
+        time.sleep(0.01)
+
+
+def test_apps_of_another_connection_are_cancelled_while_one_hangs(
+    engine: Any, app_ids: list[str], states: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen cancels that hung kept those of all other connections waiting."""
+    cancel, over = FakeScheduler.cancel, threading.Event()
+
+    def hang(self: FakeScheduler, app_id: str) -> None:
+        if self.session_name == "hanging":
+            over.wait(60)
+            raise SchedulerUnavailableError("no answer")
+        cancel(self, app_id)
+
+    monkeypatch.setattr(FakeScheduler, "cancel", hang)
+    monkeypatch.setattr("airflow_provider_launch.triggers.kills.KILL_S", 1.0)
+    monkeypatch.setenv("AIRFLOW_CONN_HANGING", os.environ["AIRFLOW_CONN_CLUSTER"])
+    kills = hub().kills
+    where = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 1}
+    task: dict[str, Any] = {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), **where}
+    try:
+        for k in range(40):
+            states.states[f"t_{k}"] = "failed"
+        ends = [
+            kills.end(f"fake://hanging/{app_id}", app_id, "hanging", TaskInstance(**task, map_index=k), LOG)
+            for k, app_id in enumerate(app_ids[:39])
+        ]
+        last = TaskInstance(**task, map_index=39)
+        kills.end(f"fake://cluster/{app_ids[39]}", app_ids[39], "cluster", last, LOG).result(30)
+
+        assert engine.cancelled == [app_ids[39]]
+    finally:
+        over.set()
+    for end in ends:
+        end.result(60)
 
 
 def test_what_could_not_be_ended_stands_in_the_log(
