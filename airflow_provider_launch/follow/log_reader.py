@@ -23,7 +23,7 @@ from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
 from airflow_provider_launch.schedulers.log_streams import LogStream, StreamEnd
-from airflow_provider_launch.schedulers.logs import last_refresh
+from airflow_provider_launch.schedulers.logs import LogChunk, cut_lines, last_refresh
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     SchedulerRejectedError,
@@ -34,7 +34,7 @@ from airflow_provider_launch.specs.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_launch.schedulers.api import JsonValue, LogChunk, LogLine, Stream
+    from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Stream
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
 _UNFINISHED_S = 1.0
 """How old a line without an end is when it is shown; most are whole a moment later."""
+_UNFINISHED_CHARS = 4096
+"""Of its end; what is shown then, is shown again with the whole line."""
 _REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
 """How often a progress bar is shown, at first and after a while: it is one line for many refreshes."""
 _REPORTED_ATTEMPTS = 10
@@ -324,6 +326,8 @@ class LogReader:
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
             self._gate.report(is_reached=True)
+            # Of every scheduler, and before its lines are counted: places between them are numbers of such pieces.
+            chunk = LogChunk(cut_lines(chunk.lines), chunk.cursor)
             self._report_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
                 self._show_unfinished(replica, chunk.cursor)
@@ -351,7 +355,7 @@ class LogReader:
         line = None
         with suppress(Exception):  # the read that follows raises the error
             line = self._scheduler.unfinished_line(self._app_id, replica.role, replica.k, cursor, streams=self._streams)
-        text = last_refresh(line.text) if line is not None else ""
+        text = last_refresh(line.text)[-_UNFINISHED_CHARS:] if line is not None else ""
         if line is None or text in {"", replica.unfinished}:
             return
         replica.unfinished = text
@@ -447,6 +451,7 @@ class LogReader:
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
         """Take lines of a stream, on the engine's thread; False: no more for now."""
+        lines = cut_lines(lines)
         with self._changed:
             replica = self._streamed.get(stream)
             if replica is None:

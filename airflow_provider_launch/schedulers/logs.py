@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from re import Pattern
 
 __all__ = [
+    "LONGEST_LINE",
     "JsonValue",
     "LogChunk",
     "LogLine",
     "Stream",
+    "cut_lines",
     "filter_regex",
     "last_refresh",
     "split_lines",
@@ -24,6 +26,12 @@ __all__ = [
 
 JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007 - evaluated
 """What survives `json.dumps` and `json.loads`."""
+
+
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes after which a line without an end is delivered in pieces: memory must not grow with the line."""
+_MOST_LETTERS = LONGEST_LINE + 1024 * 1024
+"""Of a line that is not cut again: a backend may see only at its next block that a line is that long."""
 
 
 class Stream(str, Enum):
@@ -78,6 +86,17 @@ def split_lines(text: str) -> list[str]:
     if last:
         result.append(last)
     return result
+
+
+def cut_lines(lines: list[LogLine]) -> list[LogLine]:
+    """Return the lines, and pieces of those that a scheduler has not cut; the same lines give the same pieces."""
+    if all(len(line.text) <= _MOST_LETTERS for line in lines):
+        return lines
+    cut: list[LogLine] = []
+    for line in lines:
+        step = LONGEST_LINE if len(line.text) > _MOST_LETTERS else _MOST_LETTERS
+        cut += [line._replace(text=line.text[at : at + step]) for at in range(0, max(len(line.text), 1), step)]
+    return cut
 
 
 def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:

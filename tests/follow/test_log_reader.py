@@ -61,6 +61,58 @@ def test_reading_stops_while_much_waits(size):
     assert reader.held_chars() <= log_queue.QUEUE_CHARS + 20 * 1001
 
 
+@pytest.fixture
+def short_pieces(monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.logs.LONGEST_LINE", 100)
+    monkeypatch.setattr("airflow_provider_launch.schedulers.logs._MOST_LETTERS", 110)
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_a_line_that_its_scheduler_has_not_cut_is_shown_in_pieces():
+    """A plug-in may hand over a line of any length; what shows it must not hold copies of all of it."""
+    lines = [LogLine("a" * 250 + "\n", None), LogLine("b" * 110, None), LogLine("", None), LogLine("c\n", None)]
+    reader = reader_of(lines, 10)
+    reader.step()
+
+    assert texts_of(reader) == ["a" * 100, "a" * 100, "a" * 50 + "\n", "b" * 110, "", "c\n"]
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_a_reader_goes_on_behind_the_pieces_that_were_shown():
+    reader = reader_of(
+        [LogLine("a" * 250 + "\n", None), LogLine("c\n", None)], 10, cursors={"main/0": place_after(None, 2)}
+    )
+    reader.step()
+
+    assert texts_of(reader) == ["a" * 50 + "\n", "c\n"]
+
+
+class Stream:
+    cursor = 1
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_long_lines_of_a_stream_are_shown_in_pieces():
+    reader = reader_of([], 10)
+    stream = Stream()
+    replica = reader._replicas["main/0"]
+    replica.stream, reader._streamed[stream] = stream, replica
+    reader.on_lines(stream, [LogLine("a" * 250, None)])
+
+    assert texts_of(reader) == ["a" * 100, "a" * 100, "a" * 50]
+
+
+def test_of_a_line_without_an_end_its_last_letters_are_shown():
+    reader = reader_of([], 10)
+    reader._shows_unfinished = True
+    reader._scheduler.unfinished_line = lambda *_place, **_how: LogLine("a" * 100_000 + "z", None)
+    reader._replicas["main/0"].quiet_since = 0.0
+    reader.step()
+    shown = next(item.event for item in iter(reader.pop, None) if item.event is not None)
+
+    assert shown.line.text == "a" * 4095 + "z"
+
+
 def test_the_first_line_since_the_follower_came_is_shown():
     old, new = numbered(3, time=1.0), numbered(2, time=time.time() + 60)
     reader = reader_of([*old, *new], 10, from_now=True)

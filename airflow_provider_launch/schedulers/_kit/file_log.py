@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, AttemptRead, read_attempts
 from airflow_provider_launch.schedulers._kit.time_index import IndexFile, line_ends, line_times
-from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream, split_lines
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, JsonValue, LogChunk, LogLine, Stream, split_lines
 
 __all__ = [
     "CHUNK_BYTES",
@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 256 * 1024
-LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
 _UNFINISHED_BYTES = 4096
 _ORDER = (Stream.STDOUT, Stream.STDERR)
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers._kit.open_answers import OpenAnswers
 from airflow_provider_launch.schedulers.docker.log_frames import (
-    LONGEST_LINE,
     MARGIN_NS,
     Frame,
     LineReader,
     frames_in,
 )
-from airflow_provider_launch.schedulers.logs import LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 
 if TYPE_CHECKING:

@@ -15,12 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_launch.schedulers.logs import LogLine, Stream
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 
 __all__ = ["LONGEST_LINE", "MARGIN_S", "STAMP", "LineReader", "LineSplitter", "split"]
 
-LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes after which a line without end is delivered in pieces: memory must not grow with the log."""
 MARGIN_S = 5
 """How far before the last line a read begins: more than the streams are ever apart, or a clock steps back."""
 _NS = 1_000_000_000
