@@ -9,47 +9,121 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 __all__ = ["json_rows"]
 
-_MAX_ROW = 16 * 1024 * 1024
+_MAX_ROW, _SHOWN = 16 * 1024 * 1024, 300
 _BETWEEN = re.compile(r"[\s,]*")
 _decode = json.JSONDecoder().raw_decode
 
 
-def json_rows(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def json_rows(
+    chunks: Iterable[bytes], on_skipped: Callable[[str], object] = lambda _beginning: None
+) -> Iterator[dict[str, Any]]:
     """Yield the objects of an array.
+
+    An object of more than 16 MB is left out: it must not take the memory, nor hide the others.
 
     Args:
         chunks: pieces of a UTF-8 document `[{...}, {...}]`, cut anywhere.
+        on_skipped: takes the beginning of an object that is left out.
 
     Raises:
         ValueError: at the end, if it is no such document, or not all of it.
     """
     text_of = codecs.getincrementaldecoder("utf-8")().decode
-    text, at, began = "", 0, False
+    rows = _Rows(on_skipped)
+    # A long object is parsed again only when twice as much of it is there.
+    parts, size, tried = [""], 0, 0
     for chunk in chunks:
-        text, at = text[at:] + text_of(chunk), 0
-        if not began:
-            began = text.lstrip()[:1] == "["
-            at = text.find("[") + 1 if began else 0
-        while began and text.startswith("{", at := _after(text, at)):
+        parts.append(text_of(chunk))
+        size += len(parts[-1])
+        if size >= 2 * tried:
+            yield from rows.read("".join(parts))
+            parts, size, tried = [rows.rest], len(rows.rest), len(rows.rest)
+    yield from rows.read("".join([*parts, text_of(b"", final=True)]))
+    rows.check_end()
+
+
+class _Rows:
+    """The objects of an array, as its text comes."""
+
+    def __init__(self, on_skipped: Callable[[str], object]) -> None:
+        self._on_skipped = on_skipped
+        self._began = False
+        self._skipped: _Skipped | None = None
+        self.rest = ""
+        """Text behind the last object that was read."""
+
+    def read(self, text: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects in the rest and in what has come after it."""
+        self.rest, at = text, 0
+        if not self._began:
+            self._began = text.lstrip()[:1] == "["
+            at = text.find("[") + 1
+        while self._began and text.startswith("{", at := self._begin(text, at)):
             try:
                 row, at = _decode(text, at)
             except ValueError:
-                break  # the rest of it comes with the next piece
+                if len(text) - at <= _MAX_ROW:
+                    break  # what is missing of it comes with the next piece
+                self._on_skipped(text[at : at + _SHOWN])
+                self._skipped = _Skipped()
             except RecursionError:
                 raise ValueError("an object is nested too deeply") from None
-            yield row
-        if len(text) - at > _MAX_ROW:
-            raise ValueError(f"an object has more than {_MAX_ROW} letters")
-    rest = text[at:].strip()
-    if not began or rest != "]":
-        raise ValueError(f"no JSON array of objects, or cut off: it ends in {rest[-100:]!r}")
+            else:
+                yield row
+        if self._began:
+            self.rest = text[at:]
+        elif len(text) > _MAX_ROW:
+            self.check_end()
+
+    def _begin(self, text: str, at: int) -> int:
+        """Return where the next object begins, behind one that is skipped; the end of the text if that goes on."""
+        if self._skipped is not None:
+            if (at := self._skipped.end_in(text, at)) < 0:
+                return len(text)
+            self._skipped = None
+        found = _BETWEEN.match(text, at)
+        return found.end() if found else at
+
+    def check_end(self) -> None:
+        """Raise `ValueError` if what was read is no whole array."""
+        if not self._began or self._skipped is not None or self.rest.strip() != "]":
+            raise ValueError(f"no JSON array of objects, or cut off: it ends in {self.rest.strip()[-100:]!r}")
 
 
-def _after(text: str, at: int) -> int:
-    found = _BETWEEN.match(text, at)
+class _Skipped:
+    """An object whose end is searched for, and of which nothing else is kept."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_in_text = self._is_escaped = False
+
+    def end_in(self, piece: str, at: int) -> int:
+        """Return where the object ends in its next piece; -1: it goes on."""
+        while at < len(piece):
+            if self._is_escaped:
+                at, self._is_escaped = at + 1, False
+            elif self._is_in_text:
+                at = _end(_TEXT, piece, at)
+                self._is_escaped, self._is_in_text = piece.startswith("\\", at), not piece.startswith('"', at)
+                at += 1
+            else:
+                at = _end(_NO_TEXT, piece, at)
+                self._is_in_text = piece.startswith('"', at)
+                self._depth += piece.startswith("{", at) - piece.startswith("}", at)
+                at += 1
+                if self._depth == 0 and piece[at - 1 : at] == "}":
+                    return at
+        return -1
+
+
+_TEXT, _NO_TEXT = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), re.compile(r'[^"{}]*')
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
     return found.end() if found else at

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -12,7 +15,7 @@ from docker.errors import ImageNotFound
 
 from airflow_provider_launch.follow.poller import poll_many
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
-from airflow_provider_launch.specs import AppState, AppUnavailableError
+from airflow_provider_launch.specs import AppState, AppUnavailableError, InvalidAppError
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -67,6 +70,59 @@ def test_no_container_of_ours_inherits_a_label_from_its_image(docker_apps, hosti
     rows = {row.app_id: row for row in docker_apps.scheduler.list()}
     assert (rows[hostile].state, rows[hostile].owner) == (AppState.CANCELLED, {})
     assert rows[bystander].state is AppState.RUNNING
+
+
+@pytest.fixture
+def image_of_large_labels(docker_engine) -> Iterator[str]:
+    """Return an image with a label of 20 MB, which an engine takes."""
+    name = f"launch-tests/large:{uuid4().hex[:8]}"
+    layer = archive({})
+    digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": {"a": "x" * 20_000_000}, "Cmd": ["true"]},
+        "rootfs": {"type": "layers", "diff_ids": [digest]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    files = {"config.json": json.dumps(config), "layer.tar": layer, "manifest.json": json.dumps(manifest)}
+    docker_engine.client.images.load(archive(files))
+    yield name
+    docker_engine.client.images.remove(name, force=True)
+
+
+def archive(files: dict[str, str | bytes]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, content in files.items():
+            given = content if isinstance(content, bytes) else content.encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(given)
+            tar.addfile(info, io.BytesIO(given))
+    return data.getvalue()
+
+
+def test_an_image_of_large_labels_is_refused(docker_apps, image_of_large_labels):
+    app_id = f"large-{uuid4().hex[:8]}"
+    with pytest.raises(InvalidAppError, match=r"labels of 20000001 letters.*; build it without them"):
+        docker_apps.start(docker_apps.sh("true", image=image_of_large_labels), app_id=app_id)
+
+    assert docker_apps.left(app_id) == []
+
+
+def test_a_container_of_large_labels_hides_no_other_app(docker_apps, image_of_large_labels, caplog):
+    """The engine repeats them in each list, which was an outage for everybody until somebody removed the container."""
+    bystander = docker_apps.start(docker_apps.sh("sleep 60"))
+    labels = {Label.MANAGED: "true", Label.APP_ID: f"large-{uuid4().hex[:8]}", Label.KIND: Kind.REPLICA}
+    large = docker_apps.client.api.create_container(image_of_large_labels, ["true"], labels=labels)["Id"]
+    try:
+        scheduler = docker_apps.another()
+
+        assert scheduler.describe_many([bystander, "another-app"])[bystander].state is AppState.RUNNING
+        assert bystander in {row.app_id for row in scheduler.list()}
+        assert f'{{"Id":"{large}"' in caplog.text
+    finally:
+        docker_apps.client.api.remove_container(large)
 
 
 def test_an_app_of_a_hostile_image_lives_its_life(docker_apps, hostile_image, gpus):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +27,43 @@ def test_cut_anywhere_the_rows_are_those_of_the_document(rows, step, indent, asc
     chunks = [data[at : at + step] for at in range(0, len(data), step)]
 
     assert list(json_rows(chunks)) == rows
+
+
+@settings(max_examples=often(25, 200), deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from('ab"{}\\'), VALUES)), st.integers(1, 40), st.booleans())
+def test_objects_that_are_too_large_are_left_out_and_no_others(rows, step, ascii_only) -> None:
+    data = json.dumps(rows, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    chunks = [data[at : at + step] for at in range(0, len(data), step)]
+    skipped: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_provider_launch.util.json_rows._MAX_ROW", 30)
+        found = list(json_rows(chunks, skipped.append))
+
+    assert len(found) + len(skipped) == len(rows)
+    # Of those that are not much larger some come whole, in one piece.
+    assert [row for row in rows if len(json.dumps(row, ensure_ascii=ascii_only)) <= 30] == [
+        row for row in found if len(json.dumps(row, ensure_ascii=ascii_only)) <= 30
+    ]
+
+
+def test_a_long_object_costs_little() -> None:
+    """An image may have labels of megabytes, which its engine repeats in each list."""
+    data = json.dumps([{"x": "y" * 15_000_000}, {"x": "y" * 40_000_000}, {"n": 1}]).encode()
+    skipped: list[str] = []
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        found = list(json_rows((data[at : at + 65536] for at in range(0, len(data), 65536)), skipped.append))
+        took_s = time.process_time() - began
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert [row.keys() for row in found] == [{"x"}, {"n"}]
+    assert skipped == ['{"x": "' + "y" * 293]
+    assert peak < 250 * 2**20
+    # Of minutes, when each piece has all that came before parsed again.
+    assert took_s < 20
 
 
 def test_rows_come_before_the_document_has_ended() -> None:

@@ -111,10 +111,11 @@ class Creation:
             TakenError: there is a container of that name.
             SchedulerRejectedError: the engine refuses.
         """
+        image = body["Image"]
         try:
+            self._engine.images.refuse_large_labels(image)
             return self._engine.create(name, body, request.platform)
         except NotFoundError as error:
-            image = body["Image"]
             if "image" not in str(error).lower():
                 raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
             if image.startswith("sha256:") and Label.ROLE in body["Labels"]:
@@ -128,6 +129,7 @@ class Creation:
                     f"bring it there, or use pull='missing'"
                 ) from error
         self._engine.images.pull(image, request.platform)
+        self._engine.images.refuse_large_labels(image)
         try:
             return self._engine.create(name, body, request.platform)
         except NotFoundError as error:

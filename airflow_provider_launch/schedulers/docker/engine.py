@@ -97,7 +97,7 @@ class Engine:
             try:
                 now = parsedate_to_datetime(response.headers["Date"]).timestamp()
                 with time_limit(ANSWER_S):
-                    rows = json_rows(response.iter_content(_PIECE_BYTES))
+                    rows = json_rows(response.iter_content(_PIECE_BYTES), _warn_of_skipped)
                     return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
@@ -292,6 +292,10 @@ class Engine:
         finally:
             if made is not None:
                 self.images.remove(made)
+
+
+def _warn_of_skipped(row: str) -> None:
+    log.warning("a container is left out, of which the engine lists more than 16 MB: %s...; remove it", row[:100])
 
 
 def _log_query(since: str | None, tail: int | None) -> dict[str, str]:

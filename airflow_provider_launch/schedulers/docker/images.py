@@ -6,6 +6,8 @@ import tarfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
 from airflow_provider_launch.schedulers.docker.wire import (
     PULL,
     NotFoundError,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Images"]
 
 _PULL_SILENCE_S = 600.0
+_MOST_LABELS = 1024 * 1024
+_KEPT_NAMES = 1000
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 
@@ -31,6 +35,8 @@ class Images:
     def __init__(self, wire: Wire, connection: DockerConnection) -> None:
         self._wire = wire
         self._connection = connection
+        self._small: LRUCache[str, bool] = LRUCache(_KEPT_NAMES)
+        """Images whose labels were found to be few."""
 
     def pull(self, image: str, platform: str | None) -> None:
         """Pull an image.
@@ -62,11 +68,29 @@ class Images:
 
     def labels(self, image: str) -> Mapping[str, str]:
         """Return the labels of an image; none if it was removed."""
+        return self._labels(image) or {}
+
+    def refuse_large_labels(self, image: str) -> None:
+        """Refuse an image whose labels would fill each list of containers; a name is checked once.
+
+        Raises:
+            InvalidAppError: it has such labels.
+        """
+        if image in self._small or (labels := self._labels(image)) is None:
+            return
+        if (size := sum(len(name) + len(value) for name, value in labels.items())) > _MOST_LABELS:
+            raise InvalidAppError(
+                f"image {image!r} has labels of {size} letters, and at most {_MOST_LABELS} are taken, because the "
+                f"engine repeats them in each list of containers; build it without them"
+            )
+        self._small[image] = True
+
+    def _labels(self, image: str) -> Mapping[str, str] | None:
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 return (document_in(response).get("Config") or {}).get("Labels") or {}
         except NotFoundError:
-            return {}
+            return None
 
     def import_empty(self) -> str:
         """Make an image of nothing, and return its id."""
