@@ -173,13 +173,14 @@ def _url_spans(text: str) -> Iterator[tuple[int, int]]:
     if "@" not in text:
         return
     for token in _TOKEN.finditer(text):
-        if image := _IMAGE.match(token[0]):
+        word = token[0]  # each access makes another copy
+        if image := _IMAGE.match(word):
             yield token.start() + image.start("password"), token.start() + image.end("password")
         # Between two marks there is one address.
-        begin = token[0].find("://")
+        begin = word.find("://")
         while begin >= 0:
-            after = token[0].find("://", begin + 3)
-            address = token[0][begin + 3 : after if after >= 0 else None]
+            after = word.find("://", begin + 3)
+            address = word[begin + 3 : after if after >= 0 else None]
             if begin > 0 and (span := _password_in(address)):
                 offset = token.start() + begin + 3
                 yield offset + span[0], offset + span[1]

@@ -80,6 +80,22 @@ class _LimitedInput(io.RawIOBase):
         super().close()
 
 
+class _Received(io.RawIOBase):
+    """What comes by a channel of ssh, whose own files have no raw side."""
+
+    def __init__(self, channel: Any) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._channel.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class _LimitedReader(io.BufferedReader):
     """Reads nothing of unknown size: the libraries would take a negative size of a chunk for "all"."""
 
@@ -102,13 +118,18 @@ class LimitedResponse(HTTPResponse):
 
     def __init__(self, sock: Any, *args: Any, **how: Any) -> None:
         super().__init__(sock, *args, **how)
-        self._input = _LimitedInput(self.fp.detach(), sock)
+        self._input = _LimitedInput(self.fp.detach() if hasattr(self.fp, "detach") else _Received(sock), sock)
         self._step_s = sock.gettimeout()
         self.fp = _LimitedReader(self._input)
+        # Of the answer of a proxy to CONNECT the header is read without `begin`.
+        self._limit_header()
+
+    def _limit_header(self) -> None:
+        self._input.deadline = math.inf if self._step_s is None else time.monotonic() + self._step_s
 
     def begin(self) -> None:
         """Read the header."""
-        self._input.deadline = math.inf if self._step_s is None else time.monotonic() + self._step_s
+        self._limit_header()
         try:
             super().begin()
         finally:
@@ -116,10 +137,13 @@ class LimitedResponse(HTTPResponse):
 
 
 def limit_pools(manager: PoolManager) -> None:
-    """Let all new connections of a pool manager answer with `LimitedResponse`."""
+    """Let all new connections of a pool manager answer with `LimitedResponse`; may be repeated."""
     classes: dict[str, Any] = {}
     known: dict[str, Any] = dict(manager.pool_classes_by_scheme)
     for scheme, pool in known.items():
+        if getattr(pool.ConnectionCls, "response_class", None) is LimitedResponse:
+            classes[scheme] = pool
+            continue
         connection = type("Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse})
         classes[scheme] = type("ConnectionPool", (pool,), {"ConnectionCls": connection})
     manager.pool_classes_by_scheme = classes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import socket
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,89 +13,13 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from airflow_provider_launch.schedulers.docker.access import _limited
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
-from airflow_provider_launch.schedulers.docker.wire import Wire
+from airflow_provider_launch.schedulers.docker.wire import Wire, document_in
 from airflow_provider_launch.specs import SchedulerRejectedError, SchedulerUnavailableError
+from airflow_provider_launch.util.threads import limited
+from tests.support.ssh_server import SSHServer
 
 TIMEOUT_S = 1.0
-ANSWER = b"HTTP/1.1 200 OK\r\nApi-Version: 1.44\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
-
-
-class SSHServer(paramiko.ServerInterface):
-    """Lets everybody in, and answers each request to the engine with an empty list.
-
-    `silent` names the step at which it falls silent: banner, auth, session or exec.
-    """
-
-    def __init__(self) -> None:
-        self.silent: str | None = None
-        self.key = paramiko.ECDSAKey.generate()
-        self.transports: list[paramiko.Transport] = []
-        self._ended = threading.Event()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self.port = self._socket.getsockname()[1]
-        self._start(self._accept)
-
-    def close(self) -> None:
-        self._ended.set()
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for transport in self.transports:
-            transport.close()
-        for one in self._sockets:
-            one.close()
-        for thread in [*self._threads]:
-            thread.join(10)
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        self._wait("auth")
-        return paramiko.AUTH_FAILED if self.silent == "auth" else paramiko.AUTH_SUCCESSFUL
-
-    def get_allowed_auths(self, username: str) -> str:
-        return "publickey"
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        self._wait("session")
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        self._wait("exec")
-        self._start(lambda: self._answer(channel))
-        return True
-
-    def _wait(self, step: str) -> None:
-        if self.silent == step:
-            self._ended.wait(30)
-
-    def _start(self, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                one, _address = self._socket.accept()
-            except OSError:
-                return
-            self._sockets.append(one)
-            if self.silent != "banner":
-                transport = paramiko.Transport(one)
-                transport.add_server_key(self.key)
-                self.transports.append(transport)
-                transport.start_server(event=threading.Event(), server=self)
-
-    def _answer(self, channel: paramiko.Channel) -> None:
-        got = b""
-        with contextlib.suppress(OSError):
-            while data := channel.recv(65536):
-                got += data
-                while b"\r\n\r\n" in got:  # no request here has a body
-                    got = got.partition(b"\r\n\r\n")[2]
-                    channel.sendall(ANSWER)
 
 
 @pytest.fixture
@@ -170,6 +94,45 @@ def test_keys_that_get_no_answer_have_one_limit_together(server, wire, ssh_home)
     assert "does not answer" in refused_within(wire, 3 * TIMEOUT_S + 3)
 
 
+def endless(first: bytes, data: bytes, pause_s: float = 0.0) -> Callable[[paramiko.Channel], None]:
+    def act(channel: paramiko.Channel) -> None:
+        channel.sendall(first)
+        while True:
+            channel.sendall(data)
+            time.sleep(pause_s)
+
+    return act
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HOSTILE = {
+    "a header that drips": endless(b"HTTP/1.1 200 OK\r\nX: ", b"x", 0.1),
+    "headers that drip": endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", 0.1),
+    "a body that drips": endless(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n[", b" ", 0.1),
+    "a size without an end": endless(CHUNKED, b"0" * 65536),
+    "a chunk of size -1": endless(CHUNKED + b"-1\r\n", b"x" * 65536),
+}
+
+
+@pytest.mark.parametrize("act", HOSTILE.values(), ids=HOSTILE)
+def test_an_answer_by_ssh_has_one_limit(server, wire, act, monkeypatch):
+    """As one by a socket has."""
+    server.act = act
+
+    def read(wire: Wire) -> object:
+        with wire.request("GET", "/containers/json") as response:
+            return document_in(response, TIMEOUT_S)
+
+    monkeypatch.setitem(globals(), "ask", read)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Of the time that the server would take, which has no end; the machine may be busy.
+    refused_within(wire, 60)
+
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 200 * 2**20
+    server.act = None
+    assert read(wire) == []
+
+
 @pytest.mark.parametrize("step", ["session", "exec"])
 def test_a_server_that_falls_silent_later_is_reached_again(server, wire, step):
     """The first session is busy, as with a log that is read, and the next one is not opened."""
@@ -231,4 +194,4 @@ def test_what_ended_in_the_moment_of_its_limit_is_given_up_quietly():
         raise EOFError
 
     with pytest.raises(TimeoutError, match="no answer by ssh"):
-        _limited(0.05, step, end)
+        limited(0.05, step, end)

@@ -82,15 +82,37 @@ def list_docker(address: str) -> object:
         return engine.containers()
 
 
-def ask_kubernetes(address: str) -> object:
-    cluster = {"clusters": [{"name": "c", "cluster": {"server": f"http://{address}"}}]}
+def ask_kubernetes(address: str, scheme: str = "http", proxy: str | None = None) -> object:
+    where = {"server": f"{scheme}://{address}", **({"proxy-url": proxy} if proxy else {})}
+    cluster = {"clusters": [{"name": "c", "cluster": where}]}
     context = {"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"}
     text = json.dumps({**cluster, **context, "users": [{"name": "u", "user": {}}]})
     with contextlib.closing(Cluster(KubernetesConnection(kubeconfig_secret=text, timeout_s=STEP_S))) as client:
         return client.list("jobs", "a=b")
 
 
-CLIENTS = pytest.mark.parametrize("ask", [ask_docker, list_docker, ask_kubernetes])
+def by_proxy(ask: Callable[[str], object]) -> Callable[[str], object]:
+    """Return how to ask an engine that is reached by a proxy, which is the server."""
+
+    def asked(address: str) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("http_proxy", f"http://{address}")
+            for name in ("no_proxy", "NO_PROXY"):
+                patch.delenv(name, raising=False)
+            return ask("127.0.0.1:9")
+
+    asked.__name__ = f"{ask.__name__}_by_proxy"
+    return asked
+
+
+def tunnel_to_kubernetes(address: str) -> object:
+    """Ask a cluster behind a proxy, whose answer to CONNECT comes before any other."""
+    return ask_kubernetes("127.0.0.1:9", scheme="https", proxy=f"http://{address}")
+
+
+CLIENTS = pytest.mark.parametrize(
+    "ask", [ask_docker, list_docker, ask_kubernetes, by_proxy(ask_docker), tunnel_to_kubernetes]
+)
 
 
 @pytest.fixture(autouse=True)

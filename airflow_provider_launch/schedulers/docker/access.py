@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_launch.specs.errors import InvalidAppError, MissingDependencyError, SchedulerRejectedError
 from airflow_provider_launch.util.http_answer import HttpTarget
+from airflow_provider_launch.util.threads import limited
 from airflow_provider_launch.util.whole_answers import LimitedResponse, beginning, limit_pools, time_limit, whole
 
 if TYPE_CHECKING:
@@ -219,6 +219,18 @@ def _limited_connections(make: Callable[[], Any]) -> Callable[[], Any]:
     return limited
 
 
+def _limit_proxies(adapter: Any) -> None:
+    """Do the same for connections by a proxy, which come from managers of their own."""
+    make = adapter.proxy_manager_for
+
+    def limited(*args: Any, **how: Any) -> Any:
+        manager = make(*args, **how)
+        limit_pools(manager)
+        return manager
+
+    adapter.proxy_manager_for = limited
+
+
 def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
     from docker import APIClient
     from docker.errors import DockerException
@@ -247,6 +259,7 @@ def _client(url: str, tls: Any, timeout_s: int) -> APIClient:
             for adapter in self.adapters.values():
                 if isinstance(adapter, HTTPAdapter) and hasattr(adapter, "poolmanager"):
                     limit_pools(adapter.poolmanager)
+                    _limit_proxies(adapter)
             # `/version`, where docker-py asks, starts programs of the engine, which takes ten times as long.
             try:
                 answer = self.get(f"{self.base_url}/_ping", timeout=self.timeout, stream=True)
@@ -289,12 +302,14 @@ def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
     from docker.utils import parse_host
 
     class Connection(SSHConnection):
+        response_class = LimitedResponse
+
         def connect(self) -> None:
             transport: Any = self.ssh_transport
             session = transport.open_session(timeout=timeout_s)
             try:
                 session.settimeout(timeout_s)
-                _limited(timeout_s, lambda: session.exec_command("docker system dial-stdio"), session.close)
+                limited(timeout_s, lambda: session.exec_command("docker system dial-stdio"), session.close)
             except BaseException:
                 session.close()
                 raise
@@ -319,7 +334,7 @@ def _ssh_adapter(url: str, timeout_s: int) -> SSHHTTPAdapter:
             client = self.ssh_client
             try:
                 # The server may be silent at each key that is offered: all of them together have one limit more.
-                _limited(3 * timeout_s, lambda: client.connect(**self.ssh_params), client.close)
+                limited(3 * timeout_s, lambda: client.connect(**self.ssh_params), client.close)
             except BaseException:
                 client.close()
                 raise
@@ -340,35 +355,6 @@ def _hang_up(sock: Any) -> None:
     with suppress(OSError):
         # After a plain close the thread that reads would log an error. What a ProxyCommand gives can only be closed.
         sock.shutdown(socket.SHUT_RDWR) if hasattr(sock, "shutdown") else sock.close()
-
-
-def _limited(limit_s: float, step: Callable[[], object], end: Callable[[], object]) -> None:
-    """Take a step that waits without a limit; if it takes longer, `end` makes it fail.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        with suppress(Exception):  # what has ended meanwhile cannot be ended; a timer would print it
-            end()
-
-    timer = threading.Timer(limit_s, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        step()
-    except Exception:
-        if not late.is_set():
-            raise
-    else:
-        return
-    finally:
-        timer.cancel()
-    # Not within `except`: the error of the end would be taken for its cause.
-    raise TimeoutError(f"no answer by ssh within {limit_s} s")
 
 
 def _broken_ssh_file(url: str, error: Exception) -> SchedulerRejectedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import getpass
 import io
 import random
@@ -23,6 +24,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.util.threads import limited
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
@@ -34,6 +36,8 @@ _SHELLS = 4
 _KEEPALIVE_S = 30
 _PAUSES_S = (0.2, 0.5, 1.0)
 """Between attempts to connect to a server that has too many logins."""
+_CONNECT_LIMITS = 3
+"""How many limits of one step all steps of a connection have together."""
 _RECV_BYTES = 256 * 1024
 _GREETING_BYTES, _CODE_BYTES, _ERROR_BYTES = 1024 * 1024, 10, 4 * 1024 * 1024
 """At most: of what files of the login write, of an exit code, and of the texts of errors."""
@@ -115,10 +119,12 @@ class SshTransport:
         for is_last in (False, True):
             transport = self._transport()
             try:
-                channel = transport.open_session(timeout=self._connection.timeout_s)
-                channel.settimeout(self._connection.timeout_s)
-                channel.exec_command("exec /bin/sh")
-                return _Shell(channel, self._connection.timeout_s), False
+                limit_s = self._connection.timeout_s
+                channel = transport.open_session(timeout=limit_s)
+                channel.settimeout(limit_s)
+                # Without it a server that accepts a session and then falls silent is waited for without an end.
+                limited(limit_s, functools.partial(channel.exec_command, "exec /bin/sh"), channel.close)
+                return _Shell(channel, limit_s), False
             except (paramiko.SSHException, OSError, EOFError) as error:
                 # A connection that has ended shows it here.
                 self._hang_up()
@@ -192,7 +198,8 @@ class SshTransport:
             if where.ssh_key_file:
                 _check_key_file(where.ssh_key_file, where.ssh_key_password)
             is_given = key is not None or where.ssh_key_file is not None or where.ssh_password is not None
-            client.connect(
+            connect = functools.partial(
+                client.connect,
                 host,
                 port,
                 username=user,
@@ -208,6 +215,8 @@ class SshTransport:
                 auth_timeout=limit,
                 channel_timeout=limit,
             )
+            # Each of its steps has a limit, and a server may take many of them.
+            limited(_CONNECT_LIMITS * limit, connect, client.close)
         except BaseException as error:
             client.close()
             sock.close()
