@@ -20,6 +20,7 @@ Needs nothing but the standard library: it also runs in the bare interpreter of 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -91,6 +92,7 @@ def numbers_in(path: str) -> list[int]:
         return []
 
 
+_REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
 LARGEST_RECORD = 64 * 1024 * 1024
 """Bytes of a document; the program, which may replace it, could make it as large as the disk."""
 
@@ -163,8 +165,19 @@ def append_journal(root: str, app_id: str, word: str) -> None:
     """Notify every observer of this root that something about the app has changed."""
     path = f"{root}/{JOURNAL}"
     line = f"{app_id} {word}\n".encode()
+    tries = 3
     while True:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags, 0o600)
+        except OSError as error:
+            if error.errno not in _REPLACED or tries == 0:
+                raise
+            # A program has put a pipe, a link or a directory there; each end of an app would wait for it.
+            tries -= 1
+            with contextlib.suppress(OSError):
+                os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")
+            continue
         try:
             os.write(fd, line)
             status = os.fstat(fd)

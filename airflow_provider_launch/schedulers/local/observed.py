@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ __all__ = ["Observed"]
 POLL_AGAIN_S = 1.0
 """Seconds for which an answer is believed without a line in the journal: then the supervisor may have been killed."""
 KEPT_ROLES = 1024
+_MOST_NEWS, _LONGEST_PARTIAL = 16 * 1024 * 1024, 1024
 
 
 class Observed:
@@ -37,13 +39,16 @@ class Observed:
     def forget_changed(self) -> None:
         """Read what is new in the journal, and forget the apps that it names."""
         try:
-            status = os.stat(self._path)
+            status = os.lstat(self._path)
         except FileNotFoundError:
+            status = None
+        if status is None or not stat.S_ISREG(status.st_mode):
+            # Missing, or a program has put something else there: nothing is known to be true.
             self._answers.clear()
             return
         inode, offset = self._place
-        if inode != status.st_ino or status.st_size < offset:
-            # A new journal: the rest of the old one is not known.
+        if inode != status.st_ino or not 0 <= status.st_size - offset <= _MOST_NEWS:
+            # A new journal: the rest of the old one is not known. Or a program has made it as long as it likes.
             self._answers.clear()
             self._place, self._partial = (status.st_ino, status.st_size), b""
             return
@@ -54,6 +59,7 @@ class Observed:
             data = file.read(status.st_size - offset)
         self._place = (inode, offset + len(data))
         *lines, self._partial = (self._partial + data).split(b"\n")
+        self._partial = self._partial[-_LONGEST_PARTIAL:]
         for line in lines:
             app_id = line.partition(b" ")[0].decode("utf-8", "replace")
             self._answers.pop(app_id, None)

@@ -26,8 +26,8 @@ __all__ = ["APP_ID", "Records"]
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """The ids that can be the name of a directory, and of none outside the root."""
 _SWEEP_EVERY_S = 3600.0
-_REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
-"""Errors of a path at which a directory, a link, a FIFO or a socket stands in the place of a file."""
+_REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
+"""Errors of a path at which something else stands in the place of a file or directory, or that is closed to all."""
 
 
 class Records:
@@ -69,7 +69,12 @@ class Records:
         root_id = self._id or self._read_id()
         with self.readable():
             self._refuse_foreign(app_id)
-            found = layout.read_json(f"{self.dir(app_id)}/{layout.APP}")
+            path = f"{self.dir(app_id)}/{layout.APP}"
+            found = layout.read_json(path)
+            # Again: an app may be launched or removed in this moment, each in one step.
+            is_there = found is None and os.path.lexists(path)
+            if is_there and (found := layout.read_json(path)) is None and os.path.lexists(path):
+                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is no document"))
         if found is not None:
             self._refuse_damaged(app_id, found, {"app": dict, "request": dict, "host": str, "boot_id": str})
             self._is_used, self._id = True, root_id
@@ -181,7 +186,9 @@ class Records:
         now = time.time()
         if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
             return
-        os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        # Any program of this user may have put a pipe there, which would be waited for.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(stamp, flags, 0o600))
         os.utime(stamp)
         for app_dir in Path(self.root, "apps").iterdir():
             # One that cannot be read or removed must not keep the others.
@@ -198,14 +205,14 @@ class Records:
         except (NotADirectoryError, PermissionError) as error:
             # What is left in the place of a mount may be closed to everybody.
             self._refuse_other_root()
+            if self.is_of_one_app(error):
+                raise self._not_as_written(error) from error
             raise SchedulerRejectedError(
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
-            if error.errno in _REPLACED and str(error.filename).startswith(f"{self.root}/apps/"):
-                raise AppUnavailableError(
-                    f"{error.filename!r} is not the file that was written: {error.strerror}; delete the app"
-                ) from error
+            if self.is_of_one_app(error):
+                raise self._not_as_written(error) from error
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
     def _refuse_foreign_places(self) -> None:
@@ -230,6 +237,18 @@ class Records:
     def damage(self, app_id: str, why: object) -> str:
         """Return the text of an error about a record."""
         return f"the record of app {app_id!r} is damaged: {why}; end its processes and remove {self.dir(app_id)!r}"
+
+    def is_of_one_app(self, error: OSError) -> bool:
+        """Return whether an error is about a file of one app, while the directory of all apps can be read."""
+        if error.errno not in _REPLACED or not str(error.filename).startswith(f"{self.root}/apps/"):
+            return False
+        return os.access(f"{self.root}/apps", os.R_OK | os.X_OK)
+
+    @staticmethod
+    def _not_as_written(error: OSError) -> AppUnavailableError:
+        return AppUnavailableError(
+            f"{error.filename!r} is not the file that was written: {error.strerror}; delete the app"
+        )
 
     def _read_id(self) -> str | None:
         try:

@@ -184,8 +184,8 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                     # Its program may have replaced what this launcher wrote.
                     damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {error}")
                     continue
-                except NotADirectoryError as error:
-                    if not os.path.isdir(f"{self.root}/apps"):
+                except OSError as error:
+                    if not self._records.is_of_one_app(error):
                         raise
                     damaged[app_id] = self._records.damage(app_id, error)
                     continue
@@ -242,18 +242,22 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one root
         rows = []
         found, damaged = self._describe_many(self._records.ids())
-        for text in damaged.values():
-            log.warning("left out: %s", text)
         for app_id, response in found.items():
-            app = self._records.app(app_id)
-            if response is not None and app is not None:
-                request = app["request"]
-                owner = owner_of(request.get("metadata") or {})
-                created = app.get("created")
-                rows.append(
-                    ListAppResponse(app_id, response.state, name=request["name"], owner=owner, created_at=created)
-                )
-        return rows
+            try:
+                app = self._records.app(app_id)
+                if response is not None and app is not None:
+                    request = app["request"]
+                    owner = owner_of(request.get("metadata") or {})
+                    created = app.get("created")
+                    rows.append(
+                        ListAppResponse(app_id, response.state, name=request["name"], owner=owner, created_at=created)
+                    )
+            except (AppUnavailableError, LookupError, TypeError, AttributeError) as error:
+                damaged[app_id] = str(error)  # its program has replaced the record meanwhile
+        for app_id, text in damaged.items():
+            log.warning("app %s is listed as UNKNOWN: %s", app_id, text)
+            rows.append(ListAppResponse(app_id, AppState.UNKNOWN))
+        return sorted(rows, key=lambda row: row.app_id)
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         app = self._records.app(app_id)
