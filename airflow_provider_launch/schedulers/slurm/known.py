@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_launch.schedulers.slurm.records import Attempt, Record
+from airflow_provider_launch.schedulers.slurm.records import Attempt, Record, damage_text
 from airflow_provider_launch.schedulers.slurm.request import SlurmRequest
 from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -30,6 +30,10 @@ _ERRORS_BYTES = 32 * 1024 * 1024
 """Of all replicas of an app together."""
 _DAMAGED_S = 60.0
 """A record that is damaged is read again so much later: a hand may have repaired it."""
+_MOST_READS = 20
+"""Of the request of one app in that time: a program may replace it again and again, and all apps wait for a read."""
+_FEW_ATTEMPTS = 1000
+"""So many of one app are believed, whatever its policies."""
 
 
 @dataclass
@@ -74,6 +78,10 @@ class KnownApps:
         self._apps: OrderedDict[str, KnownApp] = OrderedDict()
         self._damaged: dict[str, tuple[str, float, str]] = {}
         """App id to its version, when it is read again, and what is wrong."""
+        self._reads: dict[str, tuple[int, float]] = {}
+        """App id to how often its request was read, and since when."""
+        self._overfull: dict[str, tuple[float, str]] = {}
+        """App id to when its attempts are read again, and what is wrong with them."""
 
     def app(self, app_id: str) -> KnownApp:
         """Return an app that was loaded."""
@@ -114,15 +122,20 @@ class KnownApps:
         """Read the requests; return what is wrong with those that are damaged."""
         now = time.monotonic()
         self._damaged = {app_id: one for app_id, one in self._damaged.items() if one[1] > now}
+        self._reads = {app_id: one for app_id, one in self._reads.items() if now - one[1] < _DAMAGED_S}
         wanted, damaged = {}, {}
         for record in records:
             self._apps.pop(record.app_id, None)
             version, _, text = self._damaged.get(record.app_id, ("", 0.0, ""))
             if text and version == record.created:
                 damaged[record.app_id] = text
+            elif self._reads.get(record.app_id, (0, now))[0] >= _MOST_READS:
+                damaged[record.app_id] = damage_text(record.app_id, "id is replaced again and again")
             else:
                 wanted[record.app_id] = record
         for app_id, one in (self._store.requests(wanted) if wanted else {}).items():
+            count, since = self._reads.get(app_id, (0, now))
+            self._reads[app_id] = count + 1, since
             if isinstance(one, str):
                 damaged[app_id] = one
                 self._damaged[app_id] = wanted[app_id].created, now + _DAMAGED_S, one
@@ -133,19 +146,28 @@ class KnownApps:
     def load_attempts(self, apps: Iterable[KnownApp]) -> dict[str, str]:
         """Read the attempts of the apps that have new ones; return why those of others are not known."""
         # A directory that is read shows all; its time may be old news on NFS: the end is always read.
-        wanted = [app for app in apps if app.attempts_as_of != app.record.changed + app.record.end]
+        now = time.monotonic()
+        self._overfull = {app_id: one for app_id, one in self._overfull.items() if one[0] > now}
+        changed = [app for app in apps if app.attempts_as_of != app.record.changed + app.record.end]
+        wanted = [app for app in changed if app.record.app_id not in self._overfull]
         found = self._store.attempts([app.record.app_id for app in wanted]) if wanted else {}
-        damaged = {}
         for app in wanted:
-            attempts = found[app.record.app_id]
+            app_id = app.record.app_id
+            attempts = found[app_id]
+            if not isinstance(attempts, str) and len(attempts) > (most := _most_attempts(app.request)):
+                attempts = damage_text(
+                    app_id, f"status has records of {len(attempts)} attempts, of which {most} can be"
+                )
             if isinstance(attempts, str):
-                damaged[app.record.app_id] = attempts
+                # They are as many in the next poll, and all who follow apps of the connection wait for each.
+                self._overfull[app_id] = now + _DAMAGED_S, attempts
                 continue
             counts = [role.num_replicas for role in app.request.roles]
             # The app can write there, too.
             app.attempts = [one for one in attempts if one.role < len(counts) and one.replica < counts[one.role]]
             app.attempts_as_of = app.record.changed + app.record.end
-        return damaged
+        ids = (app.record.app_id for app in changed)
+        return {app_id: self._overfull[app_id][1] for app_id in ids if app_id in self._overfull}
 
     def load_errors(self, app: KnownApp) -> None:
         """Read what the replicas of a failed app wrote about their failures, once."""
@@ -161,3 +183,11 @@ class KnownApps:
                         log.warning("%s is no plain file of this user, and is left out", path)
                 paths = paths[_ERRORS_AT_ONCE:]
             app.errors = errors
+
+
+def _most_attempts(request: SlurmRequest) -> int:
+    """Return how many attempts the replicas of an app can have together."""
+    roles = request.app_def.roles
+    tries = 1 + max((role.max_retries for role in roles), default=0)
+    # Those of the app, and in each those of a replica.
+    return _FEW_ATTEMPTS + sum(role.num_replicas for role in roles) * tries**2

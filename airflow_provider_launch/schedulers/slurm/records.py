@@ -18,6 +18,7 @@ __all__ = [
     "Job",
     "Observation",
     "Record",
+    "damage_text",
     "parse_accounts",
     "parse_attempts",
     "parse_observation",
@@ -194,3 +195,8 @@ def _time(text: str) -> float:
     """Return a time of a file, which its owner can set."""
     time = float(text)
     return time if 0 <= time <= _LATEST else 0.0
+
+
+def damage_text(app_id: str, why: str) -> str:
+    """Return the text of an error about a record."""
+    return f"the record of app {app_id!r} is damaged: {why}; delete the app, or repair its directory below root"

@@ -17,6 +17,7 @@ from airflow_provider_launch.schedulers.slurm.records import (
     Account,
     Attempt,
     Observation,
+    damage_text,
     parse_accounts,
     parse_attempts,
     parse_observation,
@@ -106,7 +107,7 @@ class Store:
             codes={commands.CONFLICT, commands.REFUSED, commands.GONE, commands.DAMAGED},
         )
         if answer.code == commands.DAMAGED:
-            raise AppUnavailableError(_damaged(request.app_id, "id is not the file that was written"))
+            raise AppUnavailableError(damage_text(request.app_id, "id is not the file that was written"))
         if answer.code == commands.CONFLICT:
             raise AppConflictError(
                 f"'slurm' has an app {request.app_id!r} with another definition; nothing was started. "
@@ -312,27 +313,23 @@ class Store:
         raise SchedulerRejectedError(f"{what}: {text}")
 
 
-def _damaged(app_id: str, why: str) -> str:
-    return f"the record of app {app_id!r} is damaged: {why}; delete the app, or repair its directory below root"
-
-
 def _too_many(app_id: str) -> str:
-    return _damaged(app_id, f"status has more than {_MOST_NAMES} records of attempts")
+    return damage_text(app_id, f"status has more than {_MOST_NAMES} records of attempts")
 
 
 def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest] | str:
     if not file.is_plain:
-        return _damaged(app_id, "app.json is no plain file of this user")
+        return damage_text(app_id, "app.json is no plain file of this user")
     if file.size > APP_BYTES:
-        return _damaged(app_id, f"app.json has {file.size} bytes, and at most {APP_BYTES} are written")
+        return damage_text(app_id, f"app.json has {file.size} bytes, and at most {APP_BYTES} are written")
     try:
         document = parse_json(file.data, APP_BYTES)
         request = request_from(document["request"])
         return f"{request.spec_hash}:{document['instance']}", request
     except UntrustedError as error:
-        return _damaged(app_id, f"app.json: {error}")
+        return damage_text(app_id, f"app.json: {error}")
     except Exception as error:  # noqa: BLE001 - any text in place of any field
-        return _damaged(app_id, f"app.json holds no app ({type(error).__name__})")
+        return damage_text(app_id, f"app.json holds no app ({type(error).__name__})")
 
 
 def _divided(

@@ -1,0 +1,70 @@
+"""What is read of apps again and again, and what not: a hostile record must not cost each poll a read. No cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.schedulers.slurm.known import KnownApps
+from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
+from airflow_provider_launch.schedulers.slurm.records import Attempt, Record
+from airflow_provider_launch.schedulers.slurm.request import build_request
+from airflow_provider_launch.specs import AppDef, Role
+
+APP = AppDef("app", [Role("main", "", entrypoint="true", num_replicas=2, max_retries=3)])
+
+
+class Store:
+    """Counts what is read of an app."""
+
+    def __init__(self, attempts: Any = ()) -> None:
+        self.read, self.listed = 0, 0
+        self._attempts = attempts
+
+    def requests(self, app_ids: Any) -> dict[str, Any]:
+        self.read += 1
+        return {app_id: (f"h:{app_id}", build_request(APP, SlurmOpts(), app_id, {})) for app_id in app_ids}
+
+    def attempts(self, app_ids: Any) -> dict[str, Any]:
+        self.listed += 1
+        return dict.fromkeys(app_ids, self._attempts)
+
+
+def test_a_record_that_is_replaced_again_and_again_is_read_a_few_times() -> None:
+    store = Store()
+    known = KnownApps(store)
+    for number in range(200):
+        found, damaged = known.load({"app": Record("app", created=f"1 {number}")})
+        assert ("app" in found) is not ("app" in damaged)
+
+    assert store.read <= 20
+    assert "again and again" in damaged["app"]
+    # One that is new is none of those.
+    assert "other" in known.load({"other": Record("other", created="1 1")})[0]
+
+
+@pytest.mark.parametrize(
+    "attempts", ["too many", [Attempt(0, 0, 0, number, code=1) for number in range(5000)]], ids=["answer", "attempts"]
+)
+def test_attempts_that_cannot_be_are_not_listed_at_each_poll(attempts) -> None:
+    """A program may make any number of files, and change them before each poll."""
+    store = Store(attempts)
+    known = KnownApps(store)
+    for number in range(20):
+        found, _ = known.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
+        damaged = known.load_attempts(found.values())
+        assert damaged.keys() == {"app"}
+
+    assert store.listed == 1
+
+
+def test_attempts_of_an_honest_app_are_listed_when_they_change() -> None:
+    store = Store([Attempt(0, 0, k, number, code=1) for k in range(2) for number in range(4)])
+    known = KnownApps(store)
+    for number in (1, 1, 2):
+        found, _ = known.load({"app": Record("app", created="1 1", claim="c", changed=str(number))})
+        assert known.load_attempts(found.values()) == {}
+
+    assert store.listed == 2
+    assert len(found["app"].attempts) == 8
