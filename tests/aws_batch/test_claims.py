@@ -174,10 +174,38 @@ def test_throttling_is_waited_out(make, app, batch_server, batch_queue) -> None:
     assert {ended(make(), f"{app_id}-{number}") for number in range(3)} == {AppState.SUCCEEDED}
 
 
-def test_alone_a_launch_takes_two_requests(make, app, batch_proxy: FaultProxy, batch_queue) -> None:
+def test_alone_a_launch_takes_three_requests(make, app, batch_proxy: FaultProxy, batch_queue) -> None:
     schedule(make(), app, make_unique("alone"), batch_queue)
 
-    assert [one.path for one in batch_proxy.requests] == ["/v1/registerjobdefinition", "/v1/submitjob"]
+    paths = ["/v1/registerjobdefinition", "/v1/submitjob", "/v1/describejobdefinitions"]
+    assert [one.path for one in batch_proxy.requests] == paths
+
+
+@pytest.mark.parametrize("end", ["delete", "cancel"])
+def test_an_app_that_is_ended_before_its_job_is_listed_does_not_run(
+    make, app, batch_server, batch_proxy: FaultProxy, batch_queue, end
+) -> None:
+    """Who ends it sees no job, and who has submitted it sees that it was ended."""
+    app_id = make_unique("ended")
+    other = make()
+    app.roles[0].args = ["-c", "sleep 600"]
+
+    def meanwhile(exchange: Exchange) -> None:
+        answer = exchange.forward()
+        getattr(other, end)(app_id)
+        exchange.relay(answer)
+
+    batch_proxy.add(Fault(meanwhile, "POST", SUBMIT))
+    if end == "delete":
+        with pytest.raises(SchedulerRejectedError, match="deleted while it was submitted"):
+            schedule(make(), app, app_id, batch_queue)
+    else:
+        assert schedule(make(), app, app_id, batch_queue) == app_id
+        assert ended(make(), app_id) is AppState.CANCELLED
+    deadline = time.monotonic() + 60
+    while batch_server.control(app=app_id)["alive"] or time.monotonic() < deadline - 55:
+        assert time.monotonic() < deadline, "it runs"
+        time.sleep(0.2)
 
 
 def test_an_app_that_batch_has_forgotten_is_not_run_again(make, app, batch_server, batch_queue) -> None:

@@ -15,6 +15,7 @@ from airflow_provider_launch.schedulers.aws_batch.jobs import Replica, has_ended
 from airflow_provider_launch.schedulers.aws_batch.naming import APP_ID, Tag, attempt_of, definition_name
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest, request_in
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 __all__ = ["Catalog", "Known"]
 
@@ -280,7 +281,7 @@ class Catalog:
     @staticmethod
     def _was_deleted(known: Known, jobs: Sequence[Job]) -> bool:
         """Return whether a deletion was cut off before it had removed the record."""
-        ends = [int(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
+        ends = [_revision(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
         return bool(ends) and max(ends) >= max(known.revisions, default=0)
 
     def every(self) -> builtins.list[str]:
@@ -307,6 +308,14 @@ class Catalog:
                     rows[app_id].append(row)
             self._add_jobs(rows)
         return sorted(app_id for app_id in records if app_id in self._apps)
+
+
+def _revision(text: str) -> int:
+    """Return the revision in a tag, which anybody who may tag jobs can write; 0 of another text."""
+    try:
+        return parse_int(text)
+    except UntrustedError:
+        return 0
 
 
 def _common_prefix(texts: Sequence[str]) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.claim import Candidate, elect, refuse_other_spec
+from airflow_provider_launch.schedulers._kit.claim import Candidate, deleted_meanwhile, elect, refuse_other_spec
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, LostAnswerError, RefusedError
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
+from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 
 __all__ = ["Claims", "is_deleted"]
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 _FORGOTTEN_S = 24 * 3600.0
+_DELETED = "launch: the app was deleted while it was submitted"
 _SECOND = "launch: a second job of this name; the first one stays"
 
 Job = dict[str, Any]
@@ -55,6 +57,7 @@ class Claims:
         if revision == 1:
             found = self.submit(request, attempt, revision)
             if found is not None:
+                self._end_if_deleted(request, attempt, revision, found)
                 return found
             revision = self.register(request, attempt)
         return self._adopt_or_replace(request, attempt, revision)
@@ -99,8 +102,26 @@ class Claims:
             if found := self._wait_for(request, attempt, own):
                 return found
             if found := self.submit(request, attempt, own):
+                self._end_if_deleted(request, attempt, own, found)
                 return found
             own = self.register(request, attempt)
+
+    def _end_if_deleted(self, request: AwsBatchRequest, attempt: int, revision: int, job_id: str) -> None:
+        """End a job whose app was cancelled or deleted before the job was listed, so that nobody has ended it.
+
+        Raises:
+            SchedulerRejectedError: the app was deleted.
+        """
+        name = definition_name(request.app_id, attempt)
+        if not self._aws.is_inactive(name, revision):
+            return
+        active = self._aws.active(name)
+        if not active:
+            self._aws.terminate(job_id, _DELETED)
+            raise deleted_meanwhile(request.app_id)
+        # Else another submitter has replaced this one: of the two jobs the first one stays.
+        if any(str(Tag.CANCELLED) in one["tags"] for one in active):
+            self._aws.terminate(job_id, CANCELLED)
 
     def _check(self, request: AwsBatchRequest, rival: Mapping[str, Any], own: int, name: str) -> None:
         tags = rival["tags"]

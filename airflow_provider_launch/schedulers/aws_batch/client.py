@@ -128,6 +128,11 @@ class Aws:
             found += [one for one in answer["jobDefinitions"] if one.get("status") == "ACTIVE"]
         return found
 
+    def is_inactive(self, name: str, revision: int) -> bool:
+        """Return whether a revision is known to be inactive; one that is not shown yet is not."""
+        answer = self._batch("describe_job_definitions", jobDefinitions=[f"{name}:{revision}"])
+        return any(one.get("status") == "INACTIVE" for one in answer["jobDefinitions"])
+
     def all_active(self) -> Iterator[dict[str, Any]]:
         """Yield all active definitions of the account and Region."""
         return self._pages("describe_job_definitions", "jobDefinitions", status="ACTIVE")

@@ -30,6 +30,8 @@ _AT_ONCE = 100
 """Streams that one request may read."""
 _MARKS_BEFORE_S = 120
 """Before the end of an attempt: its marks are the last lines that it wrote."""
+_MARKED_CHARS = 256 * 1024
+"""Of all that stands behind one kind of marks of an attempt."""
 _MARKS = 3
 """The exit on both streams, and the end."""
 
@@ -191,7 +193,7 @@ class LogReader:
         waiting = [*logs]
         while waiting:
             for at in range(0, len(waiting), _AT_ONCE):
-                known |= self._marked_of_all(waiting[at : at + _AT_ONCE], marks)
+                known |= self._marked_of_all(waiting[at : at + _AT_ONCE], marks, deadline)
             if time.monotonic() > deadline:
                 break
             now = self._aws.now()
@@ -204,13 +206,17 @@ class LogReader:
                 time.sleep(_PAUSE_S)
         return known
 
-    def _marked_of_all(self, logs: Sequence[AttemptLog], marks: Marks) -> dict[str, tuple[dict[str, list[str]], bool]]:
+    def _marked_of_all(
+        self, logs: Sequence[AttemptLog], marks: Marks, deadline: float
+    ) -> dict[str, tuple[dict[str, list[str]], bool]]:
         if len(logs) > 1:
             with contextlib.suppress(NotFoundError, DeniedError):
-                return self._filtered(logs, marks)
-        return {log.stream: self._marked(log, marks) for log in logs}
+                return self._filtered(logs, marks, deadline)
+        return {log.stream: self._marked(log, marks, deadline) for log in logs}
 
-    def _filtered(self, logs: Sequence[AttemptLog], marks: Marks) -> dict[str, tuple[dict[str, list[str]], bool]]:
+    def _filtered(
+        self, logs: Sequence[AttemptLog], marks: Marks, deadline: float
+    ) -> dict[str, tuple[dict[str, list[str]], bool]]:
         """Read the marks of up to 100 streams together."""
         found: dict[str, dict[str, list[str]]] = {log.stream: {} for log in logs}
         ends = [log.ended_at for log in logs]
@@ -220,12 +226,12 @@ class LogReader:
             page = self._aws.filter_events(logs[0].group, [*found], filterPattern=f'"{marks.mark}"', **where)
             for event in page["events"]:
                 if parts := marks.split(event["message"]):
-                    found[event["logStreamName"]].setdefault(parts[1], []).append(parts[2])
-            if not page.get("nextToken"):
+                    _add_marked(found[event["logStreamName"]], parts)
+            if not page.get("nextToken") or time.monotonic() > deadline:
                 return {stream: (texts, "end" in texts) for stream, texts in found.items()}
             where["nextToken"] = page["nextToken"]
 
-    def _marked(self, log: AttemptLog, marks: Marks) -> tuple[dict[str, list[str]], bool]:
+    def _marked(self, log: AttemptLog, marks: Marks, deadline: float) -> tuple[dict[str, list[str]], bool]:
         token: str | None = None
         found: dict[str, list[str]] = {}
         start = {"startTime": int((log.ended_at - _MARKS_BEFORE_S) * 1000)} if log.ended_at else {}
@@ -236,10 +242,18 @@ class LogReader:
                 return found, False
             for event in page["events"]:
                 if marks.mark in event["message"] and (parts := marks.split(event["message"])):
-                    found.setdefault(parts[1], []).append(parts[2])
-            if page["nextForwardToken"] == token:
+                    _add_marked(found, parts)
+            # A program may have written without an end, and who describes other apps waits meanwhile.
+            if page["nextForwardToken"] == token or time.monotonic() > deadline:
                 return found, "end" in found
             token = page["nextForwardToken"]
+
+
+def _add_marked(found: dict[str, list[str]], parts: tuple[str, str, str]) -> None:
+    """Keep what stands behind a mark; a program may write any number of such lines."""
+    _, kind, text = parts
+    if sum(len(each) + 1 for each in found.get(kind, ())) + len(text) <= _MARKED_CHARS:
+        found.setdefault(kind, []).append(text)
 
 
 def _is_backlog(lines: list[LogLine]) -> bool:
