@@ -172,3 +172,11 @@ def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
 
     # Eight times the text: 8 for linear work, 64 for quadratic. What takes no time at all has no ratio.
     assert seconds(64_000) < max(30 * seconds(8_000), 0.5)
+
+
+def test_many_addresses_in_one_word_take_little_time() -> None:
+    """Each one once had the whole word copied."""
+    began = time.process_time()
+    masked_args(["x " + "a://@" * 100_000])
+
+    assert time.process_time() - began < 5
