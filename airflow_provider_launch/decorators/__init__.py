@@ -1,1 +1,5 @@
 """TaskFlow decorators."""
+
+from airflow_provider_launch._airflow import require_airflow
+
+require_airflow()

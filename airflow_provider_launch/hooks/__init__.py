@@ -1,1 +1,5 @@
 """Airflow hooks: from a connection to a scheduler."""
+
+from airflow_provider_launch._airflow import require_airflow
+
+require_airflow()

@@ -1,1 +1,5 @@
 """Airflow sensors."""
+
+from airflow_provider_launch._airflow import require_airflow
+
+require_airflow()
