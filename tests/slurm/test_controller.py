@@ -105,6 +105,42 @@ def test_a_lost_node_ends_the_app_as_disrupted(make_own_cluster) -> None:
     assert [one.state for one in found.roles_statuses[0].replicas].count(AppState.FAILED) == 1
 
 
+@pytest.mark.parametrize("k", [0, 1], ids=["with the script", "without it"])
+def test_no_program_lives_when_its_app_has_ended_since_a_node_is_lost(make_own_cluster, k) -> None:
+    """Only its slurmd is: the program would write the checkpoint of the next app for as long as it likes."""
+    place = make_own_cluster()
+    role = place.role("echo up; while :; do sleep 0.1; done", num_replicas=2)
+    app_id = place.start(role, overlay={"nodes": 2, "ntasks-per-node": 1})
+    for each in (0, 1):
+        place.until(app_id, "up", k=each)
+    place.cluster.kill_daemon(place.scheduler.describe(app_id).roles_statuses[0].replicas[k].hostname)
+    found = place.end(app_id)
+    alive = place.alive(app_id)
+
+    assert (found.state, alive) == (AppState.FAILED, 0)
+    assert "a node was lost" in found.msg
+
+
+def test_an_app_that_begins_again_elsewhere_waits_for_the_end_of_its_programs(make_own_cluster) -> None:
+    """Slurm puts its job back into the queue as soon as it takes the node for lost."""
+    place = make_own_cluster()
+    beats = place.cluster.dir / "beats"
+    script = (
+        f"echo up $LAUNCH_ATTEMPT; for _ in $(seq $((LAUNCH_ATTEMPT ? 10 : 3000))); do "
+        f"echo $LAUNCH_ATTEMPT >>{beats}; sleep 0.1; done"
+    )
+    app_id = place.start(place.role(script.replace("$", "$$"), num_replicas=2), on_disruption="retry")
+    for k in (0, 1):
+        place.until(app_id, "up 0", k=k)
+    place.cluster.kill_daemon(place.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname)
+    found = place.end(app_id)
+    written = beats.read_text().split()
+
+    assert found.state is AppState.SUCCEEDED
+    assert written == sorted(written), "two attempts at once"
+    assert set(written) == {"0", "1"}
+
+
 def test_a_lost_node_lets_the_app_begin_again_where_that_is_asked_for(make_own_cluster) -> None:
     place = make_own_cluster()
     role = place.role("echo run $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT != 0 || exec sleep 300")

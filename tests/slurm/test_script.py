@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 
 import pytest
 
 from airflow_provider_launch.specs.states import AppState
+from tests.slurm.conftest import Place
 
 pytestmark = pytest.mark.engine("slurm")
 
@@ -36,6 +38,19 @@ def test_programs_that_stop_at_once_are_not_waited_for(place) -> None:
 
     assert [one.exit_code for one in found.roles_statuses[0].replicas] == [143] * 32
     assert time.monotonic() - began < 10, "longer than the grace of a program"
+
+
+def test_a_name_server_that_is_away_does_not_delay_the_start(slurm_cluster, slurm_root, slurm_commands) -> None:
+    """The name of the node is looked up for each attempt; without an answer the host's own name has to do."""
+    getent = slurm_commands.dir / "getent"
+    getent.write_text("#!/bin/sh\nexec sleep 300\n")
+    getent.chmod(0o755)
+    place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
+    app_id = place.start(place.role("echo $TORCHX_RANK0_HOST"))
+    found = place.end(app_id)
+
+    assert found.state is AppState.SUCCEEDED
+    assert [*place.scheduler.log_iter(app_id, "main")] == [f"{socket.gethostname()}\n"]
 
 
 def test_a_cancel_ends_the_app_although_its_signal_was_lost(place) -> None:

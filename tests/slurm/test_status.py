@@ -9,7 +9,14 @@ import pytest
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Attempt, Job, Record, parse_attempts, parse_observation
 from airflow_provider_launch.schedulers.slurm.request import build_request
-from airflow_provider_launch.schedulers.slurm.status import ENDS, LIVE, Standing, response_from, standing
+from airflow_provider_launch.schedulers.slurm.status import (
+    ENDS,
+    LIVE,
+    Standing,
+    response_from,
+    standing,
+    until_stopped,
+)
 from airflow_provider_launch.specs import AppDef, AppState, Resource, Role
 
 NOW = 1000
@@ -69,6 +76,30 @@ def test_an_end_that_only_slurm_knows_counts_when_the_record_had_its_time(state)
 )
 def test_states(jobs, record, expected) -> None:
     assert state_of(*jobs, **record) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "codes", "age_s", "state"),
+    [
+        ("NODE_FAIL", [None, 143], 5, AppState.RUNNING),
+        ("NodeDown", [None], 5, AppState.RUNNING),
+        ("lost", [None], 5, AppState.RUNNING),
+        ("NODE_FAIL", [143, 143], 5, AppState.FAILED),
+        # The node is dead, and its replicas with it.
+        ("NODE_FAIL", [None, 143], 30, AppState.FAILED),
+        # srun has seen the end of those which have no record of it.
+        ("exit", [None, 3], 5, AppState.FAILED),
+        ("NODE_FAIL", [], 5, AppState.FAILED),
+    ],
+)
+def test_an_end_that_nodes_may_not_know_yet_is_none_until_replicas_have_stopped(word, codes, age_s, state) -> None:
+    request = build_request(AppDef("demo", [Role("main", "", entrypoint="true", num_replicas=3)]), SlurmOpts(), "a", {})
+    attempts = [Attempt(0, 0, k, 0, "n", 1.0, code=code) for k, code in enumerate(codes)]
+    record = Record("a", "1", claim="n1", end=f"FAILED,{word},{NOW - age_s}")
+    found = until_stopped(standing(record, [], NOW, SETTLE_S), record, request, attempts, NOW)
+
+    assert found.state is state
+    assert ("1 of its replicas" in found.msg) == (state is AppState.RUNNING)
 
 
 def test_a_waiting_app_shows_why_and_until_when() -> None:

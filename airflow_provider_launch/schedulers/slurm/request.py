@@ -29,10 +29,12 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
 
-__all__ = ["APP_DIR", "SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
+__all__ = ["APP_DIR", "CHECK_S", "SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
 
 APP_DIR = "\0d"
 """Stands for the directory of the app, which only its job knows; no text of a user has this character."""
+CHECK_S = 10
+"""Seconds after which a replica checks again whether its app has ended without a signal for it."""
 _MOST_REPLICAS = 1_000_000
 _OF_BASH = frozenset(
     [

@@ -36,6 +36,7 @@ from airflow_provider_launch.schedulers.slurm.status import (
     ending_of,
     response_from,
     standing,
+    until_stopped,
 )
 from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport, Transport
@@ -152,7 +153,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             for app_id, app in left.items():
                 if app_id in damaged:
                     continue
-                response = response_from(app.record, standings[app_id], app.request, app.attempts)
+                found = until_stopped(standings[app_id], app.record, app.request, app.attempts, seen.now)
+                response = response_from(app.record, found, app.request, app.attempts)
                 if response.state is AppState.FAILED:
                     self._known.load_errors(app)
                     add_error_files(response, app.error)

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, replica_env
-from airflow_provider_launch.schedulers.slurm.request import SlurmRequest, SlurmRole
+from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest, SlurmRole
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import Role
@@ -98,6 +98,7 @@ def _scripts() -> dict[str, str]:
 def _plan(request: SlurmRequest) -> str:
     values = {
         "grace_ms": str(round(request.grace_s * 1000)),
+        "check_s": str(CHECK_S),
         "limit_s": "" if request.time_limit_s is None else str(math.ceil(request.time_limit_s)),
         "warn_s": "" if request.signal_s is None else str(math.ceil(request.signal_s)),
         "signal": request.signal,

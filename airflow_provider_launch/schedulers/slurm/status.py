@@ -11,17 +11,28 @@ from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_t
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse, app_response
 from airflow_provider_launch.schedulers.signals import signal_in
 from airflow_provider_launch.schedulers.slurm.records import Account, Attempt, Job, Record
-from airflow_provider_launch.schedulers.slurm.request import SlurmRequest
+from airflow_provider_launch.schedulers.slurm.request import CHECK_S, SlurmRequest
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["ENDS", "FORGOTTEN", "LIVE", "Standing", "accounted", "ending_of", "response_from", "standing"]
+__all__ = [
+    "ENDS",
+    "FORGOTTEN",
+    "LIVE",
+    "Standing",
+    "accounted",
+    "ending_of",
+    "response_from",
+    "standing",
+    "until_stopped",
+]
 
 LIVE = {
     "PENDING": AppState.PENDING,
     "CONFIGURING": AppState.PENDING,  # the nodes boot
     "REQUEUED": AppState.PENDING,
+    "EXPEDITING": AppState.PENDING,  # the same, before all others
     "REQUEUE_HOLD": AppState.PENDING,  # waits for an admin
     "REQUEUE_FED": AppState.PENDING,
     "SPECIAL_EXIT": AppState.PENDING,  # the same
@@ -75,6 +86,10 @@ _STUCK_AT_A_LIMIT = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)\w*")
 """The job alone is larger than it may be; limits of a user or group pass when other jobs end."""
 FORGOTTEN = frozenset({"lost", "unstarted"})
 """Words of ends of which only the accounts of the cluster may know more."""
+_STEPS_SEEN = frozenset({"exit", "nostart", "limit", "TimeLimit"})
+"""Words of ends before which srun has seen the end of each replica. Of other ones a node may not know yet."""
+_STOPS_S = 5.0
+"""Seconds that a replica may need to check, and to record that its program is dead."""
 _UNSEEN_S = 60.0
 """Seconds without a sign of life after which a job that Slurm does not know has ended; it shows one every 15."""
 
@@ -121,6 +136,24 @@ def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
     if record.cancelled:
         return Standing(AppState.CANCELLED, "cancel", claim="cancel", is_new=True)
     return _unclaimed(record, jobs, now, settle_s)
+
+
+def until_stopped(
+    found: Standing, record: Record, request: SlurmRequest, attempts: Sequence[Attempt], now: int
+) -> Standing:
+    """Return RUNNING for an app that has ended while programs of it may live, on a node that Slurm takes for lost.
+
+    They end themselves soon after the record of the end; what is not seen after that time is dead with its node.
+    """
+    if not is_terminal(found.state) or found.word in _STEPS_SEEN:
+        return found
+    current = max((one.app_attempt for one in attempts), default=0)
+    lives = sum(one.app_attempt == current and one.code is None for one in attempts)
+    since = now - float(record.end.rpartition(",")[2] or 0)
+    if not lives or since >= CHECK_S + request.grace_s + _STOPS_S:
+        return found
+    why = _end_text(found, request)
+    return Standing(AppState.RUNNING, msg=f"has ended ({why}); waits until {lives} of its replicas have stopped")
 
 
 def accounted(found: Standing, record: Record, identity: str, accounts: Sequence[Account]) -> Standing:

@@ -150,6 +150,11 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
 
+    def kill_daemon(self, node: str) -> None:
+        """Let slurmd die alone: for Slurm the node is lost, and all that it runs lives."""
+        if (pid := pid_in(self.dir / f"slurmd-{node}.pid", "slurmd")) is not None:
+            os.kill(pid, signal.SIGKILL)
+
     def steps(self, node: str) -> list[int]:
         """Return the pids of all processes below the jobs of one node."""
         mark = f"SLURMD_NODENAME={node}\0".encode()

@@ -33,7 +33,7 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     local warned='' left
     while kill -0 $$; do
         touch alive || ! is_removed || keep_stopping
-        ! is_marked cancel || kill -TERM $$ # that of the cancel may have been lost
+        ! is_over || kill -TERM $$ # that of the cancel may have been lost, and an end that Slurm declares brings none
         left=15
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
@@ -63,6 +63,24 @@ stop() { # by our cancel, by scancel, or by Slurm itself: the reason is known no
     [ "$launch_requeue" = 1 ] && ! is_marked cancel || in_background keep_stopping
 }
 is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS remembers that a file was missing, until the directory is read anew
+is_over() { is_marked cancel || [ -L end ]; }
+is_current() { # whether Slurm runs this very start of its job
+    timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed 1q |
+        grep -q " JobState=RUNNING .* Restarts=${SLURM_RESTART_COUNT:-0} "
+}
+# Of a job that Slurm has put back into its queue, while this node was away.
+is_replaced() { ls run >/dev/null; [ -e "run/$((attempt + 1))" ]; }
+
+await_last_attempt() { # its programs may live on a node that Slurm takes for lost, until they find this attempt
+    local until=$((SECONDS + launch_check_s + launch_grace_ms / 1000 + 5))
+    while [ "$SECONDS" -lt "$until" ] && ! is_stopped; do
+        ls status | awk -F, -v a="$1" '
+            $1 == "start" && $2 == a { lives[$3 "," $4 "," $5] }
+            $1 == "exit" && $2 == a { ended[$3 "," $4 "," $5] }
+            END { for (at in lives) if (!(at in ended)) exit 1 }' && return
+        sleep 1
+    done
+}
 
 choose_ports() {
     local used name port hex
@@ -111,8 +129,9 @@ outcome() {
 
 run_attempt() {
     mkdir "run/$1"
+    [ ! "$last" ] || { await_last_attempt "$last"; last=''; ! is_stopped || return; }
     host=${SLURMD_NODENAME:-$HOSTNAME}
-    getent hosts "$host" >/dev/null || host=$(hostname)
+    timeout 3 getent hosts "$host" >/dev/null || host=$(hostname)
     { echo "export TORCHX_RANK0_HOST=$host"; choose_ports; } >"run/$1/env"
     # srun writes nothing, but its end closes the pipe. `wait` of bash may miss that when a signal comes at the same time.
     exec 8< <(launch_step "$1")
@@ -126,21 +145,24 @@ trap 'signalled=1' TERM
 ln -s "$1" claim 2>/dev/null
 [ "$(readlink claim)" = "$1" ] || exit 78
 in_background watch_clock
+last=$(ls run | sort -n | tail -n 1) # of the job before it was put back into the queue
 while :; do
     attempt=$(ls run | sort -n | tail -n 1)
     attempt=$((${attempt:--1} + 1))
     used=$(ls status | grep -c '^failed,')
-    if is_stopped || is_marked cancel; then
+    if is_stopped || is_over; then
         found=STOPPED
     else
         run_attempt "$attempt"
-        ! is_removed || { stop_timers; exit 78; }
+        ! is_removed && ! is_replaced || { stop_timers; exit 78; }
         found=$(outcome "$attempt" "$used")
         # Not by the app: who ends the job as a whole signals this script, too, but maybe later.
         case $found in STOPPED | LOST*) is_stopped || { in_background sleep 5; wait "$!"; } ;; esac
+        # Replicas without an end, and a job that Slurm has given up: it alone knows what becomes of the app.
+        case $found in LOST*) is_stopped || is_current || { stop_timers; exit 78; } ;; esac
     fi
     [ "$found" != SUCCEEDED ] || break
-    ! is_marked cancel && [ ! -e status/limit ] && ! is_stopped && [ "${found##*,}" = 1 ] || break
+    ! is_over && [ ! -e status/limit ] && ! is_stopped && [ "${found##*,}" = 1 ] || break
     note "failed,$attempt"
 done
 is_stopped

@@ -14,6 +14,14 @@ if [ "$1" = program ]; then
             *) unset "$launch_name" ;;
         esac
     done
+    launch_setup_failed() { # code, command: a line of the option `setup`
+        local text="setup: '$2' failed with $1"
+        echo "$text" >&2
+        text=${text//\\/\\\\}
+        text=${text//\"/\\\"}
+        printf '{"message": "%s"}\n' "${text//[[:cntrl:]]/ }" >"$TORCHELASTIC_ERROR_FILE"
+        exit "$1"
+    }
     export LAUNCH_ATTEMPT=$launch_attempt TORCHELASTIC_ERROR_FILE=$launch_at/error.json
     [ ! "$launch_result" ] || export LAUNCH_RESULT_PATH=$launch_at/result
     . "$launch_env"
@@ -36,11 +44,18 @@ dir=$PWD/run/$app_attempt/${!folder}/$k
 mkdir -p "$dir"
 exec </dev/null >/dev/null 2>>"$dir/replica.log"
 
-pid='' signalled='' warned='' stop='' kill_at=''
+pid='' signalled='' warned='' stop='' kill_at='' check_at=$launch_check_s
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 ms() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; t=${t/[!0-9]/}; echo "${t:0:13}"; }
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
 note() { until : >"status/$1" || is_removed; do sleep 1; done; }
+# Slurm may take a node for lost on which all lives, and then the app ends, or begins again, elsewhere: nothing but this
+# script ends its program. NFS remembers that a file was missing until the directory is read anew.
+is_over() {
+    timeout -s KILL 5 ls . run >/dev/null
+    [ "$?" != 137 ] || return
+    [ -L end ] || [ -e cancel ] || [ -e "run/$((app_attempt + 1))" ] || { [ ! -e plan ] && is_removed; }
+}
 forward() { [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
 # Traps only note their signal: `read -t` of bash leaves a trap half way when its time is over.
 trap 'signalled=1' TERM
@@ -75,6 +90,10 @@ await_program() { # indexes twice a second, after a day every 1.4 seconds: so an
         printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
         ! read -r -t "$pause" part <&8 || ended=1
         code+=$part # a signal may cut it in two
+        if [ "$SECONDS" -ge "$check_at" ]; then
+            ! is_over || signalled=1
+            check_at=$((SECONDS + launch_check_s))
+        fi
         take_signals
         keep_grace
     done
@@ -85,7 +104,7 @@ node=${SLURMD_NODENAME:-$HOSTNAME} n=0
 result=''
 [ "$r" != 0 ] || result=1
 take_signals
-while [ ! "$stop" ] && ! is_removed; do
+while [ ! "$stop" ] && ! is_over; do
     at=$dir/$n stopped=0
     mkdir -p "$at"
     exec 5>>"$at/stdout" 6>>"$at/stderr" 7>>"$at/times" 8<> <(:)
