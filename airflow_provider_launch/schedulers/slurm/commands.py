@@ -46,6 +46,9 @@ FOREIGN: Final = 46
 DAMAGED: Final = 47
 """A file of the app is not the one that was written."""
 
+_ENDED = "CANCELLED|COMPLETED|FAILED|TIMEOUT|NODE_FAIL|BOOT_FAIL|DEADLINE|OUT_OF_MEMORY|PREEMPTED|REVOKED"
+"""States of a job that has ended, as a pattern of the shell and of grep: all of `status.ENDS`."""
+
 _ROOT = r"""
 case $1 in '~/'*) root=$HOME/${1#'~/'} ;; *) root=$1 ;; esac
 if [ -L "$root" ]; then
@@ -187,6 +190,7 @@ exit 0
 SUBMIT = (
     _ROOT
     + _IDENTITY
+    + f"ended='{_ENDED}'"
     + r"""
 umask 077
 id=$2 nonce=$3 hash=$4 comment=$5
@@ -208,7 +212,6 @@ own .
 [ -e id ] || exit 44
 identity || exit 47
 [ "${mine%%:*}" = "$hash" ] || exit 40
-ended='CANCELLED|COMPLETED|FAILED|TIMEOUT|NODE_FAIL|BOOT_FAIL|DEADLINE|OUT_OF_MEMORY|PREEMPTED|REVOKED'
 over() { [ -L claim ] || [ -L end ] || [ -e cancel ]; }
 live() {
     jobs=$(squeue --me -h -t all --name="$id" -o '%A|%T|%r|%k') || return 41
@@ -270,8 +273,12 @@ jobs=$(squeue --me -h -t all --name="$2" -o '%A|%T|%k') || exit 41
 printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | while IFS='|' read -r job state comment; do
     case $state in
         # The script of the job ends its replicas with their grace, and records that.
-        RUNNING) scancel --batch --signal=TERM "$job" ;;
-        PENDING | CONFIGURING | SUSPENDED | REQUEUED | REQUEUE_HOLD | SPECIAL_EXIT) scancel "$job" ;;
+        RUNNING | RESIZING | SIGNALING) scancel --batch --signal=TERM "$job" ;;
+        COMPLETING | STAGE_OUT | """
+    + _ENDED
+    + r""") ;;
+        # It waits, or is stopped; or a newer Slurm has a new word.
+        *) scancel "$job" ;;
     esac
 done
 exit 0
