@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_launch.specs import AppState
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
 from tests.slurm.conftest import Place
 
 pytestmark = pytest.mark.engine("slurm")
@@ -61,6 +62,77 @@ def test_a_setup_line_that_ends_the_shell_is_the_end_of_the_replica(place) -> No
 
     assert (found.state, found.roles_statuses[0].replicas[0].exit_code) == (AppState.FAILED, 9)
     assert "ran\n" not in [*place.scheduler.log_iter(app_id, "main")]
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "code"),
+    [
+        ("false", "false", 1),
+        ("source /no/such/venv/bin/activate", "source /no/such/venv/bin/activate", 1),
+        ("module load cuda/99", "module load cuda/99", 127),
+        ("for one in 1 2\ndo test $one = 1\ndone", "test $one = 1", 1),
+        ('test "a\\b" = "c"', 'test "a\\b" = "c"', 1),
+    ],
+)
+def test_a_setup_line_that_fails_ends_the_replica_with_the_line_in_its_error(place, line, command, code) -> None:
+    """The program would run with another compiler, interpreter or library than was asked for, and succeed."""
+    role = place.role("echo ran")
+    app_id = place.start(role, setup=["true", line])
+    goes_on = place.start(role, setup=["true", line], on_setup_failure="continue")
+    found = place.end(app_id)
+    text = f"setup: '{command}' failed with {code}"
+
+    assert (found.state, found.roles_statuses[0].replicas[0].exit_code) == (AppState.FAILED, code)
+    assert json.loads(found.structured_error_msg)["message"] == text
+    assert f"{text}\n" in [*place.scheduler.log_iter(app_id, "main")]
+    assert "ran\n" not in [*place.scheduler.log_iter(app_id, "main")]
+    assert place.end(goes_on).state is AppState.SUCCEEDED
+
+
+def test_setup_lines_that_handle_a_failure_do_not_fail(place, tmp_path) -> None:
+    """As with `set -e`; what a file does that they source is its own affair."""
+    file = place.root.parent / "activate"
+    file.write_text("false\nfind_it() { false; true; }\nfind_it\nexport FOUND=yes\n")
+    setup = ["false || true", "if false", "then exit 9", "fi", "test -e /none && exit 9", f"source {file}", "! true"]
+    app_id = place.start(place.role("echo $FOUND; false; echo ran"), setup=setup)
+
+    assert place.end(app_id).state is AppState.SUCCEEDED
+    assert [*place.scheduler.log_iter(app_id, "main")] == ["yes\n", "ran\n"]
+
+
+def test_a_number_that_squeue_does_not_list_is_not_released(slurm_cluster, slurm_root, slurm_commands) -> None:
+    """Another cluster has made the job, and here this number belongs to another one, which its user holds."""
+    held = slurm_cluster.run("sbatch", "--parsable", "--hold", "--wrap=true", "--output=/dev/null").strip()
+    place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
+    try:
+        for answer, error, text in (
+            (f"{held};b", SchedulerRejectedError, "held on another cluster; use a connection with"),
+            ("slurm-wlm 22.05.8", SchedulerRejectedError, "held on another cluster; use a connection with"),
+            (held, SchedulerUnavailableError, "squeue does not list job"),
+        ):
+            (slurm_commands.dir / "sbatch").write_text(f"#!/bin/sh\necho '{answer}'\n")
+            with pytest.raises(error, match=text):
+                place.start(place.role("true"))
+
+            assert slurm_cluster.run("squeue", "-h", "-j", held, "-o", "%T|%r").strip() == "PENDING|JobHeldUser"
+    finally:
+        slurm_cluster.run("scancel", held)
+
+
+def test_a_step_that_slurm_refuses_shows_why(slurm_cluster, slurm_root, slurm_commands) -> None:
+    """The author of the DAG cannot reach the files of the app."""
+    srun = slurm_commands.dir / "srun"
+    srun.write_text(
+        "#!/bin/sh\necho 'srun: error: Unable to create step: Memory required is not available' >&2; exit 1\n"
+    )
+    srun.chmod(0o755)
+    place = Place(slurm_cluster, slurm_root, slurm_bin=str(slurm_commands.dir))
+    found = place.end(place.start(place.role("true")))
+
+    assert found.state is AppState.FAILED
+    assert found.msg == (
+        "Slurm could start no replica: srun: error: Unable to create step: Memory required is not available"
+    )
 
 
 def test_a_waiting_app_shows_its_reason_and_its_expected_start(place) -> None:

@@ -36,7 +36,7 @@ def own_place() -> Iterator[Place]:
     """A cluster that these tests may change; n1 is fast, n2 has a reservation, n3 a partition."""
     # Beside the one that `make_own_cluster` starts.
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 20
-    with engine.own_cluster(27827 + 20 * number) as cluster:
+    with engine.own_cluster(27827 + 20 * number, fake_gpus=4) as cluster:
         cluster.run("scontrol", "update", "nodename=n1", "availablefeatures=fast", "activefeatures=fast")
         reserve = ["reservation=ours", "users=root", "nodes=n2", "starttime=now", "duration=60"]
         cluster.run("scontrol", "create", *reserve)
@@ -83,7 +83,7 @@ def test_the_comment_of_the_job_ends_with_that_of_the_launch(own_place) -> None:
 
 
 @pytest.mark.engine("slurmctld")
-@pytest.mark.parametrize(("gpu_type", "mark"), [("large", "gpu:large:1(IDX:2)"), ("fake", "gpu:fake:1(IDX:0)")])
+@pytest.mark.parametrize(("gpu_type", "mark"), [("large", "gpu:large:1(IDX:4)"), ("fake", "gpu:fake:1(IDX:0)")])
 def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> None:
     """The program sees those that it was given, and no others."""
     resource = Resource(cpu=1, gpu=1, memMB=64)
@@ -95,6 +95,60 @@ def test_gpus_have_the_type_that_was_asked_for(own_place, gpu_type, mark) -> Non
     assert found["TresPerTask"] == f"gres:gpu:{gpu_type}:1"
     assert found["GRES"] == mark
     assert len(next(own_place.scheduler.log_iter(app_id, "main")).split()[1].split(",")) == 1
+
+
+@pytest.mark.engine("slurmctld")
+@pytest.mark.parametrize("gpu_type", ["fake", None])
+@pytest.mark.parametrize(("replicas", "nodes"), [(2, 1), (2, 2), (4, 1), (4, 2)])
+def test_each_replica_has_a_gpu_of_its_own(own_place, gpu_type, replicas, nodes) -> None:
+    """Also where several are on one node: there each would use the first one, and pay for the others."""
+    resource = Resource(cpu=1, gpu=1, memMB=64)
+    role = own_place.role("echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES", num_replicas=replicas, resource=resource)
+    where = {"nodes": nodes, "ntasks-per-node": replicas // nodes}
+    app_id = own_place.start(role, gpu_type=gpu_type, overlay=where)
+    found = own_place.end(app_id)
+    seen = [tuple(next(own_place.scheduler.log_iter(app_id, "main", k)).split()) for k in range(replicas)]
+
+    assert found.state is AppState.SUCCEEDED
+    assert len({node for node, *_ in seen}) == nodes
+    assert all(len(gpus) == 1 and gpus[0].isdigit() for _, *gpus in seen), seen
+    assert len(set(seen)) == replicas, seen
+
+
+@pytest.mark.engine("slurmctld")
+@pytest.mark.parametrize(
+    ("overlay", "memory"),
+    [
+        ({"mem-per-cpu": "100M"}, ("MinMemoryCPU", "100M")),
+        ({"mem": "2G"}, ("MinMemoryNode", "2G")),
+        ({"mem-per-cpu": None, "mem": "300M"}, ("MinMemoryNode", "300M")),
+    ],
+    ids=str,
+)
+def test_an_overlay_concerns_the_step_of_the_job_too(own_place, overlay, memory) -> None:
+    """A step that asks for more than its job has cannot be started."""
+    role = own_place.role(RUNS, resource=Resource(cpu=1, gpu=0, memMB=512))
+    app_id = own_place.start(role, overlay=overlay)
+    found = started(own_place, app_id)
+
+    assert found.get(memory[0]) == memory[1]
+    assert own_place.end(app_id).state is AppState.SUCCEEDED
+
+
+@pytest.mark.engine("slurmctld")
+@pytest.mark.parametrize(
+    ("resource", "replicas"), [(Resource(cpu=1, gpu=0, memMB=70_000), 1), (Resource(cpu=1, gpu=0, memMB=64), 500)]
+)
+def test_an_app_that_no_partition_can_run_is_stuck(own_place, resource, replicas) -> None:
+    """Slurm takes a held job of any size; that it cannot run is no outage."""
+    app_id = own_place.start(own_place.role("true", resource=resource, num_replicas=replicas))
+    deadline = time.monotonic() + 60
+    while not (found := own_place.scheduler.describe(app_id)).is_stuck:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+    own_place.scheduler.cancel(app_id)
+
+    assert (found.state, found.msg.startswith("waits in the queue: ")) == (AppState.PENDING, True)
 
 
 @pytest.mark.engine("slurmctld")

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.request import build_request, format_request, request_from
 from airflow_provider_launch.schedulers.slurm.script import app_files
+from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs import AppDef, Resource, RetryPolicy, Role, macros
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 
@@ -102,6 +103,41 @@ def test_the_files_are_bash(tmp_path) -> None:
 def test_options_that_cannot_be_are_refused(options, word) -> None:
     with pytest.raises(InvalidAppError, match=word):
         request(DRIVER, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        *((name, "slurm_conf or ssh_host") for name in ("clusters", "cluster-constraint", "clus")),
+        *((name, "submits nothing") for name in ("help", "usage", "version", "vers", "test-only", "test")),
+        *((name, "set by the scheduler") for name in ("hold", "hol", "job", "gpus-per-task", "wait", "comm")),
+    ],
+)
+def test_an_overlay_does_not_decide_where_or_whether_the_job_is_submitted(name, cure) -> None:
+    """sbatch also takes the beginning of a name."""
+    with pytest.raises(InvalidAppError, match=cure):
+        request(DRIVER, overlay={name: "b"})
+
+
+@pytest.mark.parametrize("name", ["gpus", "wait-all-nodes", "mem", "time", "nice"])
+def test_an_option_that_is_like_one_of_ours_is_passed_on(name) -> None:
+    assert f"--{name}=1" in request(DRIVER, overlay={name: 1}).components[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "container"),
+    [
+        (Role("a", IMAGE, entrypoint="true"), {}, False),
+        (Role("a", IMAGE, entrypoint="true"), {"container": "apptainer"}, True),
+    ],
+)
+def test_the_image_of_builtin_components_is_no_directory(role, options, container) -> None:
+    """There is none of this name: on nodes they run without, and in containers they need one."""
+    if container:
+        with pytest.raises(InvalidAppError, match="name an image"):
+            request(role, **options)
+    else:
+        assert request(role).roles[0].prologue == ["cd"]
 
 
 @pytest.mark.parametrize("name", ["A-B", "launch_k", "UID", "1X", "Ä"])

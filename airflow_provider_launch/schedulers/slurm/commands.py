@@ -228,8 +228,22 @@ if [ ! "$found" ]; then
         if live && [ ! "$found" ] && [ ! -L claim ]; then exit 42; fi
         exit 41
     }
-    live || exit 41
-    [ "$found" ] || found="${job%%;*}|PENDING|JobHeldUser|"
+    # Only a job of our own list is released: a number alone may be that of another cluster's job.
+    for pause in 0 1 2; do
+        sleep "$pause"
+        live || exit 41
+        [ ! "$found" ] || break
+    done
+    if [ ! "$found" ]; then
+        case $job in
+            *[!0-9]* | '')
+                echo "sbatch answered '$job', and squeue has no such job of this user: it may be held on another" \
+                    "cluster; use a connection with the slurm_conf or ssh_host of that cluster" >&2
+                exit 42 ;;
+        esac
+        echo "squeue does not list job $job, which sbatch has just made" >&2
+        exit 41
+    fi
 fi
 kept=${found%%|*}
 for other in $(printf '%s\n' "$found" | tail -n +2 | grep -F '|JobHeldUser|' | cut -d '|' -f 1); do
@@ -243,7 +257,16 @@ case $(printf '%s\n' "$found" | head -n 1) in *'|JobHeldUser|'*)
     # One that has ended meanwhile is an app like any other.
     error=$(scontrol release "$kept" 2>&1) || case $error in
         *'already finished'*) ;;
-        *) echo "$error" >&2; exit 41 ;;
+        # sbatch takes a held job of any size.
+        *'node configuration is not available'* | *'specification invalid'* | *'not permitted'*)
+            scancel "$kept"
+            echo "$error" >&2
+            exit 42 ;;
+        *)
+            # So it also answers about a job that is too large for its partition, which waits then.
+            live || exit 41
+            reason=$(printf '%s\n' "$found" | sed -n "s/^$kept|[^|]*|\([^|]*\)|.*/\1/p")
+            [ "$reason" != JobHeldUser ] || { echo "$error" >&2; exit 41; } ;;
     esac
     ;;
 esac

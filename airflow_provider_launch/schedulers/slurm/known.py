@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _KEPT = 10_000
 """Apps at most."""
 _ERROR_BYTES = 64 * 1024
+_LINE_CHARS = 500
 _ERRORS_AT_ONCE = 200
 _ERRORS_BYTES = 32 * 1024 * 1024
 """Of all replicas of an app together."""
@@ -47,6 +48,7 @@ class KnownApp:
     attempts: list[Attempt] = field(default_factory=list)
     attempts_as_of: str = ""
     errors: dict[str, str] | None = None
+    last_words: str | None = None
 
     def newest_path(self, role: int, k: int, name: str) -> str:
         """Return the path of a file in the last attempt of a replica; empty: there is no attempt."""
@@ -168,6 +170,17 @@ class KnownApps:
             app.attempts_as_of = app.record.changed + app.record.end
         ids = (app.record.app_id for app in changed)
         return {app_id: self._overfull[app_id][1] for app_id in ids if app_id in self._overfull}
+
+    def last_words(self, app: KnownApp) -> str:
+        """Return the last line that srun wrote in an ended app, or its script; read once. Empty: there is none."""
+        if app.last_words is None:
+            path = f"{app.record.app_id}/job.log"
+            file = self._store.read([path], _ERROR_BYTES).get(path)
+            text = file.data.decode("utf-8", "replace") if file and file.is_plain else ""
+            lines = [line for line in text.split("\n") if line.strip()]
+            of_srun = [line for line in lines if line.startswith("srun: ")]
+            app.last_words = clean_text((of_srun or lines or [""])[-1])[:_LINE_CHARS]
+        return app.last_words
 
     def load_errors(self, app: KnownApp) -> None:
         """Read what the replicas of a failed app wrote about their failures, once."""

@@ -139,6 +139,10 @@ class _RunOpts(StructuredOpts):
     setup: Optional[list[str]] = None
     """Lines of bash before the program, in a login shell: `module load cuda`, `conda activate train`."""
 
+    on_setup_failure: Literal["fail", "continue"] = "fail"
+    """What a line of `setup` that ends with another code than 0 means: the replica fails, with the line in its error,
+    or the program starts all the same."""
+
     copy_env: Optional[list[str]] = None
     """Patterns (`HF_*`) of variables that replicas inherit from the launcher. `AIRFLOW*` is never copied."""
 

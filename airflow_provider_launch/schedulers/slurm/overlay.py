@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["applied"]
+__all__ = ["applied", "applied_to_step"]
 
 _OURS = frozenset(
     [
@@ -35,12 +35,17 @@ _OURS = frozenset(
         "quiet",
         "requeue",
         "signal",
-        "test-only",
         "wait",
         "wrap",
     ]
 )
-"""What the launcher itself relies on."""
+"""Options on which the launcher itself relies."""
+_WHERE = frozenset(["cluster-constraint", "clusters"])
+"""They let another cluster have the job, which this connection does not see."""
+_WHETHER = frozenset(["help", "test-only", "usage", "version"])
+"""With them sbatch submits nothing."""
+_LIKE_OURS = frozenset(["gpus"])
+"""Options that are the beginning of another one."""
 
 
 def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
@@ -53,8 +58,7 @@ def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
     for name, value in (overlay or {}).items():
         if not re.fullmatch(r"[a-z][a-z-]+", name):
             raise InvalidAppError(f"option overlay: {name!r} is no long option of sbatch; write 'nice', not '--nice'")
-        if name in _OURS:
-            raise InvalidAppError(f"option overlay: {name!r} is set by the scheduler 'slurm' itself; leave it out")
+        _refuse_reserved(name)
         result = [one for one in result if one.partition("=")[0] != f"--{name}"]
         for item in value if isinstance(value, list) else [value]:
             if item is True:
@@ -66,3 +70,23 @@ def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
                     f"option overlay: {name!r} has {type(item).__name__} as value; write text, a number or true"
                 )
     return result
+
+
+def applied_to_step(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
+    """Return the options of a step of the job, which repeat those of the job, with what the overlay changes in them."""
+    names = {one.partition("=")[0].removeprefix("--") for one in options}
+    return applied(options, {name: value for name, value in (overlay or {}).items() if name in names})
+
+
+def _refuse_reserved(name: str) -> None:
+    # sbatch takes the beginning of a name for the name.
+    meant = {one for one in _OURS | _WHERE | _WHETHER if one.startswith(name) and name not in _LIKE_OURS}
+    if meant & _WHERE:
+        raise InvalidAppError(
+            f"option overlay: {name!r} may submit the job to a cluster that this connection does not see; leave it "
+            f"out, and use a connection with the slurm_conf or ssh_host of that cluster"
+        )
+    if meant & _WHETHER:
+        raise InvalidAppError(f"option overlay: with {name!r} sbatch submits nothing; leave it out")
+    if meant:
+        raise InvalidAppError(f"option overlay: {name!r} is set by the scheduler 'slurm' itself; leave it out")

@@ -20,8 +20,9 @@ from airflow_provider_launch.schedulers._kit.request import (
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env, masked_text
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
-from airflow_provider_launch.schedulers.slurm.overlay import applied
+from airflow_provider_launch.schedulers.slurm.overlay import applied, applied_to_step
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
+from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
@@ -125,7 +126,8 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         # Not one name for all: they would wait for each other, as jobs of one name shall.
         name = app_id if number == 0 else f"{app_id}+{number}"
         components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *_limits(opts)], opts.overlay))
-        step = [*needs, *_container(app.roles[members[0]], opts)]
+        step = [*applied_to_step([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
+        step += _container(app.roles[members[0]], opts)
         steps.append([f"--het-group={number}", *step] if len(groups) > 1 else step)
     return SlurmRequest(
         app_id=app_id,
@@ -212,13 +214,23 @@ def _components(roles: Sequence[Role], *, by_image: bool) -> list[list[int]]:
 def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
     cpus = max(role.resource.cpu, 1)
     needs = [f"--ntasks={tasks}", f"--cpus-per-task={cpus}"]
-    if role.resource.memMB > 0:
-        # The memory of a task; `--mem` is that of a node.
+    if role.resource.memMB > 0 and not any((opts.overlay or {}).get(name) for name in ("mem", "mem-per-gpu")):
+        # The memory of a task; `--mem` is that of a node. sbatch takes only one of them.
         needs.append(f"--mem-per-cpu={math.ceil(role.resource.memMB / cpus)}M")
     if role.resource.gpu > 0:
         kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
         needs.append(f"--gpus-per-task={kind}{role.resource.gpu}")
     return needs
+
+
+def _binding(role: Role, opts: SlurmOpts) -> list[str]:
+    """Return the option of srun that gives each replica its own GPUs.
+
+    Without a type Slurm derives it from the number of GPUs. With one it does not, and each would use the first GPU.
+    """
+    if role.resource.gpu <= 0 or not opts.gpu_type or (opts.overlay or {}).keys() & {"gpu-bind", "tres-bind"}:
+        return []
+    return [f"--gpu-bind=per_task:{role.resource.gpu}"]
 
 
 def _container(role: Role, opts: SlurmOpts) -> list[str]:
@@ -246,7 +258,7 @@ def _limits(opts: SlurmOpts) -> list[str]:
 
 
 def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], workspace: str) -> SlurmRole:
-    image = "" if role.image == NONE else role.image
+    image = "" if role.image in {NONE, IMAGE} else role.image
     prologue, prefix = [], []
     if opts.container == "pyxis":
         start = f'"$launch_dir/{workspace}"' if workspace else "/"
@@ -271,7 +283,19 @@ def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], 
     slug = f"{number}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", role.name)[:40]
     fields = common_fields(role, slug, environ, opts.copy_env)
     img_root = f"{APP_DIR}/{workspace}" if workspace else "" if opts.container else image
-    return SlurmRole(**fields, prologue=[*prologue, *(opts.setup or [])], prefix=prefix, img_root=img_root)
+    return SlurmRole(**fields, prologue=[*prologue, *_setup(opts)], prefix=prefix, img_root=img_root)
+
+
+def _setup(opts: SlurmOpts) -> list[str]:
+    """Return the lines of the option `setup`.
+
+    A trap, because a command may have several lines. It concerns commands of these lines alone: what a file that they
+    source does on its way is its own affair.
+    """
+    if not opts.setup or opts.on_setup_failure == "continue":
+        return opts.setup or []
+    handler = """trap 'launch_setup_failed "$?" "$BASH_COMMAND" "${#BASH_SOURCE[@]}"' ERR"""
+    return [handler, *opts.setup, "trap - ERR"]
 
 
 def _refuse_mixed_retries(app: AppDef) -> None:
@@ -288,7 +312,7 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
             f"role {role.name!r}: resource.devices ({', '.join(role.resource.devices)}) are not offered by 'slurm'; "
             f"ask for them by the option overlay, as `gres`"
         )
-    if opts.container and role.image in {"", NONE}:
+    if opts.container and role.image in {"", NONE, IMAGE}:
         raise InvalidAppError(f"role {role.name!r}: image is empty, and option container runs it; name an image")
     for name in role.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII) or name.startswith("launch_"):

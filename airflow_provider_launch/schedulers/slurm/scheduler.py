@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
@@ -154,6 +155,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
                 if app_id in damaged:
                     continue
                 found = until_stopped(standings[app_id], app.record, app.request, app.attempts, seen.now)
+                if found.word == "nostart":
+                    found = replace(found, msg=self._known.last_words(app) or found.msg)
                 response = response_from(app.record, found, app.request, app.attempts)
                 if response.state is AppState.FAILED:
                     self._known.load_errors(app)

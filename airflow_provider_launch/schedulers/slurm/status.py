@@ -64,7 +64,7 @@ _OURS = {
     "limit": "time limit reached",
     "TimeLimit": "time limit of its job reached",
     "NodeDown": "disrupted: a node was lost",
-    "nostart": "disrupted: Slurm could start no replica; job.log in its directory shows why",
+    "nostart": "Slurm could start no replica; job.log in its directory shows why",
     "dropped": "disrupted: Slurm has dropped its job",
     "lost": "disrupted: Slurm has lost its job",
     "unstarted": "disrupted: Slurm has lost its job before it started",
@@ -77,6 +77,7 @@ _STUCK = frozenset(
         "DependencyNeverSatisfied",
         "InvalidAccount",
         "InvalidQOS",
+        "PartitionConfig",  # the partition has no such nodes
         "PartitionNodeLimit",
         "PartitionTimeLimit",
         "QOSNotAllowed",
@@ -269,6 +270,8 @@ def ending_of(attempt: Attempt) -> str:
 def _end_text(found: Standing, request: SlurmRequest) -> str:
     if found.word == "limit" and request.time_limit_s is not None:
         return f"time limit of {request.time_limit_s:g} s reached"
+    if found.word == "nostart" and found.msg != NONE:
+        return f"Slurm could start no replica: {found.msg}"
     return _OURS.get(found.word) or ENDS.get(found.word) or NONE
 
 

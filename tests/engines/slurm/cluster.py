@@ -45,7 +45,7 @@ exit 0
 """
 _NODES_CONF = """
 NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=64 Sockets=1 CoresPerSocket=64 \
-ThreadsPerCore=1 RealMemory=64000 Gres=gpu:fake:2,gpu:large:1 State=UNKNOWN
+ThreadsPerCore=1 RealMemory=64000 Gres=gpu:fake:{fake_gpus},gpu:large:1 State=UNKNOWN
 PartitionName=debug Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -66,10 +66,13 @@ def why_missing() -> str | None:
 class Cluster:
     """A cluster below `dir`, with all its ports from `port` on: controller, three nodes, sshd."""
 
-    def __init__(self, dir_: Path, port: int, *, min_job_age_s: int = 300, accounting: bool = False) -> None:
+    def __init__(
+        self, dir_: Path, port: int, *, min_job_age_s: int = 300, accounting: bool = False, fake_gpus: int = 2
+    ) -> None:
         self.dir = dir_
         self.port = port
         self.min_job_age_s = min_job_age_s
+        self.fake_gpus = fake_gpus
         self.accounting = Accounting(dir_ / "accounting", port + 7) if accounting else None
         self.sshd = Sshd(dir_ / "ssh", port + 9, {"SLURM_CONF": f"{dir_}/slurm.conf", "HOME": f"{dir_}/home"})
 
@@ -216,6 +219,7 @@ class Cluster:
             "first": self.port + 1,
             "last": self.port + len(NODES),
             "min_job_age_s": self.min_job_age_s,
+            "fake_gpus": self.fake_gpus,
             "accounting": self.accounting.conf if self.accounting else "AccountingStorageType=accounting_storage/none",
         }
         self.conf.write_text("\n".join(_CONF.format(**values).split()) + "\n" + _NODES_CONF.format(**values))
@@ -223,7 +227,7 @@ class Cluster:
         resume.write_text(_RESUME.format(path=PATH, conf=self.conf))
         resume.chmod(0o755)
         # Devices that every host has: nobody opens them.
-        gpus = ("Type=fake File=/dev/tty[10-11]", "Type=large File=/dev/tty12")
+        gpus = (f"Type=fake File=/dev/tty[10-{9 + self.fake_gpus}]", f"Type=large File=/dev/tty{10 + self.fake_gpus}")
         (self.dir / "gres.conf").write_text("".join(f"NodeName=n[1-3] Name=gpu {gpu}\n" for gpu in gpus))
         # Slurm calls it with a subject and a user.
         mail = self.dir / "mail"

@@ -14,7 +14,8 @@ if [ "$1" = program ]; then
             *) unset "$launch_name" ;;
         esac
     done
-    launch_setup_failed() { # code, command: a line of the option `setup`
+    launch_setup_failed() { # code, command, depth of the file: a line of the option `setup`
+        [ "$3" = 2 ] || return "$1"
         local text="setup: '$2' failed with $1"
         echo "$text" >&2
         text=${text//\\/\\\\}
