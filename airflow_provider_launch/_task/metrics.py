@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import socket
 from typing import Any
 
-__all__ = ["count", "gauge", "seconds"]
+__all__ = ["count", "count_cancelled", "gauge", "seconds"]
 
 
 def count(name: str, number: int = 1, **tags: str) -> None:
@@ -14,14 +16,29 @@ def count(name: str, number: int = 1, **tags: str) -> None:
         _send("incr", name, number, tags)
 
 
+def count_cancelled(backend: str) -> None:
+    """Count an app that was cancelled because its task is over, so that no worker will see its end."""
+    count("apps_ended", backend=backend, state="CANCELLED")
+
+
 def gauge(name: str, value: float, **tags: str) -> None:
-    """Set the gauge `launch.<name>`."""
-    _send("gauge", name, value, tags)
+    """Set the gauge `launch.<name>` of this process; its host is a tag, for two triggerers have a value each."""
+    _send("gauge", name, value, {"hostname": _hostname(), **tags})
 
 
 def seconds(name: str, duration_s: float, **tags: str) -> None:
     """Record how long something took in the timer `launch.<name>`, which Airflow sends in milliseconds."""
     _send("timing", name, duration_s * 1000, tags)
+
+
+@functools.cache
+def _hostname() -> str:
+    """Return the name that Airflow gives to this host."""
+    with contextlib.suppress(Exception):
+        from airflow.sdk import conf
+
+        return str(conf.getimport("core", "hostname_callable")())
+    return socket.getfqdn()
 
 
 def _send(method: str, name: str, value: Any, tags: dict[str, str]) -> None:

@@ -118,6 +118,11 @@ class Poller:
         """Since when (monotonic clock) the scheduler owes an answer; None: no request is under way."""
         return self._asking_since
 
+    def followed(self) -> set[str]:
+        """Return the apps that somebody is subscribed to."""
+        with self._changed:
+            return {*self._inboxes}
+
     def subscribe(self, app_id: str, inbox: Callable[[Answer], None], interval_s: float | None = None) -> None:
         """Give `inbox` each answer about the app from now on; the first is asked for at once.
 

@@ -29,7 +29,8 @@ def deployment_id() -> str:
     """Return the id that distinguishes the apps of this Airflow from those of another; empty: not known.
 
     `[launch] deployment_id`, else a Variable, which the first launch writes. The address of the API server is a part
-    of it, because a copy of the database has the same Variable.
+    of it, because a copy of the database has the same Variable; a triggerer that has another address than the workers
+    warns.
     """
     from airflow.sdk import Variable, conf
 
@@ -47,7 +48,8 @@ def deployment_id() -> str:
     except Exception as error:  # noqa: BLE001 - an app that belongs to no deployment is only never ended as an orphan
         log.warning("Variable %r could not be read (%s): an app that loses its task is not cancelled", VARIABLE, error)
         return ""
-    return f"{kept}@{conf.get('api', 'base_url', fallback='')}" if kept else ""
+    address: str = conf.get("api", "base_url", fallback="") or ""
+    return f"{kept}@{address.rstrip('/')}" if kept else ""
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,9 @@ class AppAcquirer:
             return
         self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
         self._tracker.retry_while_unavailable(lambda: scheduler.cancel(record.app_id))
+        if self._op.kill_policy == "leave":
+            # Else the kill by the clear has counted it.
+            metrics.count_cancelled(self._backend)
         wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:

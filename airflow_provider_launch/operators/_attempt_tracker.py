@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
 from airflow_provider_launch.operators._attempt import KILLED, Memory, Record, StateStore
@@ -105,6 +106,7 @@ class AttemptTracker:
             self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
         else:
             self._log.warning("app %s has not begun, and is cancelled", record.app_id)
+            metrics.count_cancelled(self._hook.options.backend)
             self.close(error)
 
     def cancel_killed(self) -> None:
@@ -130,6 +132,7 @@ class AttemptTracker:
                     self._note_kill(record)
                     return
                 self._log.warning("the task was killed; app %s is cancelled", record.app_id)
+                metrics.count_cancelled(self._hook.options.backend)
                 self.close(AppKilledError("killed"))
                 return
             if time.monotonic() >= deadline:

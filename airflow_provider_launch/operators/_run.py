@@ -447,6 +447,7 @@ class OperatorRun:
             self._log.error("the task is %s, but %s could not be cancelled: %s", state, handle, error)
         else:
             self._log.warning("the task is %s, so its deferral was refused; %s is cancelled", state, handle)
+            metrics.count_cancelled(self._backend)
         finally:
             scheduler.close()
 

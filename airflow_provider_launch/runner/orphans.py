@@ -94,6 +94,11 @@ class OrphanFinder:
         self._confirm_s = confirm_s
         self._first: dict[str, float] = {}  # app id -> time of the first check that found its task over
 
+    @property
+    def deployment(self) -> str:
+        """The id of this Airflow."""
+        return self._deployment
+
     def wanted(self, rows: Iterable[ListAppResponse]) -> dict[str, TaskKey]:
         """Return the tasks of the living apps that this deployment may end: app id -> task."""
         if not self._deployment:

@@ -99,7 +99,10 @@ class Kills:
             self._report(kill, f"Airflow did not answer what state the task is in: {error}")
         else:
             if ended:
-                self._report(kill, self._cancel(kill), ended)
+                why_not = self._cancel(kill)
+                if why_not is None and kill.shared is not None:
+                    metrics.count_cancelled(kill.shared.options.backend)
+                self._report(kill, why_not, ended)
             else:
                 kill.done.set_result(None)
         self._leave(kill)

@@ -160,6 +160,9 @@ class LogPump:
                         # Who wrote more than a turn waits as many turns: its debt is its own.
                         served.last_turn += size // TURN_BYTES
                     self._place(feed)
+        # Else the last values would stand for ever.
+        metrics.gauge("deferred_apps", 0)
+        metrics.gauge("log_bytes_held", 0)
 
     def _wait_to_write(self) -> bool:
         """Wait a little for something to write; False: there are no feeds any more."""

@@ -14,8 +14,10 @@ from airflow_provider_launch._task import metrics
 from airflow_provider_launch.hooks.task_states import ask_states, deployment_id
 from airflow_provider_launch.runner.orphans import Findings, Orphan, OrphanFinder, SeenRuns
 from airflow_provider_launch.specs.handles import make_app_handle
+from airflow_provider_launch.specs.owner import DEPLOYMENT, task_of
 
 if TYPE_CHECKING:
+    from airflow_provider_launch.schedulers.responses import ListAppResponse
     from airflow_provider_launch.specs.owner import TaskKey
     from airflow_provider_launch.triggers.connections import Connections, Shared
 
@@ -39,6 +41,8 @@ class _Watched:
     used_at: float
     due_at: float
     finder: OrphanFinder | None = None
+    is_warned: bool = False
+    """That workers launch under another deployment id."""
 
 
 class Reconciler:
@@ -131,10 +135,13 @@ class Reconciler:
             if is_early:
                 self._early_at = None
             self._last_round_at = now
-            self._watched = {
-                conn_id: watched for conn_id, watched in self._watched.items() if now - watched.used_at < USED_FOR_S
-            }
+            left = [conn_id for conn_id, each in self._watched.items() if now - each.used_at >= USED_FOR_S]
+            for conn_id in left:
+                del self._watched[conn_id]
             due = [watched for watched in self._watched.values() if is_early or watched.due_at <= now]
+        for conn_id in left:
+            # Else the last value would stand for ever.
+            metrics.gauge("orphans_unseen", 0, conn_id=conn_id)
         for watched in due:
             try:
                 found = self._check(watched)
@@ -154,7 +161,9 @@ class Reconciler:
                     return Findings()
                 finder = watched.finder = OrphanFinder(deployment, self._runs)
             scheduler = shared.for_kills()
-            apps = finder.wanted(scheduler.list())
+            rows = scheduler.list()
+            self._warn_of_another_id(watched, finder.deployment, rows, shared.poller.followed())
+            apps = finder.wanted(rows)
             found = finder.check(apps, self._ask({*apps.values()}, self._runs.has) if apps else {}, self._clock())
             ended = [orphan.app_id for orphan in found.orphans if self._end(shared, watched.conn_id, orphan)]
             finder.forget(ended)
@@ -162,6 +171,27 @@ class Reconciler:
         finally:
             self._connections.leave(shared)
         return found
+
+    def _warn_of_another_id(
+        self, watched: _Watched, deployment: str, rows: Collection[ListAppResponse], followed: Collection[str]
+    ) -> None:
+        """Warn once if an app that a trigger of this process follows names another deployment as its own.
+
+        The task of the app is in the database of this triggerer, so its worker launched it under another id. Such apps
+        are never ended, because they might belong to the original of a copied database.
+        """
+        for row in rows:
+            task, other = task_of(row.owner), row.owner.get(DEPLOYMENT, "")
+            if watched.is_warned or not other or other == deployment or row.app_id not in followed:
+                continue
+            if task is not None and self._runs.has(task.dag_id, task.run_id):
+                watched.is_warned = True
+                log.warning(
+                    "app %s of connection %r was launched for deployment %r, and this triggerer, which follows it, "
+                    "belongs to deployment %r: apps of this connection that lose their tasks are not cancelled; give "
+                    "workers and triggerers the same [launch] deployment_id, or the same [api] base_url",
+                    row.app_id, watched.conn_id, other, deployment,
+                )  # fmt: skip
 
     def _end(self, shared: Shared, conn_id: str, orphan: Orphan) -> bool:
         handle = make_app_handle(shared.options.backend, conn_id, orphan.app_id)
@@ -172,6 +202,7 @@ class Reconciler:
             return False
         log.warning("%s has no task any more, and is cancelled: %s", handle, _why(orphan))
         metrics.count("orphans", backend=shared.options.backend, why=orphan.state)
+        metrics.count_cancelled(shared.options.backend)
         return True
 
     @staticmethod

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
+import uuid
 from typing import Any
 
 import pytest
 from airflow.sdk.observability.stats import Stats
 
 from airflow_provider_launch._task import metrics
-from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
+from airflow_provider_launch.specs.owner import TaskKey
+from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.triggers import reconciler
+from airflow_provider_launch.triggers.launch import AppStatusTrigger
+from tests.airflow.support import FakeExecutionApi, TaskInstance, launch, run_task, run_to_end, sh
+from tests.airflow.test_reconciler import ABSENT, Airflow, Driven, airflow, answer_with, submit
+from tests.support.fake_scheduler import FakeEngine
+from tests.support.local import until
+
+__all__ = ["airflow"]
+CANCELLED = ("incr", "launch.apps_ended", 1, {"backend": "fake", "state": "CANCELLED"})
 
 
 @pytest.fixture
@@ -58,3 +72,83 @@ def test_metrics_that_fail_do_not_change_how_a_task_ends(monkeypatch: pytest.Mon
 
     assert run_task(launch(sh("exit 0")), FakeExecutionApi()).state == "success"
     assert "launch.apps_launched" in asked
+
+
+def test_the_gauges_of_a_triggerer_name_its_host_and_end_at_0(sent: Any) -> None:
+    """Else a dashboard shows the last values for ever, and of two triggerers either one."""
+    run_to_end(launch(sh("true"), deferrable=True), FakeExecutionApi())
+    names = ("launch.deferred_apps", "launch.log_bytes_held")
+    until(lambda: {name for _, name, *_ in sent} >= {*names}, 30)
+
+    for name in names:
+        *_, (_, _, value, tags) = [entry for entry in sent if entry[1] == name]
+        assert value == 0
+        assert tags == {"hostname": metrics._hostname()}
+        assert tags["hostname"]
+
+
+def test_the_gauge_of_unseen_apps_ends_at_0(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
+    driven = Driven({submit(engine, "unseen"): ABSENT})
+    driven.wait()
+    driven.now += reconciler.USED_FOR_S
+    driven.it.run_round()
+
+    assert [(value, tags["conn_id"]) for _, name, value, tags in sent if name == "launch.orphans_unseen"] == [
+        (1, "cluster"),
+        (0, "cluster"),
+    ]
+
+
+# Apps launched, less those that ended, are those that are alive: each cancel counts once.
+
+
+def test_an_orphan_counts_as_an_app_that_ended(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
+    driven = Driven({submit(engine, "over"): "failed"})
+    for _ in range(3):
+        driven.wait()
+
+    assert sent.count(CANCELLED) == 1
+
+
+def test_the_app_of_a_deferred_task_that_a_user_ends_counts(
+    sent: Any, engine: FakeEngine, api: FakeExecutionApi, monkeypatch: Any
+) -> None:
+    submit(engine, "app")
+    answer_with(monkeypatch, {TaskKey("d", "r", "t"): "failed"})
+    trigger = AppStatusTrigger("fake://cluster/app", known=True)
+    ids = {"id": uuid.uuid4(), "dag_version_id": uuid.uuid4(), "dag_id": "d", "run_id": "r", "task_id": "t"}
+    trigger.task_instance = TaskInstance(**ids, try_number=1, map_index=-1)
+    asyncio.run(trigger.on_kill())
+
+    assert sent.count(CANCELLED) == 1
+
+
+def test_the_app_of_a_killed_task_counts(sent: Any) -> None:
+    task = launch(sh("exec sleep 600"), cfg={"grace_s": 0.2})
+    main = threading.main_thread().ident
+    timer = threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGTERM))
+    # Before the task runner has its own handler the signal would end pytest.
+    before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+    timer.start()
+    try:
+        ran = run_task(task, FakeExecutionApi())
+    finally:
+        timer.join()
+        signal.signal(signal.SIGTERM, before)
+
+    assert ran.logged("is cancelled")
+    assert sent.count(("incr", "launch.apps_ended", 1, {"backend": "local", "state": "CANCELLED"})) == 1
+
+
+def test_the_app_of_a_refused_deferral_counts(sent: Any, engine: FakeEngine, airflow: Airflow) -> None:
+    engine.on_scheduled = lambda _: setattr(airflow, "state", "failed")
+    run_task(launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=True), airflow)
+
+    assert sent.count(CANCELLED) == 1
+
+
+def test_an_app_that_does_not_begin_counts(sent: Any, engine: FakeEngine, api: FakeExecutionApi) -> None:
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.PENDING)
+    run_task(launch(sh("sleep 60"), launch_conn_id="cluster", start_limit_s=0.5), api)
+
+    assert sent.count(CANCELLED) == 1

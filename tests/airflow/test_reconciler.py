@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk import Variable
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
@@ -111,6 +112,30 @@ def test_runs_that_were_never_seen_are_reported_and_kept(
 
     assert engine.cancelled == []
     assert "1 living app(s) of connection 'cluster' name tasks that this Airflow does not know" in caplog.text
+
+
+def test_workers_with_another_deployment_id_are_reported_once(
+    engine: FakeEngine, api: FakeExecutionApi, caplog: Any
+) -> None:
+    """Such as with two values of `[api] base_url`: none of their orphans would be cancelled, without a word."""
+    driven = Driven({submit(engine, "ours", deployment="there"): "failed", submit(engine, "theirs"): "running"})
+    submit(engine, "another", deployment="elsewhere")
+    driven.it.see_run("d", "r")
+    driven.wait()
+    assert "was launched for deployment" not in caplog.text, "another Airflow may have runs of the same name"
+
+    shared = driven.it._connections.join("cluster")
+    for app_id in ("ours", "theirs"):
+        shared.poller.subscribe(app_id, print)
+    driven.wait()
+    driven.wait()
+    for app_id in ("ours", "theirs"):
+        shared.poller.unsubscribe(app_id, print)
+    driven.it._connections.leave(shared)
+
+    (warning,) = [record.getMessage() for record in caplog.records if "was launched for deployment" in record.msg]
+    assert warning.startswith("app ours of connection 'cluster' was launched for deployment 'there'")
+    assert engine.cancelled == []
 
 
 def test_a_deleted_run_that_was_seen_ends_its_apps(engine: FakeEngine, api: FakeExecutionApi) -> None:
@@ -350,6 +375,17 @@ def test_the_configuration_names_the_deployment(monkeypatch: Any) -> None:
     monkeypatch.setenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID", "production")
 
     assert deployment_id() == "production"
+
+
+def test_the_same_address_is_the_same_deployment(monkeypatch: Any) -> None:
+    monkeypatch.delenv("AIRFLOW__LAUNCH__DEPLOYMENT_ID")
+    monkeypatch.setattr(Variable, "get", staticmethod(lambda *_, **__: "kept"))
+    found = []
+    for address in ("http://one", "http://one/", "http://two"):
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", address)
+        found.append(deployment_id())
+
+    assert found == ["kept@http://one", "kept@http://one", "kept@http://two"]
 
 
 def test_deployment_and_policy_are_no_part_of_what_was_asked_for() -> None:

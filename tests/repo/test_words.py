@@ -69,6 +69,7 @@ PAGES = sorted(
         *ROOT.glob("changelog.d/*.md"),
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
     )
     if path.name != "glossary.md"
 )
