@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["RANK0_ENV", "inherited_env", "port_variable", "refuse_equal_port_variables", "replica_env"]
+__all__ = ["GPU_VARIABLES", "RANK0_ENV", "inherited_env", "port_variable", "refuse_equal_port_variables", "replica_env"]
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 """Variable that holds the host of replica 0 of the first role; the value of `macros.rank0_env`."""
+GPU_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
+)  # fmt: skip
+"""Which GPUs a program sees; those of the launcher are others than those of a replica."""
 _NEVER_COPIED = re.compile(r"_*AIRFLOW", re.IGNORECASE)
 """Airflow reads its configuration from these, and its images the password of the first user."""
+_OF_REPLICAS = (
+    "LAUNCH_APP_ID", "LAUNCH_ROLE", "LAUNCH_REPLICA_ID", "LAUNCH_NUM_REPLICAS", "LAUNCH_ATTEMPT", "LAUNCH_RESULT_*",
+    "LAUNCH_PORT_*", "LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS", "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR", RANK0_ENV,
+)  # fmt: skip
+"""The launcher has them if it runs in a replica of another app; they are that app's."""
 
 
 def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
@@ -34,14 +44,23 @@ def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, s
     }
 
 
-def inherited_env(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """Return the variables of the launcher whose names match a pattern; never Airflow's, which hold its secrets."""
-    wanted = list(patterns)
-    return {
-        name: value
-        for name, value in environ.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted) and not _NEVER_COPIED.match(name)
-    }
+def inherited_env(environ: Mapping[str, str], patterns: Iterable[str], given: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables of the launcher that replicas inherit; never Airflow's, which hold its secrets.
+
+    Args:
+        environ: variables of the launcher.
+        patterns: of the names that are wanted.
+        given: patterns of names that the engine gives to replicas, or that it refuses.
+    """
+    wanted, refused = list(patterns), [*_OF_REPLICAS, *given]
+
+    def is_copied(name: str) -> bool:
+        is_wanted = any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
+        return is_wanted and not (
+            _NEVER_COPIED.match(name) or any(fnmatch.fnmatchcase(name, pattern) for pattern in refused)
+        )
+
+    return {name: value for name, value in environ.items() if is_copied(name)}
 
 
 def port_variable(role: str, name: str) -> str:

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import (
     MAX_REPLICAS,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["app_from_dict", "app_to_dict", "check_app"]
 
 _MAX_PORT = 65535
+_LONGEST = 131_071
+"""Bytes of an argument, or of a variable with its name and `=`. Source: MAX_ARG_STRLEN of Linux, less a NUL."""
+_NO_VALUES = macros.Values("", "", "", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_UNICODE = re.compile(r"[\ud800-\udfff]")
 
@@ -86,6 +90,8 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
         yield from _text_problems((*path, "args", at), arg)
+        if reason := _too_long(_text(arg)):
+            yield (*path, "args", at), f"the argument {reason}"
     yield from _env_problems(role, path)
     yield from _number_problems(role, path)
     for name, port in _dict(role.port_map).items():
@@ -103,7 +109,7 @@ def _env_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     for key, value in _dict(role.env).items():
         if not _text(key, default="wrong") or "=" in _text(key) or _unfit(_text(key)):
             yield (*path, "env", key), f"{shown(key)} cannot name a variable; use a text without '=' and NUL"
-        if reason := _unfit(_text(value)):
+        if reason := _unfit(_text(value)) or _too_long(_text(value), f"{_text(key)}="):
             # Not the value: it may be a secret.
             yield (*path, "env", key), f"the value {reason}"
 
@@ -172,6 +178,18 @@ def _unfit(text: str) -> str:
     if _NO_UNICODE.search(text):
         return "holds half of a surrogate pair, which is no character; remove it"
     return ""
+
+
+def _too_long(text: str, name: str = "") -> str:
+    """Return why no kernel passes the text on to a program; empty if one does."""
+    # `$$` becomes `$`, and other macros are short.
+    size = len((name + text).encode("utf-8", "surrogatepass"))
+    if size > _LONGEST:
+        size = len((name + _NO_VALUES.substitute(text)).encode("utf-8", "surrogatepass"))
+    if size <= _LONGEST:
+        return ""
+    what = "with its name " if name else ""
+    return f"has {what}{size} bytes, and Linux passes on {_LONGEST}; put it into a file, and give its path"
 
 
 def _is_template(text: str) -> bool:

@@ -365,15 +365,28 @@ def _cast_to_union(text: str, members: tuple[Any, ...]) -> Any:
     raise ValueError(f"{text!r} is none of {', '.join(map(get_type_name, members))}")
 
 
+def _with_texts(value: Any) -> Any:
+    """Return a list or dict whose members are text."""
+    if isinstance(value, dict):
+        return {key: _text(item) for key, item in value.items()}
+    return [_text(item) for item in value]
+
+
 def _cast_collection(text: str, origin: type, args: tuple[Any, ...]) -> Any:
     is_json = not args or any((get_origin(arg) or arg) in {list, dict, Any} for arg in args)
-    if is_json:
+    if is_json or text.lstrip()[:1] in {"[", "{"}:
         try:
-            value = json.loads(text)
+            value: Any = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"{text!r} is not JSON ({error})") from error
+            cure = "a template gives it by `| tojson`, and Python by json.dumps"
+            raise ValueError(f"{text!r} is not JSON ({error}); {cure}") from error
         if not isinstance(value, origin):
             raise ValueError(f"{text!r} is JSON of type {type(value).__name__}, not {origin.__name__}")
+        # Of `list[str]` and `dict[str, str]` the members are text, and JSON may have numbers there.
+        if args and args[-1] is str:
+            value = _with_texts(value)
+        if args and not _is_type(value, types.GenericAlias(origin, args)):
+            raise ValueError(f"{text!r} has members of a wrong type")
         return value
     items = [item.strip() for item in text.replace(";", ",").split(",") if item.strip()]
     if origin is list:

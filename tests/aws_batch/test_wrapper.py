@@ -45,7 +45,14 @@ def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(index: str = "0", exports: Mapping[str, str] | None = None, **how) -> Script:
-    known = {"working_dir": None, "has_result": True, "counts_attempts": False, "is_node": False, "linger_s": 0}
+    known = {
+        "odd_env": {},
+        "working_dir": None,
+        "has_result": True,
+        "counts_attempts": False,
+        "is_node": False,
+        "linger_s": 0,
+    }
     return Script(":m", index, exports or {}, **{**known, **how})
 
 
@@ -126,6 +133,13 @@ def test_a_large_result_is_only_named(shell) -> None:
 
     assert ":m-result-large" in done.stdout
     assert "0000" not in done.stdout
+
+
+def test_variables_whose_names_no_shell_takes_reach_the_program(shell) -> None:
+    odd = {"my.dots": "it's $HOME", "worker-id": f"w{REPLICA}", "1st": "", "f%%": "x"}
+    done = run(shell, script("I", odd_env=odd).command("env", []), I="1")
+
+    assert {"my.dots=it's $HOME", "worker-id=w1", "1st=", "f%%=x"} <= {*done.stdout.splitlines()}
 
 
 def test_each_replica_may_have_a_result(shell) -> None:

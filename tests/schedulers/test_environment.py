@@ -18,3 +18,14 @@ def test_nothing_of_airflow_is_copied_whatever_the_pattern() -> None:
 
     assert inherited_env(environ, ["*"]) == {"HF_TOKEN": "y", "MY_AIRFLOW": "y"}
     assert inherited_env(environ, ["_AIRFLOW*", "AIRFLOW__CORE__FERNET_KEY"]) == {}
+
+
+def test_what_an_engine_gives_to_a_replica_is_not_copied() -> None:
+    """A launcher may run in a replica of another app, or in a job of the same engine."""
+    environ = {
+        "LAUNCH_RESULT_PATH": "/outer", "LAUNCH_PORT_A_B": "1", "TORCHX_RANK0_HOST": "outer", "PET_LOG_DIR": "/outer",
+        "TORCHELASTIC_ERROR_FILE": "/outer", "LAUNCH_ROLE": "outer", "RANKS_HOST": "x", "RANKS": "y",
+        "LAUNCH_HOME": "z",
+    }  # fmt: skip
+
+    assert inherited_env(environ, ["*"], ["RANKS_*"]) == {"RANKS": "y", "LAUNCH_HOME": "z"}

@@ -228,3 +228,24 @@ def test_what_is_no_character_is_refused(fields, path):
         check_app(_app(**fields))
 
     assert str(caught.value).encode()
+
+
+@pytest.mark.parametrize(("text", "size"), [("x" * 131_071, 0), ("x" * 131_072, 131_072), ("é" * 65_536, 131_072)])
+def test_an_argument_that_no_kernel_passes_on_is_refused(text, size):
+    app = AppDef("app", [Role("main", "", entrypoint="sh", args=["-c", text])])
+    if not size:
+        check_app(app)
+        return
+    with pytest.raises(
+        InvalidAppError, match=rf"roles\.0\.args\.1: the argument has {size} bytes.*; put it into a file"
+    ):
+        check_app(app)
+
+
+def test_a_variable_counts_with_its_name_and_without_its_macros():
+    fits = {"LONG": "x" * 131_066, "DOLLARS": "$$" * 70_000}
+    check_app(AppDef("app", [Role("main", "", entrypoint="sh", env=fits)]))
+    with pytest.raises(InvalidAppError, match="with its name 131072 bytes") as caught:
+        check_app(AppDef("app", [Role("main", "", entrypoint="sh", env={"LONG": "x" * 131_067})]))
+
+    assert "xxx" not in str(caught.value)

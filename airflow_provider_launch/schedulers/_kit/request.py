@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from airflow_provider_launch.schedulers.environment import inherited_env, port_variable
+from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, port_variable
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 
@@ -87,7 +87,9 @@ def request_from_json(
     return request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
 
 
-def common_fields(role: Role, slug: str, environ: Mapping[str, str], copy_env: Iterable[str] | None) -> dict[str, Any]:
+def common_fields(
+    role: Role, slug: str, environ: Mapping[str, str], copy_env: Iterable[str] | None, given: Iterable[str]
+) -> dict[str, Any]:
     """Return the fields of a `RoleRequest`, for the constructor of a backend's own.
 
     Args:
@@ -95,6 +97,7 @@ def common_fields(role: Role, slug: str, environ: Mapping[str, str], copy_env: I
         slug: the role in names of native objects.
         environ: variables of the launcher.
         copy_env: patterns of those that the replicas inherit.
+        given: patterns of names that the engine gives to replicas; those of GPUs are added for a role that has some.
     """
     return {
         "name": role.name,
@@ -103,7 +106,9 @@ def common_fields(role: Role, slug: str, environ: Mapping[str, str], copy_env: I
         "entrypoint": role.entrypoint,
         "args": list(role.args),
         "env": dict(role.env),
-        "copied_env": inherited_env(environ, copy_env or []),
+        "copied_env": inherited_env(
+            environ, copy_env or [], [*given, *(GPU_VARIABLES if role.resource.gpu > 0 else ())]
+        ),
         "policy": RetryPolicy(role.retry_policy).value,
         "max_retries": role.max_retries,
     }

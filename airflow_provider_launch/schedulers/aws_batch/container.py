@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ __all__ = ["AWSLOGS", "container_properties", "has_log_result", "log_driver", "r
 AWSLOGS = "awslogs"
 _MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 """Not set on the main node itself, where the script sets ours."""
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIRST_PORT, _PORTS = 20000, 10000
 _OURS = {"command", "image", "environment", "resourceRequirements"}
 """What an overlay may not replace: the launcher itself relies on it."""
@@ -64,6 +66,7 @@ def container_properties(
     if not opts.shell and replica is not None:
         env["LAUNCH_REPLICA_ID"] = replica_id
     args = [values.substitute(arg) for arg in role.args]
+    odd = {name: text for name, text in env.items() if opts.shell and not _SHELL_NAME.fullmatch(name)}
     if opts.shell:
         index = {"single": "0", "array": "AWS_BATCH_JOB_ARRAY_INDEX"}.get(layout, f"AWS_BATCH_JOB_NODE_INDEX-{first}")
         is_first = role is request.app_def.roles[0]
@@ -71,7 +74,8 @@ def container_properties(
             mark=mark(request.app_id),
             index=index,
             # Batch drops variables without a value.
-            exports={name: text for name, text in env.items() if has_replica(text) or not text},
+            exports={name: text for name, text in env.items() if name not in odd and (has_replica(text) or not text)},
+            odd_env=odd,
             working_dir=opts.working_dir,
             has_result=is_first and has_log_result(opts),
             counts_attempts=layout != "multi-node",
@@ -81,6 +85,11 @@ def container_properties(
         command = script.command(role.entrypoint, args)
     else:
         command = [role.entrypoint, *args]
+        if empty := [name for name in role.env if not env[name]]:
+            raise UnsupportedError(
+                f"role {role.name!r}: env: {empty[0]!r} is empty, and 'aws_batch' drops variables without a value; "
+                f"leave it out, or let `sh` set it, by option shell"
+            )
         if any(has_replica(text) for text in (*args, *env.values())):
             raise UnsupportedError(
                 f"role {role.name!r}: macros.replica_id needs `sh` in the image on 'aws_batch', and option shell is "
@@ -90,7 +99,11 @@ def container_properties(
     body: dict[str, Any] = {
         "image": role.image,
         "command": command,
-        "environment": [{"name": name, "value": text} for name, text in env.items() if text and not has_replica(text)],
+        "environment": [
+            {"name": name, "value": text}
+            for name, text in env.items()
+            if text and not has_replica(text) and name not in odd
+        ],
         "resourceRequirements": _resources(role),
         **_options(role, opts),
     }

@@ -18,7 +18,7 @@ from airflow_provider_launch.schedulers.aws_batch.container import container_pro
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name, job_name
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
-from airflow_provider_launch.schedulers.environment import inherited_env, refuse_equal_port_variables
+from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, refuse_equal_port_variables
 from airflow_provider_launch.schedulers.masking import MASK, is_secret_name, masked_args, masked_document, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
@@ -44,6 +44,8 @@ https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.htm
 """
 _RECORD_BYTES = 8 * 1024 * 1024
 """Of the record when it is unpacked: texts that are repeated are small in the definition."""
+_GIVEN = ("AWS_BATCH*", "AWS_CONTAINER_*", "AWS_EXECUTION_ENV", "ECS_*", "HOSTNAME")
+"""Variables that Batch refuses, or that its containers have: they find the credentials of their own role by some."""
 _DEFINITION_BYTES = 24 * 1024
 _LEAST_TIMEOUT_S = 60
 _HOST_LOSSES = 10
@@ -164,7 +166,9 @@ def build_request(app: AppDef, opts: AwsBatchOpts, app_id: str, environ: Mapping
         for item in fields(AwsBatchOpts)
         if getattr(opts, item.name) != getattr(default, item.name)
     }
-    request = AwsBatchRequest(app_id, app_to_dict(app), given, inherited_env(environ, opts.copy_env or []))
+    has_gpu = any(role.resource.gpu > 0 for role in app.roles)
+    copied = inherited_env(environ, opts.copy_env or [], [*_GIVEN, *(GPU_VARIABLES if has_gpu else ())])
+    request = AwsBatchRequest(app_id, app_to_dict(app), given, copied)
     refuse_unsupported_layout(app, opts, request.layout)
     size = len(json.dumps(request.definition(0, 0)).encode())
     if size > _DEFINITION_BYTES:

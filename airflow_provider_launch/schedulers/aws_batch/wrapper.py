@@ -35,6 +35,8 @@ class Script:
     """Arithmetic that gives the number of the replica: `0`, `AWS_BATCH_JOB_ARRAY_INDEX`."""
     exports: Mapping[str, str]
     """Variables that hold the number of the replica, or nothing: Batch drops empty ones."""
+    odd_env: Mapping[str, str]
+    """Variables whose names a shell does not take, and may drop."""
     working_dir: str | None
     has_result: bool
     """Whether the replicas may hand back documents."""
@@ -66,8 +68,12 @@ class Script:
         lines += [f"export {name}={_quoted(text)}" for name, text in self.exports.items()]
         if self.working_dir:
             lines.append(f"cd {shlex.quote(self.working_dir)} || exit 126")
+        odd = [_quoted(f"{name}={text}") for name, text in self.odd_env.items()]
         run = (
-            _RUN.replace("@MARK@", self.mark).replace("@MOST@", str(_RESULT_CHARS)).replace("@READ@", str(_READ_BYTES))
+            _RUN.replace("@ENV@", f"env -- {' '.join(odd)} " if odd else "")
+            .replace("@MARK@", self.mark)
+            .replace("@MOST@", str(_RESULT_CHARS))
+            .replace("@READ@", str(_READ_BYTES))
         )
         text = "\n".join(lines) + "\n" + set_args + run
         text += "f error $TORCHELASTIC_ERROR_FILE\n"
@@ -97,7 +103,7 @@ echo "$m-begin"
 trap 's=TERM; test -z "$p" || kill -TERM $p' TERM
 trap 's=INT; test -z "$p" || kill -INT $p' INT
 exec 3>&2 2>/dev/null
-"$0" "$@" 2>&3 3>&- & p=$!
+@ENV@"$0" "$@" 2>&3 3>&- & p=$!
 test -z "$s" || kill -$s $p
 wait $p; c=$?
 while test "$s"; do s=; wait $p; d=$?; test $d = 127 || c=$d; done

@@ -58,6 +58,8 @@ OVERLAY_KIND = "Container"
 """The overlay of the body that creates a container, as the engine's API spells it."""
 REQUEST_ENV = "LAUNCH_REQUEST"
 """Variable of the record container that holds the request; the list of containers does not repeat it each time."""
+_GIVEN = ("HOSTNAME",)
+"""Variables that the engine gives to containers; others find a replica by that name."""
 _MB = 1024 * 1024
 _MAX_REQUEST, _MAX_DEPTH = 256 * _MB, 500
 NO_NETWORK, HOST_NETWORK = "none", "host"
@@ -134,7 +136,7 @@ def build_request(
         _refuse_unsupported(role, network)
         roles.append(
             DockerRole(
-                **common_fields(role, role_slug, environ, opts.copy_env),
+                **common_fields(role, role_slug, environ, opts.copy_env, _GIVEN),
                 gpu=max(role.resource.gpu, 0),
                 body=_common_body(role, opts, network),
                 overlays=overlays_of(role, "docker", (OVERLAY_KIND,)),

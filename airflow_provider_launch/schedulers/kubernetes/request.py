@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,10 @@ _MAX_BYTES = 64 * 1024 * 1024
 """Of a request whose annotation has `_RECORD_BYTES`: other texts of that size inflate to 240 MB."""
 _MAX_DEPTH = 500
 _GPU = "nvidia.com/gpu"
+_GIVEN = ("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_*")
+"""Variables that Kubernetes gives to pods; those of a launcher in another cluster lead there."""
+_OLD_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+"""What each version takes as the name of a variable; a pattern may match others, as functions that bash exports."""
 _CONTAINERS = ("containers", "initContainers")
 _RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True}
 _RESTRICTED_CONTAINER: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
@@ -202,12 +207,13 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     # Those of the user win.
     labels = {**task_labels(app.metadata), **(opts.labels or {})}
     label_texts = _unlike_labels(labels)
+    copied = {name: value for name, value in environ.items() if _OLD_NAME.fullmatch(name)}
     roles = []
     for role, slug in zip(app.roles, role_slugs([role.name for role in app.roles]), strict=True):
         _refuse_unsupported(role)
         roles.append(
             KubernetesRole(
-                **common_fields(role, slug, environ, opts.copy_env),
+                **common_fields(role, slug, copied, opts.copy_env, _GIVEN),
                 container=merged(_container(role, opts), overlay.get("container", {})),
                 pod=merged(_pod(role, opts), overlay.get("pod", {})),
                 overlays=overlays_of(role, "kubernetes", OVERLAY_KINDS),
@@ -369,6 +375,11 @@ def _volumes(role: Role, opts: KubernetesOpts) -> list[dict[str, Any]]:
 
 
 def _refuse_unsupported(role: Role) -> None:
+    for name in role.env:
+        if not (name.isascii() and name.isprintable()):
+            raise InvalidAppError(
+                f"role {role.name!r}: env: {name!r} cannot name a variable on 'kubernetes'; use printable ASCII"
+            )
     if unknown := [name for name in role.resource.devices if "/" not in name]:
         raise UnsupportedError(
             f"role {role.name!r}: resource.devices ({', '.join(unknown)}) are no resources of a device plugin of "

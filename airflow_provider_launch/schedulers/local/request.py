@@ -14,6 +14,7 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import format_app, format_role
 from airflow_provider_launch.schedulers.environment import (
+    GPU_VARIABLES,
     RANK0_ENV,
     inherited_env,
     refuse_equal_port_variables,
@@ -141,7 +142,9 @@ def build_request(
         _refuse_devices(role)
         # In place of the image.
         image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role)
-        inherited = inherited_env(environ, [*INHERITED, *(opts.copy_env or [])])
+        inherited = inherited_env(
+            environ, [*INHERITED, *(opts.copy_env or [])], GPU_VARIABLES if role.resource.gpu > 0 else ()
+        )
         path = [image, inherited.get("PATH", os.defpath)]
         inherited["PATH"] = os.pathsep.join(path if opts.prepend_cwd else reversed(path))
         if role.image == IMAGE:

@@ -17,7 +17,12 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_variable, refuse_equal_port_variables
+from airflow_provider_launch.schedulers.environment import (
+    GPU_VARIABLES,
+    RANK0_ENV,
+    port_variable,
+    refuse_equal_port_variables,
+)
 from airflow_provider_launch.schedulers.masking import masked_args, masked_env, masked_text
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.overlay import applied, applied_to_step
@@ -37,6 +42,8 @@ APP_DIR = "\0d"
 CHECK_S = 10
 """Seconds after which a replica checks again whether its app has ended without a signal for it."""
 _MOST_REPLICAS = 1_000_000
+_GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
+"""Variables that Slurm gives to replicas; a launcher that runs in a job has those of its own job and rank."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -281,7 +288,7 @@ def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], 
     if opts.working_dir and opts.container != "apptainer":
         prologue.append(f"cd -- {shlex.quote(opts.working_dir)} || exit 126")
     slug = f"{number}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", role.name)[:40]
-    fields = common_fields(role, slug, environ, opts.copy_env)
+    fields = common_fields(role, slug, environ, opts.copy_env, _GIVEN)
     img_root = f"{APP_DIR}/{workspace}" if workspace else "" if opts.container else image
     return SlurmRole(**fields, prologue=[*prologue, *_setup(opts)], prefix=prefix, img_root=img_root)
 

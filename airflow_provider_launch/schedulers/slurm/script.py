@@ -28,6 +28,7 @@ __all__ = ["APP_BYTES", "app_files", "packed"]
 APP_BYTES = 8 * 1024 * 1024
 """Of `app.json` at most: a hundred times what a large app needs."""
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REPLICA = "\0k"
 """Stands for the number of the replica, as `APP_DIR` for its directory, until a text is quoted."""
 _VARIABLES = {"k": "launch_k", "d": "launch_dir"}
@@ -128,7 +129,7 @@ def _role_file(role: SlurmRole, app_id: str) -> str:
     env = {**role.copied_env, **known, **{name: values.substitute(text) for name, text in role.env.items()}}
     words = [*role.prefix, role.entrypoint, *(values.substitute(arg) for arg in role.args)]
     # What is copied by a pattern may have a name that no shell takes; such names of a role are refused.
-    exports = [f"export {name}={_quoted(value)}" for name, value in env.items() if name.isidentifier()]
+    exports = [f"export {name}={_quoted(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
     return "\n".join([*exports, *role.prologue, f"set -- {' '.join(map(_quoted, words))}", ""])
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, ClassVar
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, LogChunk
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, LaunchError, UnknownAppException, UnsupportedError
+from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -268,7 +269,9 @@ class CutsEnvAtCommas(ChangesEnv):
         return text.partition(",")[0]
 
 
-@caught_by("test_env_reaches_the_program_unchanged")
+@caught_by(
+    "test_env_reaches_the_program_unchanged", "test_the_longest_text_of_a_kernel_arrives_or_is_refused[variable]"
+)
 class CutsEnvTo32Kilobytes(ChangesEnv):
     def value(self, text: str) -> str:
         return text[:32768]
@@ -278,6 +281,51 @@ class CutsEnvTo32Kilobytes(ChangesEnv):
 class KnowsAsciiOnly(ChangesEnv):
     def value(self, text: str) -> str:
         return text.encode("ascii", "replace").decode()
+
+
+@caught_by("test_names_and_values_of_variables_arrive_or_are_refused")
+class DropsNamesThatNoShellTakes(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["env"] = {name: text for name, text in replica["env"].items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
+
+
+@caught_by("test_names_and_values_of_variables_arrive_or_are_refused")
+class RefusesNamesWithoutACure(Threads):
+    def _refuse_unsupported(self, role: Role) -> None:
+        super()._refuse_unsupported(role)
+        for name in role.env:
+            if "." in name:
+                raise UnsupportedError(f"role {role.name!r}: env: {name!r} is not offered")
+
+
+@caught_by("test_values_in_arguments_arrive")
+class ReplacesMacrosTwice(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = macros.substitute(replica["argv"], "", "an-id", "0")
+
+
+@caught_by("test_the_longest_text_of_a_kernel_arrives_or_is_refused[argument]")
+class CutsArgsTo100000Letters(ChangesTheReplica):
+    def changed(self, replica: dict[str, Any], role: Role) -> None:
+        replica["argv"] = [arg[:100_000] for arg in replica["argv"]]
+
+
+@caught_by("test_variables_of_the_launcher_do_not_replace_those_of_the_scheduler")
+class LetsVariablesOfTheLauncherWin(Local):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        with_env(info.request, lambda _: {name: os.environ[name] for name in cfg["copy_env"] or ()})
+        return info
+
+
+@caught_by("test_variables_of_odd_names_of_the_launcher_do_not_disturb")
+class CopiesNothingWhereANameIsOdd(Local):
+    def _submit_dryrun(self, app: AppDef, cfg: Any, *, app_id: str | None = None) -> Any:
+        info = super()._submit_dryrun(app, cfg, app_id=app_id)
+        for role in info.request.roles:
+            if not all(name.isidentifier() for name in role.env):
+                role.env.clear()
+        return info
 
 
 @caught_by("test_environment_of_the_launcher_is_not_inherited")
