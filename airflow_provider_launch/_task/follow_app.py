@@ -15,6 +15,7 @@ from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower
 from airflow_provider_launch.follow.events import Ended, Event, LogLines, Progress, StateChanged, Tick
 from airflow_provider_launch.links.launch import show_ui
+from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.states import is_terminal
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class AppFollow:
             limit=None if is_part else self._limit,
         )
         self._since = progress.since or time.time()
+        self._roles = progress.roles
         limit_s = options.start_limit_s
         self._follower = Follower(
             scheduler,
@@ -93,6 +95,7 @@ class AppFollow:
             known=is_known,
             watches_start=options.watches_start,
             start_by=None if limit_s is None else self._since + limit_s,
+            roles=[Role(name, "", num_replicas=count) for name, count in progress.roles.items()],
         )
 
     def __enter__(self) -> Self:
@@ -129,7 +132,11 @@ class AppFollow:
         """Where another part of the task continues."""
         progress = self.log.progress(self._follower.cursors)
         return dataclasses.replace(
-            progress, shown_bytes=self._limit.shown_bytes, tails=self.log.masked_tails(), since=self._since
+            progress,
+            shown_bytes=self._limit.shown_bytes,
+            tails=self.log.masked_tails(),
+            since=self._since,
+            roles=self._roles,
         )
 
     def run(

@@ -40,7 +40,9 @@ class FollowProgress:
     """Epoch seconds until when a trigger waits that was started anew."""
 
     since: float | None = None
-    """Epoch seconds since when the task follows the app."""
+    """Epoch seconds since when the app may wait for its start: of its first submission, by whichever try."""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    """Replicas by role, of an app whose scheduler may name no roles."""
     has_gap: bool = False
     """Whether lines may be missing in the task log."""
 
@@ -56,6 +58,7 @@ class FollowProgress:
             "began": self.began,
             "deadline": self.deadline,
             "since": self.since,
+            "roles": dict(self.roles),
             "has_gap": self.has_gap,
         }
         return {name: value for name, value in values.items() if value}
@@ -63,7 +66,8 @@ class FollowProgress:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FollowProgress:
         """Return what `to_json` gave; what is missing or has another form is empty: users can edit what is stored."""
-        tails, shown, attempts = (_mapping(value.get(name)) for name in ("tails", "shown_bytes", "attempts"))
+        names = ("tails", "shown_bytes", "attempts", "roles")
+        tails, shown, attempts, roles = (_mapping(value.get(name)) for name in names)
         return cls(
             unpack(value.get("cursors")),
             str(value.get("state") or ""),
@@ -74,6 +78,7 @@ class FollowProgress:
             _number(value.get("began")),
             _number(value.get("deadline")),
             _number(value.get("since")),
+            {str(name): count for name, count in roles.items() if isinstance(count, int)},
             has_gap=bool(value.get("has_gap")),
         )
 

@@ -55,7 +55,7 @@ class Follower:
         cursors: where another follower of the app left off (`Follower.cursors`).
         logs_from: "start", or "now": without what was written before; replicas with a cursor go on from there.
         log_drain_s: how long the rest of the log is waited for after the end, without a new line.
-        roles: the roles, if known; otherwise they are learnt from the scheduler.
+        roles: the roles, if known: a plug-in need not name them. Otherwise they are learnt from the scheduler.
         scheduled: the caller has just launched the app, so nothing that it writes is old, and it is known.
         known: the app has been there, so if the scheduler does not know it, it has vanished.
         poller: shared by followers of the same scheduler. None: an own one.
@@ -223,7 +223,9 @@ class Follower:
         first = self._tracker.response is None
         learned = self._tracker.learn(answer)
         if (response := self._tracker.response) is not None:
-            self._want(standings_of(response, self._log_roles), existing=first and not self._scheduled)
+            self._want(
+                standings_of(response, self._log_roles, self._roles or ()), existing=first and not self._scheduled
+            )
             # A caller that knows the app has compared, or been warned.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)
@@ -277,6 +279,8 @@ class Follower:
     def _end(self) -> Iterator[Event]:
         response = self._tracker.response
         assert response is not None
+        if self._logs and not (response.roles or self._roles or any(one.replicas for one in response.roles_statuses)):
+            yield LogGap(None, None, "its scheduler names no roles of the app, so no log was read")
         rest = self._reader.incomplete()
         for role, k, error in rest[:_GAPS_AT_END]:
             yield LogGap(role, k, f"the end of the log may be missing: {error or 'the log source did not answer'}")

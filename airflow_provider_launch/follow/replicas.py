@@ -42,9 +42,17 @@ def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[
     }
 
 
-def standings_of(response: DescribeAppResponse, shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
-    """Return where each replica of an app stands; `shown`: only of these roles. None: of all."""
-    found = waiting(response.roles, shown)
+def standings_of(
+    response: DescribeAppResponse, shown: Collection[str] | None, roles: Sequence[Role] = ()
+) -> dict[tuple[str, int], Standing]:
+    """Return where each replica of an app stands.
+
+    Args:
+        response: what the scheduler answers.
+        shown: only of these roles. None: of all.
+        roles: those of the app, for a plug-in that need not name them.
+    """
+    found = waiting(response.roles or roles, shown)
     with_replicas = {status.role for status in response.roles_statuses if status.replicas}
     for place in found:
         if is_terminal(response.state):

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.folds import folded
 from airflow_provider_launch._task.secrets import shown_request
@@ -97,7 +95,10 @@ class AppAcquirer:
         attempt = first if record is None else record.attempt + 1
         app_id = self._new_app_id(context, attempt)
         identity = self._hook.options.identity
-        fresh = Record(attempt, app_id, digest, identity, clear_number, "intent", max_tries=max_tries, retries=retries)
+        fresh = Record(
+            attempt, app_id, digest, identity, clear_number, "intent",
+            max_tries=max_tries, retries=retries, since=time.time(),
+        )  # fmt: skip
         return self._launch(cfg, fresh), None
 
     def _new_app_id(self, context: Context, attempt: int) -> str:
@@ -181,15 +182,8 @@ class AppAcquirer:
         if self._op.kill_policy == "leave":
             # Else the kill by the clear has counted it.
             metrics.count_cancelled(self._backend)
-        wait_s = conf.getfloat("launch", "replace_wait_s", fallback=60.0)
-        deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline:
-            response = self._tracker.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
-            if response is None or is_terminal(response.state):
-                return
-            self._tracker.check()
-            time.sleep(min(0.2, scheduler.poll_interval_s))
-        self._log.warning("app %s has not ended within %.0f s after its cancel", record.app_id, wait_s)
+        if self._tracker.await_end(record.app_id) is None:
+            self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
 
     def _launch(self, cfg: Mapping[str, Any], record: Record, *, was_intended: bool = False) -> str:
         """Submit the app under the id of the record and return its handle."""

@@ -68,6 +68,9 @@ class Record:
     value: dict[str, Any] | None = None
     """What the task returns, of an app that has succeeded and is being removed: it cannot be asked any more."""
 
+    since: float = 0.0
+    """Epoch seconds of the first submission; from then on `start_limit_s` is counted. 0: not known."""
+
     @property
     def is_open(self) -> bool:
         """True while a next try has to search for the app."""
@@ -78,7 +81,7 @@ class Record:
         """Return the stored record; None if it is not a valid record: users can edit the store in the UI."""
         if not isinstance(value, dict):
             return None
-        known = {item.name: value.get(item.name) for item in fields(cls) if item.name != "value"}
+        known = {item.name: value.get(item.name) for item in fields(cls) if item.name not in ("value", "since")}
         known |= {name: value.get(name, -1) for name in ("max_tries", "retries")}
         texts = ("app_id", "spec_hash", "identity", "state", "handle", "outcome")
         numbers = ("attempt", "clear_number", "max_tries", "retries")
@@ -88,8 +91,9 @@ class Record:
             return None
         if known["state"] not in ("intent", "scheduled", "closed") or not known["app_id"]:
             return None
-        value = value.get("value")
-        return cls(**known, value=value if isinstance(value, dict) else None)  # type: ignore[arg-type]  # each was checked above
+        since, value = value.get("since"), value.get("value")
+        since = float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else 0.0
+        return cls(**known, value=value if isinstance(value, dict) else None, since=since)  # type: ignore[arg-type]  # each was checked above
 
 
 class NextStep(Enum):

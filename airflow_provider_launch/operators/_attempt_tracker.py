@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk import conf
+
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
 from airflow_provider_launch.operators._attempt import KILLED, Memory, Record, StateStore
-from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
     from airflow_provider_launch.hooks.launch import LaunchHook
@@ -52,6 +54,11 @@ class AttemptTracker:
     def app_id(self) -> str:
         """The current app; empty if there is none yet."""
         return "" if self._record is None else self._record.app_id
+
+    @property
+    def since(self) -> float | None:
+        """Epoch seconds of the first submission of the current app; None: not known."""
+        return (self._record.since or None) if self._record is not None else None
 
     def load(self, store: StateStore | None) -> Record | None:
         """Return what the last try has saved in this store, where `save` writes from now on."""
@@ -102,12 +109,37 @@ class AttemptTracker:
             return
         try:
             self.retry_while_unavailable(lambda: self._hook.scheduler.cancel(record.app_id))
+            state = self.await_end(record.app_id)
         except Exception as problem:  # noqa: BLE001 - the task fails anyway, and what was left is logged
             self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
+            return
+        if state is not AppState.SUCCEEDED:
+            metrics.count_cancelled(self._hook.options.backend)
+        # It may have begun in the last moment: then the next try follows it, or takes its result.
+        if state is None:
+            self._log.warning("app %s is cancelled, and has not ended yet; the next try searches it", record.app_id)
+        elif state is AppState.SUCCEEDED:
+            self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
         else:
             self._log.warning("app %s has not begun, and is cancelled", record.app_id)
-            metrics.count_cancelled(self._hook.options.backend)
             self.close(error)
+
+    def await_end(self, app_id: str) -> AppState | None:
+        """Return the state of a cancelled app when it has ended, CANCELLED of one that is gone.
+
+        None: it has not ended within `[launch] replace_wait_s`.
+        """
+        scheduler = self._hook.scheduler
+        deadline = time.monotonic() + conf.getfloat("launch", "replace_wait_s", fallback=60.0)
+        while time.monotonic() < deadline:
+            response = self.retry_while_unavailable(lambda: scheduler.describe(app_id))
+            if response is None:
+                return AppState.CANCELLED
+            if is_terminal(response.state):
+                return response.state
+            self.check()
+            time.sleep(min(0.2, scheduler.poll_interval_s))
+        return None
 
     def cancel_killed(self) -> None:
         """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""

@@ -41,6 +41,7 @@ from airflow_provider_launch.operators._attempt import Record
 from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.operators._refused_deferral import cancel_if_refused
 from airflow_provider_launch.operators._workspace import with_workspace
+from airflow_provider_launch.schedulers.backends import BACKENDS
 from airflow_provider_launch.specs import overlays
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
@@ -180,7 +181,7 @@ class OperatorRun:
         if not self._op.wait:
             response = self._wait_for_begin(handle, response, is_new=is_new)
             return as_xcom(handle, response, roles=self._app.roles)
-        progress = FollowProgress()
+        progress = self._progress()
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
             ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
@@ -190,6 +191,12 @@ class OperatorRun:
                 trigger = self._trigger(handle, began, progress, places, is_new=is_new)
                 self._op.defer(trigger=trigger, method_name="resume")
         return self._conclude(handle, progress, is_new=is_new)
+
+    def _progress(self) -> FollowProgress:
+        """Return where this try starts to follow its app."""
+        is_named = self._backend in BACKENDS
+        roles = {} if is_named else {role.name: role.num_replicas for role in self._app.roles}
+        return FollowProgress(since=self._tracker.since, roles=roles)
 
     def _wait_for_begin(
         self, handle: str, response: DescribeAppResponse | None, *, is_new: bool
@@ -202,7 +209,7 @@ class OperatorRun:
 
         if response is not None and not is_waiting(response.state):
             return response
-        with self._follower(handle, FollowProgress(), is_new=is_new, is_part=True) as follow:
+        with self._follower(handle, self._progress(), is_new=is_new, is_part=True) as follow:
             follow.run(is_over=lambda event: isinstance(event, StateChanged) and not is_waiting(event.new))
             return follow.response
 
@@ -217,8 +224,8 @@ class OperatorRun:
             limit_s = conf.getfloat("launch", "defer_after_s", fallback=_DEFER_AFTER_S)
         # Two followers would not agree on which lines of an adopted app are old.
         if limit_s <= 0 or (op.logs_from == "now" and not is_new):
-            return False, FollowProgress()
-        with self._follower(handle, FollowProgress(), is_new=is_new, is_part=True) as follow:
+            return False, self._progress()
+        with self._follower(handle, self._progress(), is_new=is_new, is_part=True) as follow:
             response = follow.run(until=time.monotonic() + limit_s)
             return response is not None, follow.progress
 
@@ -270,8 +277,10 @@ class OperatorRun:
             raise SchedulerUnavailableError(text)
         if why == "error":
             self._log.warning("the trigger has given up (%s); following %s here", text, handle)
-        lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        return self._conclude(handle, progress if lasts else FollowProgress())
+        progress = dataclasses.replace(progress, since=progress.since or self._tracker.since)
+        if not conf.getboolean("launch", "trigger_logs_last", fallback=True):
+            progress = FollowProgress(since=progress.since, roles=progress.roles)
+        return self._conclude(handle, progress)
 
     def _conclude(self, handle: str, progress: FollowProgress, *, is_new: bool = True) -> dict[str, Any]:
         try:

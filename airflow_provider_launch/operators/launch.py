@@ -74,8 +74,9 @@ class LaunchAppOperator(BaseOperator):
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to adopt.
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
-        start_limit_s: seconds in which the app must have begun; one that has not is cancelled, and fails the task with
-            what it waited for. None: it may wait for ever, but for what does not come by itself only a minute.
+        start_limit_s: seconds from its first submission in which the app must have begun, also over retries that adopt
+            it; one that has not is cancelled, and fails the task with what it waited for. None: it may wait for ever,
+            but for what does not come by itself only a minute.
             With `wait=False` the task waits until then for the begin; without a limit it waits for nothing.
         on_finish: what becomes of an app that has ended, once its log and its result are here: "keep" it as long as
             the scheduler does, "delete_succeeded", or "delete" it however it ended. None: `[launch]

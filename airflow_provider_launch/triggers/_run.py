@@ -21,6 +21,7 @@ from airflow_provider_launch.follow.replicas import standings_of
 from airflow_provider_launch.follow.state_tracker import StateTracker
 from airflow_provider_launch.links.launch import show_ui_from_trigger
 from airflow_provider_launch.specs.errors import AppNotStartedError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.feed import Feed
 from airflow_provider_launch.triggers.hub import hub
@@ -87,6 +88,7 @@ class TriggerRun:
         "_loop",
         "_masking",
         "_news",
+        "_roles",
         "_saved",
         "_shared",
         "_since",
@@ -127,6 +129,7 @@ class TriggerRun:
         progress = await self._checkpoint.load() or FollowProgress.from_json(trigger.progress or {})
         self._deadline = self._deadline_of(progress.deadline)
         self._since = progress.since or time.time()
+        self._roles = [Role(name, "", num_replicas=count) for name, count in progress.roles.items()]
         options = trigger.options
         self._watch = StateTracker(
             self._handle,
@@ -300,7 +303,11 @@ class TriggerRun:
     def _progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
         progress = self._task_log.progress(cursors)
         return dataclasses.replace(
-            progress, shown_bytes=self._limit.shown_bytes, deadline=self._deadline, since=self._since
+            progress,
+            shown_bytes=self._limit.shown_bytes,
+            deadline=self._deadline,
+            since=self._since,
+            roles={role.name: role.num_replicas for role in self._roles},
         )
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
@@ -369,7 +376,7 @@ class TriggerRun:
 
     def _want(self, response: DescribeAppResponse, *, existing: bool) -> None:
         reader = self._feed.reader
-        if reader.want(standings_of(response, self._trigger.options.log_roles), existing=existing):
+        if reader.want(standings_of(response, self._trigger.options.log_roles, self._roles), existing=existing):
             self._hub.pump.wake(self._feed)
 
     def _show_ui(self, url: str, pages: Mapping[str, str]) -> None:

@@ -133,7 +133,9 @@ class AppStatusTrigger(BaseTrigger):
                 await self._end_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
-            event = self._event("error", f"{type(error).__name__}: {error}")
+            given = FollowProgress.from_json(self.progress or {})
+            progress = FollowProgress(since=given.since, roles=given.roles)
+            event = self._event("error", f"{type(error).__name__}: {error}", progress)
             from airflow_provider_launch.triggers.checkpoint import Checkpoint
 
             with contextlib.suppress(Exception):

@@ -6,12 +6,14 @@ import threading
 import time
 
 import pytest
+from airflow.sdk.serde import serialize
 
 from airflow_provider_launch.follow import start_limit
-from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
-from tests.airflow.support import FakeExecutionApi, launch, run_to_end, sh
+from tests.airflow.support import FakeExecutionApi, launch, run_task, run_to_end, sh
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.local import until
 
 in_modes = pytest.mark.parametrize(
@@ -61,10 +63,60 @@ def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
 
 
 @in_modes
+def test_the_time_runs_on_over_lost_workers(engine, make_api, pending, how) -> None:
+    """An app waited for as long again in each try that adopted it."""
+    api = make_api(retries=1)
+    run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
+    api.store["launch"]["since"] -= 1000.0
+    began = time.monotonic()
+    task = launch(sh("true"), launch_conn_id="cluster", start_limit_s=900, poll_interval_s=0.05, **how)
+    ran, _ = run_to_end(task, api, try_number=2)
+
+    assert isinstance(ran.error, AppNotStartedError)
+    assert engine.cancelled == pending
+    assert len(pending) == 1
+    assert time.monotonic() - began < 600
+
+
+def test_the_time_runs_on_where_a_trigger_has_failed(engine, make_api, pending) -> None:
+    """Its event says nothing of the past."""
+    api = make_api(retries=1)
+    how = {"deferrable": True, "defer_after_s": 0, "start_limit_s": 900, "poll_interval_s": 0.05}
+    run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
+    api.store["launch"]["since"] -= 1000.0
+    event = {"handle": "", "why": "error", "text": "the triggerer does not know the class"}
+    api.resume = {"next_method": "resume", "next_kwargs": serialize({"event": event})}
+    ran = run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
+
+    assert isinstance(ran.error, AppNotStartedError)
+    assert engine.cancelled == pending
+
+
+@pytest.mark.parametrize("end", [None, AppState.SUCCEEDED])
+def test_an_app_that_began_in_the_last_moment_is_not_forgotten(engine, make_api, pending, monkeypatch, end) -> None:
+    """Its cancel comes too late; a retry would launch another one next to it."""
+    monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "0.5")
+    monkeypatch.setattr(
+        FakeScheduler,
+        "_cancel_existing",
+        lambda self, app_id: self.engine.state(app_id, end or AppState.RUNNING),
+    )
+    api = make_api(retries=1)
+    how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
+    first = run_task(launch(sh("true"), launch_conn_id="cluster", **how), api)
+    assert isinstance(first.error, AppNotStartedError)
+    assert api.store["launch"]["state"] == "scheduled"
+
+    threading.Timer(0.5, lambda: engine.state(pending[0], AppState.SUCCEEDED)).start()
+    second = run_task(launch(sh("true"), launch_conn_id="cluster", **how), api, try_number=2)
+
+    assert second.state == "success", second.lines
+    assert engine.started == 1
+
+
+@in_modes
 def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatch) -> None:
     """Without any limit: nobody brings an image that is refused."""
-    from tests.support.fake_scheduler import FakeScheduler
-
     monkeypatch.setattr(start_limit, "STUCK_S", 0.5)
     plain = FakeScheduler.describe_many
 
