@@ -98,13 +98,16 @@ def _without_clashes(task_ids: set[str]) -> list[set[str]]:
 
 
 def ask_states(
-    keys: Collection[TaskKey], has_seen: Callable[[str, str], bool] = lambda _dag, _run: False
+    keys: Collection[TaskKey],
+    has_seen: Callable[[str, str], bool] = lambda _dag, _run: False,
+    report: Callable[[Exception], object] = lambda _: None,
 ) -> dict[TaskKey, str | None]:
     """Return what Airflow reports for these tasks: a state, None, `GONE` or `ABSENT`. Unanswered ones are left out.
 
     Args:
         keys: the tasks.
         has_seen: whether the run of a DAG is known to have existed; only of such a run it is asked whether it is gone.
+        report: gets the error of each question that was not answered.
     """
     states: dict[TaskKey, str | None] = {}
     for question in questions_for(keys):
@@ -116,6 +119,7 @@ def ask_states(
                 states[key] = of_run.get(name, ABSENT)
         except Exception as error:  # noqa: BLE001 - no answer keeps the apps, whatever the reason
             log.debug("Airflow did not answer for tasks of DAG %r: %s", question.arguments()["dag_id"], error)
+            report(error)
     runs = {(key.dag_id, key.run_id) for key, state in states.items() if state == ABSENT}
     gone = {run for run in runs if has_seen(*run) and _is_gone(*run)}
     return {

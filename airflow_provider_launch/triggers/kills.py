@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
-from airflow_provider_launch.runner.orphans import OVER
+from airflow_provider_launch.runner.orphans import GONE, OVER
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.triggers.checkpoint import waits_for_trigger
-from airflow_provider_launch.triggers.task_states import GONE
 
 if TYPE_CHECKING:
     from airflow_provider_launch.triggers.connections import Connections, Shared

@@ -7,13 +7,15 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.hooks.task_states import ask_states
+from airflow_provider_launch.runner.orphans import GONE
+from airflow_provider_launch.specs.owner import TaskKey
+
 if TYPE_CHECKING:
     from airflow_provider_launch.triggers.helpers import Helpers
 
-__all__ = ["GONE", "TaskStates"]
+__all__ = ["TaskStates"]
 
-GONE = "gone"
-"""The state of a task whose run was deleted, and of a trigger without a task."""
 # A run that is marked as failed ends its triggers in one go: one request then answers for a whole mapped task.
 _GATHER_S = 0.05
 
@@ -33,7 +35,9 @@ class TaskStates:
         self._mutex = threading.Lock()
 
     def ask(self, ti: Any, after_s: float = 0.0) -> Future[str | None]:
-        """Return the state of a task instance from now on: None after a clear, `GONE` without a row.
+        """Return the state of a task instance from now on: None after a clear, `GONE` if its run was deleted.
+
+        `ABSENT`: Airflow knows no such task, though there is its run; that alone proves nothing.
 
         Args:
             ti: as the triggerer gives it; None: a trigger without a task.
@@ -63,20 +67,20 @@ class TaskStates:
         with self._mutex:
             # Before the request: who asks from here on gets the answer of a later one.
             asking = self._asking.pop(key)
+        errors: list[str] = []
+        states = {}
         try:
-            states = _states_of(*key, asking[0][0] if len(asking) == 1 else None)
+            # Each run has existed: its trigger is here.
+            states = ask_states(
+                {TaskKey(*key, index) for index, _ in asking},
+                lambda _dag, _run: True,
+                lambda error: errors.append(f"{type(error).__name__}: {error}"),
+            )
         except BaseException as error:  # noqa: BLE001 - the waiting caller gets it, also a cancellation
-            for _, future in asking:
-                future.set_exception(LookupError(f"{type(error).__name__}: {error}"))
-            return
-        for map_index, future in asking:
-            future.set_result(states.get(key[2] if map_index < 0 else f"{key[2]}_{map_index}", GONE))
-
-
-def _states_of(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> dict[str, str | None]:
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    states: dict[str, dict[str, str | None]] = RuntimeTaskInstance.get_task_states(
-        dag_id=dag_id, run_ids=[run_id], task_ids=[task_id], map_index=map_index
-    )
-    return states.get(run_id, {})
+            errors.append(f"{type(error).__name__}: {error}")
+        for index, future in asking:
+            task = TaskKey(*key, index)
+            if task in states:
+                future.set_result(states[task])
+            else:
+                future.set_exception(LookupError("; ".join(errors)))

@@ -38,6 +38,7 @@ from tests.airflow.support import (
     run_triggers,
     sh,
 )
+from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
 
@@ -138,7 +139,8 @@ def test_the_deadline_is_in_the_trigger_and_cancels_the_app() -> None:
     [
         ({"r": {"t": "failed"}}, True),
         ({"r": {"t": "success"}}, True),
-        ({"r": {}}, True),
+        ({"r": {}}, False),
+        ({}, False),
         ({"r": {"t": "deferred"}}, False),
         ({"r": {"t": None}}, False),
         ({"r": {"t": "queued"}}, False),
@@ -158,6 +160,25 @@ def test_on_kill_cancels_only_if_the_task_is_over(
 
     assert bool(cancelled) is is_cancelled
     _end(trigger)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_cancelled"),
+    [
+        (refusal(404, NOT_FOUND), True),
+        (refusal(404, {"detail": "Not Found"}), False),
+        (refusal(500, NOT_FOUND), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_on_kill_cancels_without_a_state_only_if_the_run_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_cancelled: bool
+) -> None:
+    """An empty answer alone proves nothing: another triggerer may follow the app, and the answer be a bug."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(deny(error)))
+    test_on_kill_cancels_only_if_the_task_is_over(monkeypatch, {}, is_cancelled)
 
 
 @pytest.mark.parametrize("message", [None, "something else"])

@@ -25,6 +25,7 @@ from airflow_provider_launch.triggers.helpers import Helpers
 from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from tests.airflow.support import USER_ACTION, logged
+from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
 from tests.support.fake_scheduler import FakeScheduler, an_app
 
 COUNT = 200
@@ -56,6 +57,8 @@ class States:
 def states(monkeypatch: pytest.MonkeyPatch) -> States:
     states = States()
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states.get))
+    # Of a run that was deleted: what has no state is gone.
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(deny(refusal(404, NOT_FOUND))))
     # The new tries of cleared tasks have started: they replace the apps.
     monkeypatch.setattr(BaseXCom, "get_one", staticmethod(lambda **_: None))
     return states

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import uuid
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,6 +243,15 @@ def answer_with(monkeypatch: Any, rows: dict[TaskKey, str | None], *, run: Any =
 def refusal(status: int | None, detail: object) -> AirflowRuntimeError:
     body = {"status_code": status, "message": "Server returned error", "detail": detail}
     return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=body))
+
+
+def deny(error: Exception) -> Callable[..., Any]:
+    """Return a function that raises the error."""
+
+    def ask(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return ask
 
 
 NOT_FOUND = {"detail": {"reason": "not_found", "message": "Dag run with dag_id 'd' and run_id 'r' was not found"}}
