@@ -164,7 +164,6 @@ def test_why_a_replica_was_tried_again_stays_in_the_status(docker_apps):
 @pytest.mark.parametrize(
     ("fields", "options", "blamed"),
     [
-        ({"image": "UPPER/case:1"}, {}, "its field image"),
         ({"mounts": [BindMount("/no/such/dir", "/data")]}, {}, "its mounts"),
         ({"resource": Resource(cpu=0, gpu=0, memMB=1)}, {}, "its resource.memMB"),
         ({"resource": Resource(cpu=4096, gpu=0, memMB=0)}, {}, "its resource.cpu"),

@@ -16,6 +16,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
     apps_in,
     container_in,
     discarded_name,
+    start_error,
     taken_name,
 )
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
@@ -152,6 +153,24 @@ def test_a_container_that_could_not_start_has_failed() -> None:
 
     assert engine.assess(submitted=True).state is AppState.FAILED
     assert "main/0 failed: it could not be started: no such program" in engine.assess().msg
+
+
+@pytest.mark.parametrize("error", ["context canceled", "Canceled: context canceled", "Context cancelled"])
+def test_a_start_that_the_engine_cancelled_is_started_again(error: str) -> None:
+    """Its client went away, so nothing ran: engines since 26.1 leave exit code 128 and such a text."""
+    state = {"Status": "created", "ExitCode": 128, "Error": error, "StartedAt": "0001-01-01T00:00:00Z"}
+    document = {"Created": "2026-11-01T10:00:00Z", "State": {**state, "FinishedAt": "0001-01-01T00:00:00Z"}}
+    engine = one()
+    engine.replica("main", 0, "created")
+    engine.details["id1"] = Detail.of(document)
+
+    assert engine.assess().state is AppState.SUBMITTED
+    assert [c.id for c in engine.assess(submitted=True).start] == ["id1"]
+
+
+def test_what_ran_keeps_the_text_of_its_cancelled_stop() -> None:
+    assert start_error({"Status": "exited", "Error": "context canceled"}) == "context canceled"
+    assert start_error({"Status": "created", "Error": "no such program"}) == "no such program"
 
 
 def test_a_removed_container_is_lost_and_never_run_again() -> None:

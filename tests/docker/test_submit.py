@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.docker import observer
 from airflow_provider_launch.schedulers.docker.request import container_body, request_in
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
@@ -26,7 +28,7 @@ from airflow_provider_launch.specs import (
     SchedulerUnavailableError,
     macros,
 )
-from tests.faults import Fault, drop, drop_answer, error
+from tests.faults import Fault, drop, drop_answer, error, leave
 
 pytestmark = pytest.mark.engine("docker")
 
@@ -294,6 +296,25 @@ def test_a_submitter_that_dies_after_any_request(docker_apps, docker_proxy, two_
         app_ids.append(docker_apps.another().schedule(info))
     assert len(set(app_ids)) == len(app_ids) >= 8
     assert_started_once(docker_apps, *app_ids)
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_start_whose_client_died_costs_no_attempt(docker_apps, docker_proxy, deaths, monkeypatch):
+    """Engines since 26.1 cancel such a start; the container then looks like one that could not be started."""
+    monkeypatch.setattr(observer, "_TAKEOVER_S", 2.0)
+    app_ids = []
+    for _ in range(3):
+        info = docker_apps.info(docker_apps.sh("echo begun"))
+        for _ in range(deaths):
+            docker_proxy.add(Fault(leave(), "POST", "/start$", times=None, may_miss=True))
+            with contextlib.suppress(SchedulerUnavailableError):  # the engine may have been faster than the cut
+                docker_apps.another().schedule(info)
+            docker_proxy.clear()
+        app_ids.append(docker_apps.another().schedule(info))
+
+    for app_id in app_ids:
+        assert docker_apps.end(app_id, docker_apps.another()).state is AppState.SUCCEEDED
+    assert [docker_apps.begun(app_id) for app_id in app_ids] == [[1]] * 3
 
 
 def test_an_engine_that_is_overloaded(docker_apps, docker_proxy, two_roles, cost):

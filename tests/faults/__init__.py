@@ -1,8 +1,20 @@
 """Faults between a client and a real engine; `proxy.py` says how."""
 
-from tests.faults.actions import Fault, cut, delay, drop, drop_answer, error, silence
+from tests.faults.actions import Fault, cut, delay, drop, drop_answer, error, leave, silence
 from tests.faults.clock import Clock
 from tests.faults.proxy import FaultProxy
 from tests.faults.wire import Request
 
-__all__ = ["Clock", "Fault", "FaultProxy", "Request", "cut", "delay", "drop", "drop_answer", "error", "silence"]
+__all__ = [
+    "Clock",
+    "Fault",
+    "FaultProxy",
+    "Request",
+    "cut",
+    "delay",
+    "drop",
+    "drop_answer",
+    "error",
+    "leave",
+    "silence",
+]

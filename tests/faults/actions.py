@@ -17,7 +17,7 @@ from tests.faults.wire import Answer, Request
 if TYPE_CHECKING:
     from tests.faults.proxy import Exchange
 
-__all__ = ["Action", "Fault", "cut", "delay", "drop", "drop_answer", "error", "silence"]
+__all__ = ["Action", "Fault", "cut", "delay", "drop", "drop_answer", "error", "leave", "silence"]
 
 Action = Callable[["Exchange"], None]
 
@@ -85,6 +85,11 @@ def delay(seconds: float) -> Action:
 def drop() -> Action:
     """Close the connection; the engine never gets the request."""
     return lambda exchange: exchange.drop()
+
+
+def leave() -> Action:
+    """Let the engine have the request, and close the connection at once, as a client that is killed does."""
+    return lambda exchange: exchange.leave()
 
 
 def drop_answer() -> Action:

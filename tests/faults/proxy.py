@@ -80,11 +80,20 @@ class Exchange:
 
     def forward(self) -> Answer:
         """Let the engine have the request, and return its answer when the head has come."""
+        self._send_on()
+        with _broken_off():
+            answer = read_answer(self._upstream, self.request.method)
+        return self._clock.moved(self.request, answer) if self._clock else answer
+
+    def leave(self) -> NoReturn:
+        """Let the engine have the request, and close the connection before it answers."""
+        self._send_on()
+        self.drop()
+
+    def _send_on(self) -> None:
         query = self._clock.query(self.request) if self._clock else self.request.query
         with _broken_off():
             self._upstream.sock.sendall(self.request.head(query, self._proxy._headers) + self.request.body)
-            answer = read_answer(self._upstream, self.request.method)
-        return self._clock.moved(self.request, answer) if self._clock else answer
 
     def relay(self, answer: Answer, body: Iterable[bytes] | None = None, *, whole: bool = True) -> None:
         """Send the answer as it comes, or with another body; not `whole`: without the mark of its end."""

@@ -32,11 +32,13 @@ __all__ = [
     "epoch_ns",
     "exit_code_of",
     "readable",
+    "start_error",
     "taken_name",
 ]
 
 _EXIT_CODE = re.compile(r"Exited \((\d{1,10})\)")
 _LATELY = re.compile(r"Exited \(\d+\) (?:Less than|\d+ second|About a minute|\d+ minute)")
+_CANCELLED_START = re.compile("context canceled|context cancelled", re.IGNORECASE)
 _TAKEN, _DISCARDED = ".by-", ".void-"
 _NO_NUMBERS = (0, 0, 0)
 _MAX_NUMBER = 10**9
@@ -125,7 +127,7 @@ class Detail:
     finished: int
     exit_code: int
     error: str
-    """Why the engine could not start it."""
+    """Why the engine could not start it; see `start_error`."""
     out_of_memory: bool
     outside: str = ""
     """By what somebody else has stopped it, though its exit code is 0."""
@@ -150,10 +152,19 @@ class Detail:
                 started=epoch_ns(state["StartedAt"]),
                 finished=epoch_ns(state["FinishedAt"]),
                 exit_code=int(state["ExitCode"]),
-                error=str(state.get("Error") or ""),
+                error=start_error(state),
                 out_of_memory=bool(state.get("OOMKilled")),
                 removing=state.get("Status") == "removing",
             )
+
+
+def start_error(state: Mapping[str, Any]) -> str:
+    """Return why the engine could not start a container, by its inspected state; empty: it may be started.
+
+    Engines since 26.1 cancel a start whose client goes away. Such a container never ran, and its next start works.
+    """
+    text = str(state.get("Error") or "")
+    return "" if state.get("Status") == "created" and _CANCELLED_START.search(text) else text
 
 
 def exit_code_of(container: Container, detail: Detail | None) -> int | None:

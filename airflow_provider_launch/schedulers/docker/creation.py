@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ _BLAMED = (
     ("network", "option network"),
 )
 """What the engine's text is about, where that has a field or an option."""
+_NO_IMAGE = re.compile("(?:no such )?image", re.IGNORECASE)
 
 
 def blamed(error: LaunchError) -> str:
@@ -116,7 +118,8 @@ class Creation:
             self._engine.images.refuse_large_labels(image)
             return self._engine.create(name, body, request.platform)
         except NotFoundError as error:
-            if "image" not in str(error).lower():
+            # The text names what is missing, and a network may be called `image`.
+            if not _NO_IMAGE.match(str(error)):
                 raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
             if image.startswith("sha256:") and Label.ROLE in body["Labels"]:
                 named = request.role(body["Labels"][Label.ROLE]).body["Image"]

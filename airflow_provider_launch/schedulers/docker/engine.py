@@ -50,7 +50,9 @@ log = logging.getLogger(__name__)
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
 _PIECE_BYTES = 64 * 1024
-_LEADS_NOWHERE = re.compile(r"evalSymlinksInScope: too many links|: lstat \S+: not a directory")
+_LEADS_NOWHERE = re.compile(
+    r"too many links|too many levels of symbolic links|lstat .*: not a directory", re.IGNORECASE
+)
 """What the engine reports of a path that no file can have: the program made a loop or a file of its directory."""
 _AMBIGUOUS = re.compile(r"network (?P<name>\S+) is ambiguous")
 

@@ -24,6 +24,7 @@ from airflow_provider_launch.schedulers.docker.containers import (
     Plan,
     discarded_name,
     epoch_ns,
+    start_error,
     taken_name,
 )
 from airflow_provider_launch.schedulers.docker.creation import Creation
@@ -85,6 +86,8 @@ class Observer:
         # What can be learnt again may go, but not between two containers of one app: a triggerer lives for months.
         self.details: LRUCache[str, Detail] = LRUCache(_KEPT_CONTAINERS)
         """What was learnt of containers, by their ids."""
+        self.ended_at: LRUCache[str, int] = LRUCache(_KEPT_CONTAINERS)
+        """When containers with exit code 0 ended, by their ids, in epoch seconds; of others the detail shows it."""
         self._engine = engine
         self._catalog = catalog
         self._creation = creation
@@ -109,6 +112,11 @@ class Observer:
             # What was made in this moment has nothing to report.
             if container.id not in made:
                 self.inspect(container)
+        for container in app.replicas():
+            # Events show when most ended, without a request of their own, and the engine forgets them.
+            has_ended = not (container.live or container.unstarted)
+            if has_ended and container.id not in self.details and container.id not in self.ended_at:
+                self.inspect(container)
         return assess(app, Plan.of(app), self.details, now, submitted=submitted)
 
     def learn_of_stops(self, apps: Iterable[App], now: float) -> None:
@@ -129,6 +137,8 @@ class Observer:
             stops = {}
         for container in new:
             stop = stops.get(container.id)
+            if stop is not None and stop.ended_at is not None:
+                self.ended_at[container.id] = stop.ended_at
             if stop is not None and (stop.by or stop.restarts):
                 self.inspect(container)
                 if container.id in self.details:
@@ -301,7 +311,7 @@ class Observer:
             self.details.pop(container.id, None)
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]
-                if state["Status"] == "created" and not state.get("Error"):
+                if state["Status"] == "created" and not start_error(state):
                     return error
         return None
 
@@ -318,7 +328,7 @@ class Observer:
         def start(container: Container) -> None:
             with contextlib.suppress(NotFoundError):
                 state = self._engine.inspect(container.id)["State"]
-                if state["Status"] == "created" and not state.get("Error"):
+                if state["Status"] == "created" and not start_error(state):
                     self._start(app, container)
 
         for_each_parallel(rename, containers)

@@ -21,6 +21,8 @@ class OutsideStop:
     """Name of the signal. Empty: it has ended by itself."""
     restarts: int = 0
     """How often it was restarted before."""
+    ended_at: int | None = None
+    """When it ended last, in epoch seconds by the engine's clock. None: the engine does not remember it."""
 
 
 def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
@@ -28,12 +30,17 @@ def learn(found: dict[str, OutsideStop], event: Mapping[str, Any]) -> str:
 
     Of one that was killed it is not certain yet: a restart begins with a kill, too.
     """
-    container, action = str(event.get("id") or ""), event.get("Action")
+    # Newer engines name it only there.
+    actor = event.get("Actor") or {}
+    container, action = str(actor.get("ID") or ""), event.get("Action")
     stop = found.setdefault(container, OutsideStop())
     if action == "kill":
-        number = str(((event.get("Actor") or {}).get("Attributes") or {}).get("signal") or "")
+        number = str((actor.get("Attributes") or {}).get("signal") or "")
         if number in _DEADLY:
             stop.by = _DEADLY[number]
+    elif action == "die":
+        at = event.get("time")
+        stop.ended_at = at if isinstance(at, int) else None
     elif action == "restart":
         stop.by, stop.restarts = "", stop.restarts + 1
     return container if action == "die" and not stop.by else ""

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,13 @@ REQUEST_ENV = "LAUNCH_REQUEST"
 _GIVEN = ("HOSTNAME",)
 """Variables that the engine gives to containers; others find a replica by that name."""
 _MB = 1024 * 1024
+_HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
+_NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_TAG = r"(?::\w[\w.-]{0,127})?"
+_DIGEST = r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+_REGISTRY = rf"(?:(?=[^/]*[.:]|localhost/){_HOST}(?::[0-9]+)?/)?"
+_IMAGE = re.compile(rf"{_REGISTRY}{_NAME}(?:/{_NAME})*{_TAG}{_DIGEST}|sha256:[0-9a-f]{{12,64}}", re.ASCII)
+"""What can name an image: the grammar of the distribution project, as all engines read it."""
 _MAX_REQUEST, _MAX_DEPTH = 256 * _MB, 500
 NO_NETWORK, HOST_NETWORK = "none", "host"
 NAMELESS = {NO_NETWORK, HOST_NETWORK, "bridge", "default"}
@@ -118,7 +126,7 @@ def build_request(
 
     Raises:
         UnsupportedError: a role wants what Docker cannot give.
-        InvalidAppError: a role has no image, or roles or ports cannot be distinguished.
+        InvalidAppError: a role has no image or one that cannot exist, or roles or ports cannot be distinguished.
     """
     refuse_equal_port_variables(app)
     refuse_own_labels("option labels", opts.labels)
@@ -134,6 +142,7 @@ def build_request(
     roles = []
     for role, role_slug in zip(app.roles, slugs, strict=True):
         _refuse_unsupported(role, network)
+        _refuse_no_image(role)
         roles.append(
             DockerRole(
                 **common_fields(role, role_slug, environ, opts.copy_env, _GIVEN),
@@ -407,6 +416,15 @@ def _refuse_unreachable_rank0(app: AppDef, network: str) -> None:
                 f"role {role.name!r} uses macros.rank0_env, and on network {network!r} of 'docker' no replica finds "
                 f"another by name; use the network 'launch' or 'app'"
             )
+
+
+def _refuse_no_image(role: Role) -> None:
+    # Newer engines answer "No such image" to what older ones call an invalid name.
+    if not _IMAGE.fullmatch(role.image):
+        raise InvalidAppError(
+            f"role {role.name!r}: image {role.image!r} is not a valid name of an image; write name:tag or "
+            f"registry/name:tag, with lower-case letters in the name"
+        )
 
 
 def _refuse_unsupported(role: Role, network: str) -> None:

@@ -85,7 +85,9 @@ __all__ = ["DockerScheduler", "create_scheduler"]
 
 log = logging.getLogger(__name__)
 
-_START_S = 2.0
+_START_S, _RIVAL_S = 2.0, 0.5
+_REMOVALS = 5
+"""Rounds of a deletion, as long as a submitter creates containers at the same time."""
 _KEPT_ERROR_FILES, _KEPT_RESPONSES = 200, 5000
 _GRACE_S = 60.0
 _LATE_S = 0.05
@@ -178,8 +180,14 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                     self._catalog.forget(request.app_id)
                 raise
         app_id = dryrun_info.request.app_id
-        found = self._observer.work(app_id, submitted=True, mine=mine, request=dryrun_info.request)
+        how: dict[str, Any] = {"submitted": True, "mine": mine, "request": dryrun_info.request}
+        found = self._observer.work(app_id, **how)
+        while found is not None and any(container.taken for container in found[1].start):
+            # Another submitter has taken it over. If it has died since, the app is started in its place.
+            time.sleep(_RIVAL_S)
+            found = self._observer.work(app_id, **how)
         if found is None or found[0].record is None:
+            self._creation.take_back(dryrun_info.request, mine)
             raise deleted_meanwhile(app_id)
         return app_id
 
@@ -261,7 +269,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         if not assessment.settled:
             app, assessment = self._observer.work(app.app_id) or (app, assessment)
             request = self._catalog.known_request(app.app_id)
-        response = response_from(app, assessment, self._observer.details, self._host(), request)
+        known = self._observer
+        response = response_from(app, assessment, known.details, self._host(), request, known.ended_at)
         if is_terminal(response.state) and Plan.of(app).own_network:
             self._free_network(app)
         if response.state is AppState.FAILED:
@@ -385,15 +394,6 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
                 self._observer.set_mark(app, CANCEL)
             self._observer.work(app_id, cancelled=True)
 
-    def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
-        with self._catalog.mutex:
-            app = self._catalog.poll([response.app_id])[0].get(response.app_id)
-            # A list shows the exit code, and only an inspection when it was.
-            for container in app.replicas() if app else ():
-                if not container.unstarted:
-                    self._observer.inspect(container)
-        return super()._ended_at(self.describe(response.app_id) or response, created_at)
-
     def _delete_existing(self, app_id: str) -> None:
         request = None
         try:
@@ -412,15 +412,18 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
         for_each_parallel(
             lambda container: self.engine.stop(container.id, wait_s=limit_s), [c for c in app.all if c.live]
         )
-        containers, _ = self.engine.containers(app_id=app_id)
-        left = apps_in(containers).get(app_id)
-        if left is not None:
+        for _ in range(_REMOVALS):
+            containers, _ = self.engine.containers(app_id=app_id)
+            left = apps_in(containers).get(app_id)
+            if left is None:
+                break
             # Discarded and second containers too; the record last, so that an interrupted deletion can be repeated.
             record = left.record.id if left.record else None
             for_each_parallel(self.engine.remove, [c.id for c in left.all if c.id != record])
             self.engine.networks.remove(app_id, app_id)
             if record:
                 self.engine.remove(record)
+            # A submitter may have created more meanwhile. Without a record it starts none of them.
         with self._catalog.mutex:
             self._catalog.forget(app_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from airflow_provider_launch.schedulers._kit.endings import ending_reason
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of, exit_code_of
@@ -27,6 +28,7 @@ def response_from(
     details: Mapping[str, Detail],
     hostname: str,
     request: DockerRequest | None,
+    ended_at: Mapping[str, int] = MappingProxyType({}),
 ) -> DescribeAppResponse:
     """Return the answer for one app.
 
@@ -36,6 +38,7 @@ def response_from(
         details: container id to detail, as far as known.
         hostname: the engine's host.
         request: of the app; None: roles and metadata stay empty.
+        ended_at: container id to the epoch seconds of its end, where no detail shows that.
     """
     number = app.app_attempt()
     by_role: dict[str, list[ReplicaStatus]] = {}
@@ -46,6 +49,8 @@ def response_from(
         if newest is not None:
             restarts += newest.attempt + _outside_restarts(newest, details.get(newest.id))
         status = _replica(role, k, phase, newest, details, hostname, assessment.state)
+        if newest is not None and status.end_time is None and not newest.live:
+            status.end_time = ended_at.get(newest.id)
         by_role.setdefault(role, []).append(status)
     msg = assessment.msg
     if msg == NONE and assessment.state in {AppState.RUNNING, AppState.SUCCEEDED}:

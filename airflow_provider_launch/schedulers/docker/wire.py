@@ -60,11 +60,14 @@ _MAX_DOCUMENT, _LONGEST_LINE = 256 * 1024 * 1024, 16 * 1024 * 1024
 ANSWER_S = 300.0
 """How long an answer may take that is not followed."""
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"
+_GPU_CURE = "install the GPU runtime on the engine's host"
 # The engine answers 404 or 500 to these, and they do not pass by themselves.
 _LASTING = (
     ("address pool", "remove unused networks, or use the network 'launch'"),
     ("port is already allocated", "choose another port"),
-    ("could not select device driver", "install the GPU runtime on the engine's host"),
+    ("could not select device driver", _GPU_CURE),
+    ("failed to discover gpu vendor", _GPU_CURE),
+    ("no known gpu vendor", _GPU_CURE),
     ("cannot unmarshal", "give a value that the engine can hold"),
 )
 
@@ -258,7 +261,7 @@ class Wire:
 
     def _refused(self, code: int, text: str, what: str, *, outdated: bool) -> LaunchError:
         for words, cure in _LASTING:
-            if words in text:
+            if words in text.lower():
                 return SchedulerRejectedError(f"the Docker engine at {self.url} refuses: {text}; {cure}")
         if what == PULL and code not in _GATEWAY:
             # Newer engines hand on what the registry reports; 429 is its limit and not a busy engine.
