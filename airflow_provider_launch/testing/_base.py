@@ -101,6 +101,7 @@ class Apps:
         resource: Resource,
         cfg: Mapping[str, Any],
         timeout_s: float,
+        lag_s: float = 0.0,
     ) -> None:
         self.another = make_scheduler
         """Makes a scheduler as another process would."""
@@ -108,6 +109,7 @@ class Apps:
         self.image = image
         self.cfg = dict(cfg)
         self.timeout_s = timeout_s
+        self.lag_s = lag_s
         self.scheduler = make_scheduler()
         self._resource = resource
         self._ids: list[str] = []
@@ -163,6 +165,16 @@ class Apps:
             late = f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
             assert time.monotonic() < begun + self.timeout_s, late
             _pause(begun)
+
+    def until_over(self, app_id: str) -> DescribeAppResponse:
+        """Wait until the app has ended, as `end` does; from that answer on, nothing of it may run."""
+        found = self.end(app_id)
+        begun = time.monotonic()
+        while count := self.engine.alive(app_id):
+            late = f"{found.state.name} was reported while {count} processes of the app still ran"
+            assert time.monotonic() < begun + self.lag_s, late
+            time.sleep(_PAUSE_S)
+        return found
 
     def run(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> DescribeAppResponse:
         """Launch an app and wait until it has ended."""
@@ -279,7 +291,8 @@ class ContractBase:
     timeout_s: ClassVar[float] = 60.0
     """Seconds within which a short app ends on this engine, and any of the logs is read."""
     lag_s: ClassVar[float] = 0.0
-    """Seconds that may pass from the end of a program until the engine shows the end of its app."""
+    """Seconds by which the engine's view of a program and of its app may differ: from the end of a program until the
+    end of its app is shown, or from that until `Engine.alive` no longer counts the program."""
     drain_s: ClassVar[float] = 0.0
     """Seconds for which a program stays after a flood, on an engine that drops what it has not copied from the pipes
     when the program has ended."""
@@ -360,7 +373,9 @@ class ContractBase:
         self, make_scheduler: MakeScheduler, engine: Engine, image: str, resource: Resource, cfg: dict[str, Any]
     ) -> Iterator[Apps]:
         """Return the launcher of apps."""
-        apps = Apps(make_scheduler, engine, image=image, resource=resource, cfg=cfg, timeout_s=self.timeout_s)
+        apps = Apps(
+            make_scheduler, engine, image=image, resource=resource, cfg=cfg, timeout_s=self.timeout_s, lag_s=self.lag_s
+        )
         yield apps
         apps.remove()
 

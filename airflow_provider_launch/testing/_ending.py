@@ -20,6 +20,8 @@ DEAF = "trap '' TERM; echo up; while :; do sleep 0.2; done"
 """Ignores TERM."""
 POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 """Cleans up at TERM."""
+_SLOW = "trap 'sleep 1; exit 0' TERM; echo up; while :; do sleep 0.2; done"
+"""Cleans up at TERM for a second."""
 _AT_ONCE_S = 1.0
 
 
@@ -97,6 +99,30 @@ class EndingTests(ContractBase):
         assert found.state is AppState.FAILED
         assert "time limit" in found.msg
         apps.until_nothing_is_alive(app_id)
+
+    @pytest.mark.parametrize("end", ["success", "failure", "cancel", "time limit"])
+    def test_nothing_runs_once_an_end_is_reported(self, apps: Apps, end: str) -> None:
+        """The next attempt starts then: two programs at once would write the same checkpoint."""
+        options: dict[str, Any] = {"grace_s": 2} if apps.has_option("grace_s") else {}
+        if end == "time limit":
+            self.needs_option(apps, "time_limit_s")
+            options["time_limit_s"] = 3
+        if apps.engine.alive(apps.new_id()) is None:
+            pytest.skip("the engine cannot report what is alive")
+        if end == "success":
+            roles = [apps.sh("sleep 300 & echo up; exit 0", num_replicas=2)]
+        elif end == "failure":
+            roles = [apps.sh(_SLOW, num_replicas=2), apps.sh("sleep 2; exit 3", "bad")]
+        else:
+            roles = [apps.sh(_SLOW, num_replicas=2), apps.sh(DEAF, "deaf")]
+        app_id = apps.start(*roles, **options)
+        if end == "cancel":
+            for place in (("main", 0), ("main", 1), ("deaf", 0)):
+                apps.until_written(app_id, "up", *place)
+            apps.scheduler.cancel(app_id)
+        found = apps.until_over(app_id)
+
+        assert found.state is {"success": AppState.SUCCEEDED, "cancel": AppState.CANCELLED}.get(end, AppState.FAILED)
 
     # ---- cancel ----------------------------------------------------------------------------------------------
 

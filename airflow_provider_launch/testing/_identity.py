@@ -12,11 +12,11 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.app_dict import app_to_dict
-from airflow_provider_launch.specs.errors import AppConflictError
+from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
 from airflow_provider_launch.specs.handles import AppHandle, make_app_handle
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
-from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess
+from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, until
 from airflow_provider_launch.testing._process import OtherProcess
 
 __all__ = ["IdentityTests"]
@@ -139,6 +139,25 @@ class IdentityTests(ContractBase):
         assert apps.start(apps.sh("echo run", env={"TORCHX_INTERNAL_SESSION_ID": "two"}), app_id=app_id) == app_id
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.engine.starts(app_id) in {None, 1}
+
+    def test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted(self, apps: Apps) -> None:
+        """A launcher that takes this for an outage submits it again, and runs what another user has removed."""
+        for _ in range(3):
+            app_id = apps.new_id()
+            info = apps.dryrun(apps.sh("exec sleep 300", num_replicas=2), app_id=app_id)
+            is_submitted = threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                deletion = pool.submit(self._delete_as_soon_as_it_exists, apps, app_id, is_submitted)
+                try:
+                    apps.scheduler.schedule(info)
+                except SchedulerRejectedError as error:
+                    assert "deleted" in str(error), error  # noqa: PT017 - it need not be raised: the deletion may be late
+                finally:
+                    is_submitted.set()
+                deletion.result()
+
+            until(lambda app_id=app_id: apps.scheduler.describe(app_id) is None, apps.timeout_s, f"{app_id} is gone")  # type: ignore[misc]
+            apps.until_nothing_is_alive(app_id)
 
     @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (3, AppState.FAILED)])
     def test_schedule_after_the_end_runs_nothing_again(self, apps: Apps, code: int, state: AppState) -> None:
@@ -306,6 +325,13 @@ class IdentityTests(ContractBase):
         process.begin("schedule", app=document, cfg=apps.cfg, app_id=app_id)
         time.sleep(delay_s)
         process.kill()
+
+    @staticmethod
+    def _delete_as_soon_as_it_exists(apps: Apps, app_id: str, is_submitted: threading.Event) -> None:
+        scheduler = apps.another()
+        while not scheduler.exists(app_id) and not is_submitted.wait(0.001):
+            pass
+        scheduler.delete(app_id)
 
     @staticmethod
     def _race(calls: list[Callable[[], object]]) -> None:

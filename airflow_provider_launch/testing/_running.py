@@ -112,10 +112,14 @@ class RunningTests(ContractBase):
 
         assert apps.lines(app_id, "worker", 1) == [f"{app_id} worker 1 2 0\n"]
 
-    def test_start_and_end_of_a_replica_are_reported(self, apps: Apps) -> None:
+    @pytest.mark.parametrize("code", [0, 3])
+    def test_start_and_end_of_a_replica_are_reported(self, apps: Apps, code: int) -> None:
         """The first failure is the cause of the others, and users read there for what took so long."""
         before = time.time()
-        found = apps.run(apps.sh("sleep 1; exit 3"))
+        app_id = apps.start(apps.sh(f"sleep 1; exit {code}"))
+        apps.end(app_id)
+        found = apps.another().describe(app_id)
+        assert found is not None
         replica = replicas(found)["main", 0]
         began, ended = replica.start_time, replica.end_time
 

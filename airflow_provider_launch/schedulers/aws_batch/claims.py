@@ -59,7 +59,7 @@ class Claims:
             if found is not None:
                 self._end_if_deleted(request, attempt, revision, found)
                 return found
-            revision = self.register(request, attempt)
+            return self._adopt_or_replace(request, attempt, self.register(request, attempt), was_claimed=True)
         return self._adopt_or_replace(request, attempt, revision)
 
     def register(self, request: AwsBatchRequest, attempt: int = 0, *, cancelled: bool = False) -> int:
@@ -84,10 +84,16 @@ class Claims:
                 self._aws.deregister(name, revision)
             raise
 
-    def _adopt_or_replace(self, request: AwsBatchRequest, attempt: int, own: int) -> str | None:
+    def _adopt_or_replace(
+        self, request: AwsBatchRequest, attempt: int, own: int, *, was_claimed: bool = False
+    ) -> str | None:
         name = definition_name(request.app_id, attempt)
         while True:
             rivals = [one for one in self._aws.active(name) if int(one["revision"]) < own]
+            if was_claimed and not rivals:
+                # A submitter that replaces our claim has one of its own. Only a deletion leaves none.
+                self._aws.deregister(name, own)
+                raise deleted_meanwhile(request.app_id)
             for rival in rivals:
                 self._check(request, rival, own, name)
             if any(str(Tag.CANCELLED) in rival["tags"] for rival in rivals):
@@ -104,7 +110,7 @@ class Claims:
             if found := self.submit(request, attempt, own):
                 self._end_if_deleted(request, attempt, own, found)
                 return found
-            own = self.register(request, attempt)
+            own, was_claimed = self.register(request, attempt), True
 
     def _end_if_deleted(self, request: AwsBatchRequest, attempt: int, revision: int, job_id: str) -> None:
         """End a job whose app was cancelled or deleted before the job was listed, so that nobody has ended it.

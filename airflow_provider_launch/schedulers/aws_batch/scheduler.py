@@ -300,6 +300,10 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
             for attempt, records in active.items():
                 for record in records:
                     self.aws.deregister(definition_name(app_id, attempt), int(record["revision"]))
+            if not known.jobs and (late := self._claims.find(known.request, 0)) is not None:
+                # Its submitter was faster than the removal of its claim.
+                self.aws.tag(self._arn(late), {str(Tag.DELETED): str(last)})
+                self.aws.terminate(late["jobId"], CANCELLED)
             self._catalog.forget(app_id)
 
     def _arn(self, job: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
-from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -126,9 +126,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         if existing is None and os.path.isdir(app_dir):
             raise SchedulerRejectedError(f"{layout.APP} in {app_dir!r} is damaged; remove that directory")
         if existing is None:
-            raise SchedulerUnavailableError(
-                f"app {request.app_id!r} was deleted while it was submitted; submit it again"
-            )
+            raise deleted_meanwhile(request.app_id)
         refuse_other_spec(self.backend, request.app_id, request.spec_hash, existing["request"]["spec_hash"])
         self._ensure(request.app_id)
         # Another process may sweep or delete at the same moment; the app is launched, and that is what counts.

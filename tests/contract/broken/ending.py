@@ -76,6 +76,36 @@ class IgnoresTheTimeLimit(Local):
         return info
 
 
+@caught_by("test_nothing_runs_once_an_end_is_reported[success]")
+class LeavesTheBackgroundOfASuccess(Threads):
+    app_thread = _Leaky
+
+
+@caught_by("test_nothing_runs_once_an_end_is_reported[failure]")
+class ReportsAFailureBeforeItsPeersEnd(ChangesWhatIsTold):
+    def reported(self, found: DescribeAppResponse) -> None:
+        if any(replica.state is AppState.FAILED for role in found.roles_statuses for replica in role.replicas):
+            found.state = AppState.FAILED
+
+
+@caught_by("test_nothing_runs_once_an_end_is_reported[cancel]")
+class ReportsACancelAtItsRequest(ChangesWhatIsTold):
+    def reported(self, found: DescribeAppResponse) -> None:
+        if (self.root / found.app_id / "cancel").exists():
+            found.state = AppState.CANCELLED
+
+
+@caught_by("test_nothing_runs_once_an_end_is_reported[time limit]")
+class ReportsTheTimeLimitAtItsMoment(Local):
+    def describe_many(self, app_ids: Any) -> Any:
+        found = super().describe_many(app_ids)
+        for app_id, response in found.items():
+            started = Path(self.root, "apps", app_id, "app.json").stat().st_mtime if response else time.time()
+            if response and time.time() - started > 3:
+                response.state = AppState.FAILED
+        return found
+
+
 # ---- cancel --------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_launch.schedulers.api import LogChunk, spec_hash
-from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError
+from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, SchedulerUnavailableError
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.testing._base import until
 from tests.contract.broken.defects import Local, Threads, caught_by
@@ -74,6 +74,32 @@ class ComparesAppsOnly(Threads):
         info = super()._submit_dryrun(app, cfg, app_id=app_id)
         info.request["spec_hash"] = spec_hash(app, {})
         return info
+
+
+class _SeesItDeleted(Threads):
+    """Base of defects of a submission during which the app is deleted."""
+
+    timeout_s = 10
+
+    def schedule(self, dryrun_info: Any) -> str:
+        app_id = super().schedule(dryrun_info)
+        until(lambda: self.describe(app_id) is None, self.timeout_s, "it is deleted")
+        return self.resume(dryrun_info)
+
+    def resume(self, dryrun_info: Any) -> str:
+        raise NotImplementedError
+
+
+@caught_by("test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted")
+class TakesADeletionForAnOutage(_SeesItDeleted):
+    def resume(self, dryrun_info: Any) -> str:
+        raise SchedulerUnavailableError(f"{dryrun_info.request['app_id']!r} was deleted; submit it again")
+
+
+@caught_by("test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted")
+class LaunchesAgainWhatWasDeleted(_SeesItDeleted):
+    def resume(self, dryrun_info: Any) -> str:
+        return Threads.schedule(self, dryrun_info)
 
 
 class _SecondLife(AppThread):

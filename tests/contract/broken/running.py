@@ -120,10 +120,17 @@ class RunsRolesOneAfterTheOther(Threads):
     app_thread = _Serial
 
 
-@caught_by("test_start_and_end_of_a_replica_are_reported")
+@caught_by("test_start_and_end_of_a_replica_are_reported[3]")
 class TellsNoTimes(ChangesReplicas):
     def told_of(self, replica: ReplicaStatus) -> None:
         replica.start_time = replica.end_time = None
+
+
+@caught_by("test_start_and_end_of_a_replica_are_reported[0]")
+class TellsTheEndOfFailuresOnly(ChangesReplicas):
+    def told_of(self, replica: ReplicaStatus) -> None:
+        if replica.exit_code == 0:
+            replica.end_time = None
 
 
 @caught_by("test_one_role_runs_to_its_end", "test_exit_code_is_reported[7]", "test_signal_is_reported[KILL-137]")
