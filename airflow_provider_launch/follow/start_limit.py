@@ -1,4 +1,4 @@
-"""How long an app may wait for its begin."""
+"""How long an app may wait for its start, and one that has started for a replica that never can."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ class StartLimit:
 
     Args:
         name: what the app is called in errors.
-        start_by: epoch seconds by which it must have begun. None: it may wait for ever, but for what does not come by
-            itself only `STUCK_S`.
+        start_by: epoch seconds by which it must have begun; its retries may wait longer. None: it may wait for ever.
+            Both wait for what does not come by itself only `STUCK_S`.
     """
 
-    __slots__ = ("_name", "_start_by", "_stuck_since")
+    __slots__ = ("_has_begun", "_name", "_start_by", "_stuck_since")
 
     def __init__(self, name: str, start_by: float | None = None) -> None:
         self._name = name
         self._start_by = start_by
+        self._has_begun = False
         self._stuck_since: float | None = None
 
     def check(self, answer: DescribeAppResponse) -> AppNotStartedError | None:
         """Return why the app is given up, or None."""
-        if not is_waiting(answer.state):
+        self._has_begun |= answer.state is AppState.RUNNING or answer.num_restarts > 0
+        if not is_waiting(answer.state) and (answer.state is not AppState.RUNNING or not answer.is_stuck):
             self._stuck_since = None
             return None
         waited = f"it waited for: {answer.msg}" if answer.msg not in ("", NONE) else "the scheduler gives no reason"
-        if self._start_by is not None and time.time() >= self._start_by:
+        if not self._has_begun and self._start_by is not None and time.time() >= self._start_by:
             return AppNotStartedError(f"the app has not begun by its start_limit_s; {waited}; {self._name}")
         now = time.monotonic()
         self._stuck_since = (self._stuck_since or now) if answer.is_stuck else None
         if self._stuck_since is not None and now - self._stuck_since >= STUCK_S:
-            return AppNotStartedError(f"the app cannot begin; {waited}; {self._name}")
+            what = "a replica of the app cannot start" if self._has_begun else "the app cannot begin"
+            return AppNotStartedError(f"{what}; {waited}; {self._name}")
         return None

@@ -14,6 +14,7 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import (
     plan_text,
     pod_body,
     record_body,
+    refuse_too_large,
 )
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, app_slug, job_name, role_slugs
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesOpts
@@ -64,6 +65,17 @@ def container(*roles: Role, **how: Any) -> dict[str, Any]:
 
 def env(*roles: Role, **how: Any) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container(*roles, **how)["env"] if "value" in item}
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_app_that_the_server_cannot_store_is_refused() -> None:
+    """The server blames its labels for that."""
+    with pytest.raises(InvalidAppError, match=r"role 'main': its Job has 1\d{6} bytes, and 'kubernetes' stores"):
+        refuse_too_large(request(role(args=["x" * 100_000] * 16)))
+    refuse_too_large(request(role(args=["x" * 100_000] * 13)))
+    refuse_too_large(request(role()))
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, p
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 from airflow_provider_launch.schedulers.kubernetes.results import result_in
-from airflow_provider_launch.schedulers.kubernetes.status import response_from
+from airflow_provider_launch.schedulers.kubernetes.status import is_lost_source, is_refused_pull, response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.errors import InvalidAppError
@@ -171,6 +171,67 @@ def test_pods_know_earlier_than_their_job_that_something_runs():
 )
 def test_what_waits_shows_why(status, state, text):
     assert answer(AppState.PENDING, pod(0, "Pending", state, **status), active=2).msg == text
+
+
+PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}": '
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Back-off pulling image "127.0.0.1:9/team/authorization-service:1.0"',
+        PULL.format("127.0.0.1:9/team/authorization-service:1")
+        + 'failed to do request: Head "https://127.0.0.1:9/v2/team/authorization-service/manifests/1": '
+        "dial tcp 127.0.0.1:9: connect: connection refused",
+        PULL.format("denied:5000/not-found:1") + "dial tcp: lookup denied on 10.96.0.10:53: server misbehaving",
+        PULL.format("unauthorized.example/x:1") + "dial tcp: lookup unauthorized.example: no such host",
+        "initializing source docker://reg:1/denied:unauthorized: pinging container registry reg:1: i/o timeout",
+        "unexpected status code 503 Service Unavailable",
+    ],
+)
+def test_an_outage_of_the_registry_is_waited_for_whatever_the_image_is_called(message):
+    assert not is_refused_pull(message)
+    waiting = pod(0, "Pending", {"waiting": {"reason": "ErrImagePull", "message": message}})
+    assert not answer(AppState.PENDING, waiting, active=2).is_stuck
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PULL.format("docker.io/library/nope:1") + "docker.io/library/nope:1: not found",
+        PULL.format("docker.io/team/authorization-service:1")
+        + "pull access denied, repository does not exist or may require authorization: server message: "
+        "insufficient_scope: authorization failed",
+        PULL.format("reg.example/x:1")
+        + "unexpected status from HEAD request to https://reg.example/v2: 401 Unauthorized",
+        "reading manifest 1 in docker.io/library/nope: manifest unknown",
+        "no match for platform in manifest: not found",
+        "Error response from daemon: pull access denied for app, repository does not exist",
+    ],
+)
+def test_an_image_that_is_refused_is_stuck(message):
+    assert is_refused_pull(message)
+    waiting = pod(0, "Pending", {"waiting": {"reason": "ErrImagePull", "message": message}})
+    assert answer(AppState.PENDING, waiting, active=2).is_stuck
+    beside = answer(AppState.RUNNING, waiting, pod(1, "Running", RUNNING), active=2, ready=1)
+    assert beside.is_stuck, "the replica that runs waits for it"
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost"),
+    [
+        ('FailedMount: MountVolume.SetUp failed for volume "creds" : secret "gone" not found', True),
+        ('FailedMount: MountVolume.SetUp failed for volume "c" : configmap "gone" not found', True),
+        ('FailedMount: MountVolume.SetUp failed for volume "c" : references non-existent secret key: KEY', True),
+        ("FailedMount: Unable to attach or mount volumes: timed out waiting for the condition", False),
+        (
+            'FailedCreate: pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0',
+            False,
+        ),
+    ],
+)
+def test_a_lost_secret_is_not_waited_for(reason, lost):
+    assert is_lost_source(reason) is lost
 
 
 def test_replicas_whose_pods_are_gone_are_known_from_the_job():

@@ -72,6 +72,9 @@ class Known:
     began: int | None = None
     """The attempt of the app that was last seen to run."""
     silence: str = ""
+    """Why it waits, as its events showed it last."""
+    silence_of: str = ""
+    """The uid of what those events are about."""
     silence_at: float = float("-inf")
     queued: str = ""
     """Why the queue holds it back, as far as that was ever read."""

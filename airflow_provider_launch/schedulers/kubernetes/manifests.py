@@ -22,6 +22,7 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     without_values,
 )
 from airflow_provider_launch.schedulers.masking import masked_args, masked_document, masked_env, masked_text
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
@@ -36,6 +37,7 @@ __all__ = [
     "plan_text",
     "pod_body",
     "record_body",
+    "refuse_too_large",
 ]
 
 CONTAINER = "main"
@@ -46,6 +48,9 @@ _REPLICA = "LAUNCH_REPLICA_ID"
 _PREEMPTIONS = "preemptions"
 """The key in the ConfigMap of an app."""
 _TTL = "ttlSecondsAfterFinished"
+_SURELY_SMALL = 100_000
+_MAX_OBJECT = 1_500_000
+"""Bytes of an object: etcd takes 1.5 MiB, and the server adds some fields."""
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
 
 
@@ -141,6 +146,30 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         body["spec"].pop(_TTL, None)
     _keep_last_lines(body["spec"]["template"]["spec"])
     return body
+
+
+def refuse_too_large(request: KubernetesRequest) -> None:
+    """Refuse an app that the server cannot store: it answers with another reason, or only when a pod is made.
+
+    Raises:
+        InvalidAppError: a Job is too large.
+    """
+    if sum(len(text) for role in request.roles for text in (*role.args, *role.env.values())) < _SURELY_SMALL:
+        return  # as most are
+    for role in request.roles:
+        if (size := _text_bytes(job_body(request, role, 0))) > _MAX_OBJECT:
+            raise InvalidAppError(
+                f"role {role.name!r}: its Job has {size} bytes, and 'kubernetes' stores {_MAX_OBJECT} in an object; "
+                f"put large args and env into a file of the image or of a volume"
+            )
+
+
+def _text_bytes(document: Any) -> int:
+    if isinstance(document, Mapping):
+        return sum(_text_bytes(name) + _text_bytes(value) for name, value in document.items())
+    if isinstance(document, list):
+        return sum(map(_text_bytes, document))
+    return len(str(document).encode("utf-8", "surrogatepass"))
 
 
 def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:

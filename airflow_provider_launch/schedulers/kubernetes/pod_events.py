@@ -12,14 +12,17 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.kubernetes.catalog import Known
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
+from airflow_provider_launch.schedulers.kubernetes.containers import epoch
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
 
 __all__ = ["PodEvents"]
 
-_ASKED_S = 10.0
-"""How often the events of one app are asked for."""
+_ASKED_S, _ASKED_LATER_S = 10.0, 30.0
+"""How often the events of one app are asked for, without a reason and with one."""
+_SECOND_S = 1.0
+"""The server's times are whole seconds."""
 _SILENT_S = 5.0
 """How long a pod may wait without a reason until its events are asked for."""
 _TEXT = 500
@@ -44,15 +47,15 @@ class PodEvents:
                 return HELD
         for job in app.jobs.values():
             if not job.active and job.attempt == app.attempt and job.started is not None:
-                return self._asked(known, job)
+                return self.reason_of(known, job)
         waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.began and not pod.over]
         waiting = [pod for pod in waiting if now - pod.created > _SILENT_S]
-        return (self._asked(known, waiting[0]) or _untaken(waiting[0])) if waiting else ""
+        return (self.reason_of(known, waiting[0]) or _untaken(waiting[0])) if waiting else ""
 
     def cause_of_kill(self, pod: Pod) -> str:
         """Return what the events show of a pod whose program was killed; empty: nothing, or we may not ask."""
         with contextlib.suppress(LaunchError):
-            return self._newest(f"involvedObject.uid={pod.uid},type=Warning")
+            return self._newest(f"involvedObject.uid={pod.uid},type=Warning")[0]
         return ""
 
     def killed(self) -> Iterable[Mapping[str, Any]]:
@@ -61,24 +64,38 @@ class PodEvents:
             return self._cluster.list("events", "", fields="involvedObject.kind=Pod,reason=Killing")[0]
         return ()
 
-    def _asked(self, known: Known, of: Job | Pod) -> str:
-        if time.monotonic() - known.silence_at > _ASKED_S:
-            known.silence_at = time.monotonic()
-            reason = "reason=FailedCreate" if isinstance(of, Job) else "type=Warning"
+    def reason_of(self, known: Known, of: Job | Pod, since: float = 0.0) -> str:
+        """Return why a Job has no pod, or a pod does not start; empty: not known.
+
+        Args:
+            known: of its app; keeps the answer for some seconds.
+            of: what waits.
+            since: epoch seconds; older events are about an earlier wait.
+        """
+        pause_s = _ASKED_LATER_S if known.silence else _ASKED_S
+        if known.silence_of != of.uid or time.monotonic() - known.silence_at > pause_s:
+            if known.silence_of != of.uid:
+                known.silence = ""
+            known.silence_at, known.silence_of = time.monotonic(), of.uid
+            fields = f"involvedObject.uid={of.uid}"
             try:
-                known.silence = self._newest(f"involvedObject.uid={of.uid},{reason}")
+                # Of a pod all events: a cause that is over is older than what has come since.
+                text, kind, at = self._newest(f"{fields},reason=FailedCreate" if isinstance(of, Job) else fields)
+                known.silence = text if kind != "Normal" and at >= since - _SECOND_S else ""
             except SchedulerRejectedError as error:
                 known.silence = f"the reason is not known: {error}"[:_TEXT]
             except LaunchError:
                 pass  # it was asked for beside the state, which is known
         return known.silence
 
-    def _newest(self, fields: str) -> str:
+    def _newest(self, fields: str) -> tuple[str, str, float]:
+        """Return text, type and time of the newest event."""
         events, _ = self._cluster.list("events", "", fields=fields)
         newest = max(events, key=_time, default=None)
         if newest is None:
-            return ""
-        return " ".join(f"{newest.get('reason', '')}: {newest.get('message', '')}".split())[:_TEXT]
+            return "", "", 0.0
+        text = " ".join(f"{newest.get('reason', '')}: {newest.get('message', '')}".split())[:_TEXT]
+        return text, newest.get("type", ""), epoch(_time(newest)) or 0.0
 
 
 def _untaken(pod: Pod) -> str:

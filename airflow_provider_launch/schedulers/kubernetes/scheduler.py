@@ -35,7 +35,7 @@ from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, Damag
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
-from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text
+from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text, refuse_too_large
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
@@ -53,7 +53,14 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     unpacked,
 )
 from airflow_provider_launch.schedulers.kubernetes.results import result_in
-from airflow_provider_launch.schedulers.kubernetes.status import ending_of, killed_pod, response_from
+from airflow_provider_launch.schedulers.kubernetes.status import (
+    ending_of,
+    is_lost_source,
+    killed_pod,
+    response_from,
+    waits_again,
+    waits_for,
+)
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -83,6 +90,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 _NO_PLAN = Plan((), None, 0, queue=False)
 _LIVE = frozenset({AppState.SUBMITTED, AppState.PENDING, AppState.RUNNING})
 _FEW_RECORDS = 2
+_SILENT_S = 5.0
+"""How long a retry may wait without a reason until its events are asked for."""
 _SECOND_S = 1.0
 """The server's times are whole seconds."""
 _REMOVALS_S = 10.0
@@ -150,6 +159,7 @@ class KubernetesScheduler(
         request = build_request(app, opts, app_id, os.environ)
         request.images_to_push = images
         refuse_broken_overlays(request)
+        refuse_too_large(request)
         return request
 
     def _format_request(self, request: KubernetesRequest) -> str:
@@ -265,15 +275,7 @@ class KubernetesScheduler(
         known = self._catalog.of(app.app_id)
         if known.final is not None and app.record is not None and not app.record.deleting:
             return known.final  # an end is not taken back while the TTL removes the Jobs that reported it
-        response = response_from(app, plan, assessment, known.pods, known.request)
-        if response.state is AppState.PENDING:
-            # The Job's counters may come later than its pods; but a queue takes back what it gave.
-            held = self._is_held(app, plan, response.msg)
-            if known.began is not None and not held:
-                response.state = AppState.RUNNING
-            elif held or response.msg == NONE:
-                waits = self._queued(app, plan) if held else self._events.reason_to_wait(app, known, now)
-                response.msg = waits or NONE
+        response = self._with_wait(app, plan, assessment, now)
         if kept := [pod.finished or now for pod in known.pods if pod.kept_by]:
             response.act_in_s = max(0.0, min(kept) + plan.sidecar_grace_s - now) + _SECOND_S
         if response.state is AppState.FAILED and (killed := killed_pod(app, known.pods)):
@@ -284,6 +286,44 @@ class KubernetesScheduler(
         if is_terminal(response.state) and known.request is not None and app.jobs:
             known.final, known.final_of = response, frozenset(job.uid for job in app.jobs.values())
         return response
+
+    def _with_wait(self, app: App, plan: Plan, assessment: Assessment, now: float) -> DescribeAppResponse:
+        """Return the answer for an app, with what it waits for."""
+        known = self._catalog.of(app.app_id)
+        response = response_from(app, plan, assessment, known.pods, known.request)
+        if response.state is AppState.PENDING:
+            # The Job's counters may come later than its pods; but a queue takes back what it gave.
+            held = self._is_held(app, plan, response.msg)
+            if known.began is not None and not held:
+                running = dataclasses.replace(assessment, state=AppState.RUNNING)
+                response = response_from(app, plan, running, known.pods, known.request)
+            elif held:
+                response.msg = self._queued(app, plan) or NONE
+            elif response.msg == NONE:
+                response.msg = self._events.reason_to_wait(app, known, now) or NONE
+                response.is_stuck |= is_lost_source(response.msg)
+        if response.state is AppState.RUNNING and assessment.settled:
+            self._add_wait(app, plan, response, now)
+        return response
+
+    def _add_wait(self, app: App, plan: Plan, response: DescribeAppResponse, now: float) -> None:
+        """Add what a part of an app waits for that has begun: a retry, or a replica beside others that run."""
+        known = self._catalog.of(app.app_id)
+        found = waits_again(app, plan, known.pods)
+        if found is None:
+            return
+        role_name, k, waiting, since = found
+        reason = waits_for([waiting]) if isinstance(waiting, Pod) else ""
+        if not reason and now - since > _SILENT_S:
+            reason = self._events.reason_of(known, waiting, since)
+            response.is_stuck |= is_lost_source(reason)
+        if reason:
+            text = f"{role_name if k is None else f'{role_name}/{k}'} waits to start: {reason}"
+            response.msg = text if response.msg == NONE else f"{response.msg}; {text}"
+            for role in response.roles_statuses:
+                for replica in role.replicas:
+                    if (role.role, replica.id) == (role_name, k):
+                        replica.state, replica.reason = AppState.PENDING, reason
 
     def _records(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
         """Return the records by one list if many apps need them; None: they are asked for one by one.

@@ -21,7 +21,16 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import clean_text
 
-__all__ = ["cause_of", "ending_of", "killed_pod", "response_from", "waits_for"]
+__all__ = [
+    "cause_of",
+    "ending_of",
+    "is_lost_source",
+    "is_refused_pull",
+    "killed_pod",
+    "response_from",
+    "waits_again",
+    "waits_for",
+]
 
 _TEXT = 500
 
@@ -69,7 +78,10 @@ def response_from(
         replicas=replicas,
         app=request.app_def if request else None,
     )
-    response.is_stuck = assessment.state is AppState.PENDING and any(map(_is_stuck, newest.values()))
+    # Also one of several that run already, or one that starts again: the others wait for it.
+    response.is_stuck = assessment.state in {AppState.PENDING, AppState.RUNNING} and any(
+        map(_is_stuck, newest.values())
+    )
     names = plan.titles
     response.early_logs = frozenset(
         (names.get(pod.role, pod.role), pod.replica)
@@ -105,16 +117,58 @@ def ending_of(pod: Pod) -> str:
 _STUCK = frozenset({"CreateContainerConfigError", "InvalidImageName", "ErrImageNeverPull"})
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _REFUSED = re.compile(
-    r"not found|denied|unauthorized|authorization|manifest unknown|no match for platform", re.IGNORECASE
+    r"(?<![\w.-])(?:not found|denied|unauthorized|authorization|manifest unknown|no match for platform)(?![.-]*\w)",
+    re.IGNORECASE,
 )
 """What registries answer to a pull that another one would not change; anything else may be an outage."""
+_NAMED = re.compile(r'"[^"]*"|\S*/\S*')
+"""What a message quotes: names of images and registries, addresses."""
+_LOST_SOURCE = re.compile(
+    r'\b(?:secret|configmap|persistentvolumeclaim) "[^"]*" not found|references non-existent \w+ key'
+)
 
 
 def _is_stuck(pod: Pod) -> bool:
     """Return whether a pod waits for what only a person can change."""
     if pod.began or pod.over:
         return False
-    return pod.reason in _STUCK or (pod.reason in _PULLS and bool(_REFUSED.search(pod.message or "")))
+    return pod.reason in _STUCK or (pod.reason in _PULLS and is_refused_pull(pod.message or ""))
+
+
+def is_refused_pull(message: str) -> bool:
+    """Return whether a registry has refused a pull, by the words of the message that are not names of the user."""
+    names = {name for text in _NAMED.findall(message) for name in re.split(r'[\s"/:@,()]+', text) if name}
+    rest = _NAMED.sub(" ", message)
+    if names:
+        either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        rest = re.sub(rf"(?<![\w.-])(?:{either})(?![\w-])", " ", rest)
+    return bool(_REFUSED.search(rest))
+
+
+def is_lost_source(reason: str) -> bool:
+    """Return whether a pod waits for a Secret, ConfigMap or claim that does not exist, by its newest event."""
+    return reason.startswith("FailedMount: ") and bool(_LOST_SOURCE.search(reason))
+
+
+def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | None, Pod | Job, float] | None:
+    """Return what waits to start in an app that has begun: role, replica if known, its pod or Job, and since when.
+
+    None: nothing waits.
+    """
+    newest = newest_attempts(pods, app.attempt)
+    names = plan.titles
+    for (slug, k), pod in sorted(newest.items()):
+        if not pod.began and not pod.over and not pod.deleting:
+            return names.get(slug, slug), k, pod, pod.created
+    for slug, job in sorted((slug, job) for (slug, attempt), job in app.jobs.items() if attempt == app.attempt):
+        if job.finished or job.suspended or job.ended or job.failing or job.started is None:
+            continue
+        done = [pod for (role, k), pod in newest.items() if role == slug and k not in job.completed and pod.over]
+        missing = job.completions - job.active - len(job.completed)
+        if missing > 0 and (done or not any(role == slug for role, _ in newest)):
+            since = max((pod.finished or pod.created for pod in done), default=job.started)
+            return names.get(slug, slug), done[0].replica if len(done) == 1 else None, job, since
+    return None
 
 
 def waits_for(pods: Iterable[Pod]) -> str:
