@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.follow.start_limit import is_waiting
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
@@ -31,6 +32,8 @@ _AFTER_END_S = (0.0, 0.15, 0.5, 1.2)
 _HURRY_S = 0.25
 """The ends of many replicas of one app come together, and need not be asked for one by one."""
 _EASED_FACTOR, _EASED_MAX_S = 10, 5.0
+_WAIT_SHARE, _WAIT_MAX_S = 0.1, 15.0
+"""Apps that all wait to start are asked for each tenth of their wait, at most so rarely: a queue may take days."""
 _AGE_PER_STEP = 8
 """A young app is asked for again after an eighth of its age: one that ends at once is not waited for. Its age begins
 anew with each change of its state, for one change rarely comes alone.
@@ -106,6 +109,8 @@ class Poller:
         """When an app is asked for beside the rounds."""
         self._act_at: dict[str, float] = {}
         """When (monotonic clock) an app needs an observer: rounds that are rare must not keep it waiting."""
+        self._waiting: dict[str, float] = {}
+        """Since when (monotonic clock) an app is seen to wait for its start."""
         self._seen: dict[str, tuple[AppState, bool]] = {}
         self._sees_changes = interval_s is None
         self._is_hurried = is_hurried
@@ -181,7 +186,7 @@ class Poller:
             if not inboxes:
                 self._inboxes.pop(app_id, None)
                 self._fresh.discard(app_id)
-                for known in (self._young, self._seen, self._heard, self._act_at):
+                for known in (self._young, self._seen, self._heard, self._act_at, self._waiting):
                     known.pop(app_id, None)
                 self._later = {item for item in self._later if item[1] != app_id}
                 self._eased.discard(app_id)
@@ -196,9 +201,14 @@ class Poller:
     def _interval(self) -> float:
         with self._changed:
             wanted = [self._intervals.get(inbox, self.interval_s) for each in self._inboxes.values() for inbox in each]
-            is_eased = self._sees_changes and not self._intervals and len(self._eased) == len(self._inboxes)
+            may_slow = self._sees_changes and not self._intervals
+            is_eased = may_slow and len(self._eased) == len(self._inboxes)
+            all_wait = may_slow and 0 < len(self._waiting) == len(self._inboxes)
+            since = max(self._waiting.values()) if all_wait else float("inf")
         interval_s = min(wanted, default=self.interval_s)
-        return max(interval_s, min(interval_s * _EASED_FACTOR, _EASED_MAX_S)) if is_eased else interval_s
+        eased_s = min(interval_s * _EASED_FACTOR, _EASED_MAX_S) if is_eased else 0.0
+        wait_s = min((time.monotonic() - since) * _WAIT_SHARE, _WAIT_MAX_S) if all_wait else 0.0
+        return max(interval_s, eased_s, wait_s)
 
     def _first_step(self) -> float:
         """Return seconds until an app that has just come, or changed, is asked for alone."""
@@ -234,6 +244,10 @@ class Poller:
                 self._act_at[app_id] = now + answer.act_in_s
             else:
                 self._act_at.pop(app_id, None)
+            if isinstance(answer, DescribeAppResponse) and is_waiting(answer.state) and app_id in self._inboxes:
+                self._waiting.setdefault(app_id, now)
+            elif not isinstance(answer, Exception):
+                self._waiting.pop(app_id, None)
 
     def _compare(self, answers: dict[str, Answer]) -> None:
         """Take apps for young ones whose state has changed, or whose last replica has ended."""
