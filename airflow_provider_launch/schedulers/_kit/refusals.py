@@ -24,6 +24,12 @@ _MOUNTS = {
 }
 
 
+_PROGRAM_BYTES = 2 * 1024 * 1024
+"""What the kernel gives to arguments and variables of a program: a quarter of its stack, which has 8 MiB by default."""
+_POINTER_BYTES = 9
+"""What each of them takes beside its text: its end and the pointer to it."""
+
+
 def refuse_unsupported(
     app: AppDef,
     backend: str,
@@ -43,11 +49,18 @@ def refuse_unsupported(
 
     Raises:
         UnsupportedError: a role asks for something that this scheduler cannot do.
-        InvalidAppError: a role has no image.
+        InvalidAppError: a role has no image, or more arguments and variables than a program can get.
     """
     for role in app.roles:
         if needs_image and role.image in {"", NONE}:
             raise InvalidAppError(f"role {role.name!r} has no image, and {backend!r} runs images; name one")
+        texts = (role.entrypoint, *role.args, *(f"{name}={value}" for name, value in role.env.items()))
+        size = sum(len(text.encode("utf-8", "surrogatepass")) + _POINTER_BYTES for text in texts)
+        if size > _PROGRAM_BYTES:
+            raise InvalidAppError(
+                f"role {role.name!r}: its arguments and variables have {size} bytes, and Linux gives {_PROGRAM_BYTES} "
+                f"to a program; put them into a file or the image, and pass its path"
+            )
         policy = RetryPolicy(role.retry_policy)
         if role.max_retries and _RETRIES[policy] not in capabilities:
             known = " or ".join(name.value for name, needed in _RETRIES.items() if needed in capabilities)

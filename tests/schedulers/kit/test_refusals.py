@@ -89,3 +89,17 @@ def test_gpus_are_counted_over_all_replicas() -> None:
         refuse_more_gpus(app, 3, offer="the host has {}", cure="lower it")
     with pytest.raises(UnsupportedError, match="has none"):
         refuse_more_gpus(app, 0, offer="the host has {}", cure="lower it")
+
+
+@pytest.mark.parametrize("where", ["args", "env"])
+def test_more_arguments_and_variables_than_a_program_gets_are_refused(where: str) -> None:
+    """The kernel refuses them with a code and no reason, at each attempt again."""
+    parts = {f"N{number}": "x" * 100_000 for number in range(21)}
+    large = role(args=list(parts.values())) if where == "args" else role(env=parts)
+    with pytest.raises(
+        InvalidAppError, match=r"role 'main': its arguments and variables have 21\d{5} bytes, .*; put them"
+    ):
+        refuse(large, ALL)
+
+    del parts["N0"]
+    refuse(role(args=list(parts.values())), ALL)
