@@ -98,7 +98,7 @@ soak: $(READY)  ## repeat what is left to chance as often as docs/guarantees.md,
 	LAUNCH_SOAK=1 $(PY) -m pytest -n $(JOBS) --ignore=tests/live $(ARGS)
 	LAUNCH_SOAK=1 LAUNCH_TRIGGERER_RESTARTS=20 $(PY) -m pytest tests/live $(ARGS)
 
-live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; a quarter of an hour
+live: $(READY)  ## run tasks in a real Airflow, end them in every way, and check what is alive; twenty minutes
 	$(PY) -m pytest tests/live $(ARGS)
 
 engine: $(READY)  ## build the images of tests and demo in the Docker engine; ARGS=status, start, clean, stop

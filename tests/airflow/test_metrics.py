@@ -152,3 +152,18 @@ def test_an_app_that_does_not_begin_counts(sent: Any, engine: FakeEngine, api: F
     run_task(launch(sh("sleep 60"), launch_conn_id="cluster", start_limit_s=0.5), api)
 
     assert sent.count(CANCELLED) == 1
+
+
+@pytest.mark.parametrize(("on_kill", "count"), [("leave", 1), ("cancel", 0)])
+def test_an_app_that_only_the_new_try_ends_counts(
+    sent: Any, engine: FakeEngine, api: FakeExecutionApi, on_kill: str, count: int
+) -> None:
+    """With `on_kill="leave"` a clear left it; else the kill has counted it."""
+    engine.on_scheduled = lambda app_id: engine.state(app_id, AppState.RUNNING)
+    task = launch(sh("sleep 60"), launch_conn_id="cluster", deferrable=True, on_kill=on_kill)
+    assert run_task(task, api).state == "deferred"
+    api.clear()
+    assert run_task(task, api, 2).state == "deferred"
+
+    assert len(engine.cancelled) == 1
+    assert sent.count(CANCELLED) == count

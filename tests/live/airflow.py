@@ -12,18 +12,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.live.dags import MAPPED_POOL, MAPPED_SLOTS
+from tests.live.dags import POOLS
 from tests.support.local import until
 
 __all__ = ["Airflow", "free_ports"]
 
 DAGS = Path(__file__).with_name("dags.py")
 PIPELINES = Path(__file__).with_name("pipelines")
+MAINTENANCE = Path(__file__).parents[2] / "example_dags" / "launch_orphans.py"
+FAULTS = Path(__file__).with_name("faults")
 _READY_S = 120.0
 # Users and tasks have a server each. On SQLite a user's request may wait for a lock on the event loop of its server,
 # while the task's request that has the lock waits for the loop.
@@ -43,10 +46,26 @@ class Airflow:
         home: an empty folder for all that Airflow keeps.
         connections: id -> the connection as Airflow writes it in JSON.
         database: URL of an empty one. Without: SQLite in the home.
+        settings: more variables of the environment.
+        has_faults: the triggerer gets wrong answers within `faults`.
     """
 
-    def __init__(self, home: Path, connections: dict[str, dict[str, Any]], *, database: str = "") -> None:
+    def __init__(
+        self,
+        home: Path,
+        connections: dict[str, dict[str, Any]],
+        *,
+        database: str = "",
+        settings: Mapping[str, str] | None = None,
+        has_faults: bool = False,
+    ) -> None:
         self.home = home
+        self._of_triggerers = (
+            # One that repeats its own questions for minutes follows no app meanwhile.
+            {"PYTHONPATH": str(FAULTS), "LAUNCH_TEST_FAULTS": str(home), "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "1"}
+            if has_faults
+            else {}
+        )
         core, execution, worker_logs, trigger_logs = free_ports(4)
         self.url = f"http://127.0.0.1:{core}"
         self._commands = dict(_PARTS)
@@ -85,6 +104,7 @@ class Airflow:
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "LAUNCH_HOME": str(home / "launch"),
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
+            **(settings or {}),
         }
 
     # ---- start and stop --------------------------------------------------------------------------------------
@@ -94,12 +114,14 @@ class Airflow:
         (self.home / "dags").mkdir()
         shutil.copy(DAGS, self.home / "dags" / "live.py")
         shutil.copytree(PIPELINES, self.home / "dags" / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+        maintenance = MAINTENANCE.read_text().replace('"launch_local_default"', '"local"')
+        (self.home / "dags" / MAINTENANCE.name).write_text(maintenance)
         self._command("db", "migrate")
         for part in _PARTS:
             self.start(part)
         until(self._is_ready, _READY_S, 0.25)
-        pool = {"name": MAPPED_POOL, "slots": MAPPED_SLOTS}
-        self.ask("POST", "/pools", pool).raise_for_status()
+        for name, slots in POOLS.items():
+            self.ask("POST", "/pools", {"name": name, "slots": slots}).raise_for_status()
 
     def end(self) -> None:
         """Kill all, also after a failed start."""
@@ -113,7 +135,7 @@ class Airflow:
         with (self.home / f"{part}.log").open("ab") as output:
             self._sessions[part] = subprocess.Popen(
                 [sys.executable, "-m", "airflow", *self._commands[part]],
-                env=self._env | env,
+                env=self._env | (self._of_triggerers if part.startswith("triggerer") else {}) | env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -125,6 +147,31 @@ class Airflow:
         (port,) = free_ports(1)
         self._commands["triggerer-2"] = _PARTS["triggerer"]
         self.start("triggerer-2", AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT=str(port))
+
+    def send_signal(self, part: str, how: signal.Signals) -> None:
+        """Send the signal to all processes of one of the parts."""
+        for pid in _of_session(self._sessions[part].pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+
+    def resize(self, pool: str, slots: int) -> None:
+        """Let so many tasks of the pool run at a time."""
+        body = {"pool": pool, "slots": slots, "include_deferred": False}
+        self.ask("PATCH", f"/pools/{pool}", body).raise_for_status()
+
+    @contextlib.contextmanager
+    def faults(self, fault: str) -> Iterator[None]:
+        """Let triggerers get wrong answers when they ask for states; `asked_in_vain` counts them."""
+        (self.home / "fault").write_text(fault)
+        try:
+            yield
+        finally:
+            (self.home / "fault").unlink()
+
+    def asked_in_vain(self) -> int:
+        """Return how many questions got a wrong answer."""
+        asked = self.home / "asked"
+        return asked.stat().st_size if asked.exists() else 0
 
     @property
     def parts(self) -> list[str]:

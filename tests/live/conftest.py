@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import ENGINES
 from tests.live.airflow import Airflow
 from tests.live.engines import DockerApps, EngineApps, LocalApps
+from tests.live.postgres import airflow_on_postgres
 from tests.live.runs import Run
 from tests.support.repeats import often
 
@@ -70,6 +71,21 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         running.airflow.begin()
         yield running
         _threads.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Another Airflow, whose database stores no NUL, and whose triggerers compare apps and tasks each few seconds."""
+    settings = {
+        "AIRFLOW__LAUNCH__RECONCILE_INTERVAL_S": "5",
+        "AIRFLOW__CORE__PARALLELISM": "24",
+        # Many workers start at once, and a busy host must not look like a lost one.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "45",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
+    }
+    with airflow_on_postgres(tmp_path_factory.mktemp("on-postgres"), has_faults=True, **settings) as (airflow, _, apps):
+        yield Live(airflow, {"local": apps})
 
 
 def pytest_configure(config: pytest.Config) -> None:

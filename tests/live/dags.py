@@ -6,9 +6,10 @@ Airflow reads a copy of this file.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
-from airflow.sdk import DAG, get_current_context, task
+import httpx
+from airflow.sdk import DAG, conf, get_current_context, task
 
 from airflow_provider_launch.operators.launch import LaunchAppOperator
 from airflow_provider_launch.specs import AppDef, Role
@@ -18,9 +19,12 @@ GRACE_S = 3
 EXECUTION_TIMEOUT_S = 20
 RUN_TIMEOUT_S = 30
 MAPPED_POOL, MAPPED_SLOTS = "narrow", 6
+ROOMY_SLOTS = 64
+RETRY_DELAY_S = 20
 
 
 MODES = ("sync", "deferrable")
+POOLS = {MAPPED_POOL: MAPPED_SLOTS, **{f"roomy_{mode}": ROOMY_SLOTS for mode in MODES}}
 
 
 def _app(script: str, replicas: int) -> AppDef:
@@ -60,6 +64,19 @@ def _how(mode: str) -> dict[str, Any]:
     }
 
 
+class MarkedWhenItDefers(LaunchAppOperator):
+    """A task that a user marks as failed after it has decided to defer, and before Airflow hears of it."""
+
+    def defer(self, **kwargs: Any) -> NoReturn:
+        """Mark the task, and defer it."""
+        ti, url = get_current_context()["ti"], conf.get("api", "base_url")
+        token = httpx.get(f"{url}/auth/token", timeout=60).raise_for_status().json()["access_token"]
+        task_path = f"dags/{ti.dag_id}/dagRuns/{ti.run_id}/taskInstances/{ti.task_id}"
+        headers, body = {"authorization": f"Bearer {token}"}, {"new_state": "failed"}
+        httpx.patch(f"{url}/api/v2/{task_path}", json=body, headers=headers, timeout=60).raise_for_status()
+        super().defer(**kwargs)
+
+
 for _mode in MODES:
     _two = _app("{{ dag_run.conf['script'] }}", 2)
     with _dag("plain", _mode):
@@ -72,6 +89,20 @@ for _mode in MODES:
         LaunchAppOperator(app=_two, **_how(_mode))
     with _dag("mapped", _mode):
         LaunchAppOperator.partial(retries=1, pool=MAPPED_POOL, **_how(_mode)).expand(app=apps())
+
+# For apps that lose their tasks: see test_owners.py.
+for _mode in MODES:
+    with _dag("launching", _mode):
+        LaunchAppOperator.partial(**{**_how(_mode), "defer_after_s": 2}).expand(app=apps())
+    with _dag("roomy", _mode):
+        LaunchAppOperator.partial(pool=f"roomy_{_mode}", **_how(_mode)).expand(app=apps())
+    with _dag("left", _mode):
+        LaunchAppOperator(app=_two, on_kill="leave", **_how(_mode))
+    with _dag("patient", _mode):
+        _waits = {"retries": 1, "retry_delay": timedelta(seconds=RETRY_DELAY_S), "pool": f"roomy_{_mode}"}
+        LaunchAppOperator(app=_two, **{**_how(_mode), **_waits})
+with _dag("marked", "deferrable"):
+    MarkedWhenItDefers(app=_two, **_how("deferrable"))
 
 _briefly = {"task_id": "app", "launch_conn_id": "local", "cfg": {"grace_s": GRACE_S}, "deferrable": True}
 with _dag("many", "deferrable"):

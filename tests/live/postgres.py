@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.engines.docker import packages
+import pytest
 
-__all__ = ["Postgres"]
+from tests.engines.docker import packages
+from tests.live.airflow import Airflow, free_ports
+from tests.live.engines import LocalApps
+
+__all__ = ["Postgres", "airflow_on_postgres"]
 
 _USER = "postgres"
 
@@ -32,7 +38,7 @@ class Postgres:
         packages.install(pg_ctlcluster="postgresql")
         self._folder.mkdir(mode=0o755)
         shutil.chown(self._folder, _USER)
-        self._run("initdb", "--auth=trust", "--no-sync", "-D", str(self._data))
+        self._run("initdb", "--auth=trust", "--encoding=UTF8", "--no-sync", "-D", str(self._data))
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.write(
                 f"port = {self._port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{self._folder}'\n"
@@ -75,3 +81,27 @@ class Postgres:
                 timeout=120,
             )
         assert done.returncode == 0, (self._folder / "commands.log").read_text(errors="replace")[-2000:]
+
+
+@contextlib.contextmanager
+def airflow_on_postgres(
+    home: Path, *, has_faults: bool = False, **settings: str
+) -> Iterator[tuple[Airflow, Postgres, LocalApps]]:
+    """Start an Airflow with a Postgres of its own, and local apps; skips the test where Postgres cannot run."""
+    if os.geteuid() != 0:
+        pytest.skip("a Postgres of the tests needs root")
+    (home / "root").mkdir()
+    (port,) = free_ports(1)
+    # Postgres runs as another user, who may not enter the folders of pytest.
+    folder = Path(f"/var/tmp/launch-postgres-{os.getpid()}-{port}")
+    postgres = Postgres(folder, port)
+    apps = LocalApps(home / "root")
+    airflow = Airflow(home, {"local": apps.connection}, database=postgres.url, settings=settings, has_faults=has_faults)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(postgres.end)
+        stack.callback(apps.close, set())
+        stack.callback(airflow.end)
+        postgres.begin()
+        airflow.begin()
+        yield airflow, postgres, apps

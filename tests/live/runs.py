@@ -57,6 +57,10 @@ class Run:
 
     # ---- what a user sees ------------------------------------------------------------------------------------
 
+    def state(self) -> str:
+        """Return the state of the run."""
+        return self._ask("GET", self._path)["state"]
+
     def task(self, map_index: int | None = None) -> dict[str, Any]:
         """Return the task instance as the API tells it."""
         return self._ask("GET", self._instance(map_index))
@@ -87,7 +91,7 @@ class Run:
         """Return the task instance as soon as it has ended, and the run with it."""
         task = self.wait(ENDED, timeout_s, try_number=try_number)
         # A clear before the scheduler has noticed the end may be lost.
-        until(lambda: self._ask("GET", self._path)["state"] in ENDED, timeout_s, POLL_S)
+        until(lambda: self.state() in ENDED, timeout_s, POLL_S)
         return task
 
     def states_of_tries(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -10,14 +9,13 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from tests.live.airflow import Airflow, free_ports
+from tests.live.airflow import Airflow
 from tests.live.engines import LocalApps, apps_of
-from tests.live.postgres import Postgres
+from tests.live.postgres import Postgres, airflow_on_postgres
 from tests.live.runs import Run
 from tests.live.test_many import PER_TASK_S, states, wait_for
 from tests.support.local import until
@@ -37,22 +35,7 @@ _PAUSE_S = 20
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Airflow, Postgres, LocalApps]]:
     if not SOAK:
         pytest.skip("takes minutes: make soak runs it")
-    if os.geteuid() != 0:
-        pytest.skip("a Postgres of the tests needs root")
-    home = tmp_path_factory.mktemp("platform")
-    (home / "root").mkdir()
-    # Postgres runs as another user, who may not enter the folders of pytest.
-    folder = Path(f"/var/tmp/launch-postgres-{os.getpid()}")
-    (port,) = free_ports(1)
-    postgres = Postgres(folder, port)
-    apps = LocalApps(home / "root")
-    airflow = Airflow(home, {"local": apps.connection}, database=postgres.url)
-    with contextlib.ExitStack() as stack:
-        stack.callback(postgres.end)
-        stack.callback(apps.close, set())
-        stack.callback(airflow.end)
-        postgres.begin()
-        airflow.begin()
+    with airflow_on_postgres(tmp_path_factory.mktemp("platform")) as (airflow, postgres, apps):
         airflow.start_another_triggerer()
         yield airflow, postgres, apps
 
