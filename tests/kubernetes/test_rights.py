@@ -67,13 +67,17 @@ def test_missing_rights_are_named(kubernetes_engine, kubernetes_make_namespace, 
 
 
 def test_who_may_not_list_pods_can_end_what_runs(kubernetes_engine, kubernetes_make_namespace, apps_in, rules):
-    """The app is started, since the dry run only creates; nobody else might end it."""
+    """A launch is refused before anything is created; a role that lost the right later still ends its apps."""
     namespace = kubernetes_make_namespace()
     admin = apps_in(namespace)
     rules = [{**rule, "verbs": ["create", "patch"]} if rule["resources"] == ["pods"] else rule for rule in rules]
     apps = apps_in(namespace, kubernetes_engine.limited(namespace, rules))
     assert apps.scheduler.missing_rights() == ["list pods"]
-    app_id = apps.start(apps.sh("exec sleep 300"))
+    info = apps.info(apps.sh("exec sleep 300"))
+    with pytest.raises(SchedulerRejectedError, match=rf"may not list 'pods' in namespace '{namespace}'"):
+        apps.scheduler.schedule(info)
+    assert admin.objects(info.request.app_id) == []
+    app_id = admin.start(apps.sh("exec sleep 300"))
     until(lambda: any(pod.running for pod in admin.pods(app_id)), 30)
     apps.scheduler.cancel(app_id)
 

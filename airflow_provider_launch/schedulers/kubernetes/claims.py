@@ -6,7 +6,7 @@ import logging
 import time
 
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
-from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError, NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
@@ -38,6 +38,8 @@ class Claims:
 
     def claim(self, request: KubernetesRequest) -> tuple[bool, KubernetesRequest]:
         """Create the record of the app; return whether it is new, and the request in the form the namespace takes."""
+        # An app whose pods cannot be listed could not be followed; refuse it before anything is created.
+        self._cluster.list("pods", selector([request.app_id]))
         request, refusal = self._fitted(request)
         deadline = time.monotonic() + _DELETION_S
         while True:
