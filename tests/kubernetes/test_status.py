@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
+from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
 from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
@@ -239,6 +240,15 @@ def test_replicas_whose_pods_are_gone_are_known_from_the_job():
 
     assert ends_of(found) == [(AppState.SUCCEEDED, 0, None), (AppState.PENDING, None, None)]
     assert [state for state, _, _ in ends_of(answer(AppState.CANCELLED))] == [AppState.CANCELLED] * 2
+
+
+@pytest.mark.parametrize(("fails", "text"), [(False, ", and is to begin again"), (True, "")])
+def test_a_disruption_that_fails_the_app_promises_no_restart(fails, text):
+    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    lost = pod(0, "Failed", terminated(137), conditions=disrupted)
+    plan = replace(PLAN, fails_on_disruption=fails)
+
+    assert incidents(App("x"), plan, {("main", 0): lost}) == f"Main/0 was preempted (EvictionByEvictionAPI){text}"
 
 
 def test_a_disruption_that_counts_as_failure_is_reported():

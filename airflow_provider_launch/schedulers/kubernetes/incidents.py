@@ -30,7 +30,7 @@ def _of_pod(pod: Pod, plan: Plan) -> Iterator[str]:
     if pod.disruption and not pod.over:
         yield f"is preempted ({pod.disruption})"
     elif pod.disruption:
-        yield f"was preempted ({pod.disruption}), and is to begin again"
+        yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and is to begin again'}"
     elif pod.disruptions:
         again = "has begun again" if pod.began else "waits to begin again"
         wait = "" if pod.began or not pod.reason else f": {pod.reason}"

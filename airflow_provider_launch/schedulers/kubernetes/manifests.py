@@ -264,6 +264,7 @@ def plan_text(request: KubernetesRequest) -> str:
         "grace_s": request.grace_s,
         "queue": request.queue is not None and not request.is_group,
         **({"group": request.on_disruption} if request.is_group else {}),
+        **({"fails_on_disruption": True} if request.on_disruption == "fail" else {}),
         "leader": request.success_policy == "leader",
         **({"ttl_s": request.job.get(_TTL, request.ttl_s)} if _has_later_jobs(request) else {}),
         **({"sidecar_grace_s": request.sidecar_grace_s} if request.sidecar_grace_s != SIDECAR_GRACE_S else {}),

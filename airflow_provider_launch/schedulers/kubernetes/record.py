@@ -62,6 +62,8 @@ class Plan:
     """Containers beside `main` whose logs are read, too."""
     accepts_stop: bool = False
     """Whether a program that ends with 0 when its pod is deleted has succeeded."""
+    fails_on_disruption: bool = False
+    """Whether the loss of a pod by preemption or eviction fails the app."""
 
     @property
     def titles(self) -> dict[str, str]:
@@ -169,4 +171,5 @@ def plan_in(text: str) -> Plan:
         document.get("sidecar_grace_s", SIDECAR_GRACE_S),
         tuple(document.get("container_logs", ())),
         document.get("accepts_stop", False),
+        document.get("fails_on_disruption", False),
     )
