@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.hooks.config_file import component_defaults
+from airflow_provider_launch.operators._data import settled_app
 from airflow_provider_launch.specs.builders import build_app
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.component_args import bound_args
@@ -24,13 +25,13 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 
 
-def component_app(task: OperatorFields) -> AppDef:
-    """Return the app that the component makes of the rendered arguments.
+def component_app(task: OperatorFields, args: Any) -> AppDef:
+    """Return the app that the component makes of the rendered arguments, in which each `$` of data may be marked.
 
     Raises:
         InvalidAppError: there is no such component, its arguments are wrong, or it makes no valid app.
     """
-    app = build_app(_function(task), _arguments(task), component_defaults(str(task.component)))
+    app: AppDef = settled_app(build_app(_function(task), _arguments(args), component_defaults(str(task.component))))
     check_app(app)
     return app
 
@@ -44,9 +45,9 @@ def check_component(task: OperatorFields) -> None:
     function = _function(task)
     if is_open(task.component_args):
         return
-    arguments = _arguments(task)
+    arguments = _arguments(task.component_args)
     if not _has_open(arguments):
-        component_app(task)
+        component_app(task, task.component_args)
         return
     if isinstance(arguments, list):
         arguments = [
@@ -72,8 +73,8 @@ def _has_open(value: object) -> bool:
     return is_open(value)
 
 
-def _arguments(task: OperatorFields) -> Mapping[str, Any] | list[Any]:
-    given: object = {} if task.component_args is None else task.component_args
+def _arguments(args: object) -> Mapping[str, Any] | list[Any]:
+    given: object = {} if args is None else args
     if isinstance(given, Mapping):
         return given
     if isinstance(given, (list, tuple)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, XComArg
@@ -162,9 +163,17 @@ class LaunchAppOperator(BaseOperator):
         self._literals: set[str] | None = None
         self._is_app_made = component is not None or callable(app)
         """Whether a function makes the app; else it is a field of its own."""
+        self._marks_data = self._keeps_types = False
+        self._marked_args: Any = None
+        self._settled_args: Any = None
+        """The arguments of the component as they were rendered last, with and without marks."""
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
+        for field in (self.app, self.component_args):
+            for later in _resolved_later(field, of_objects=True):
+                if isinstance(later, XComArg):
+                    XComArg.apply_upstream_relationship(self, later)
 
     def _check_arguments(self) -> None:
         from airflow_provider_launch._task.options import (
@@ -234,7 +243,8 @@ class LaunchAppOperator(BaseOperator):
             return _as_app(self.app)
         from airflow_provider_launch.operators._component import component_app
 
-        return component_app(self)
+        is_rendered = self._settled_args is not None and self.component_args is self._settled_args
+        return component_app(self, self._marked_args if is_rendered else self.component_args)
 
     # ---- templates -------------------------------------------------------------------------------------------
 
@@ -246,27 +256,77 @@ class LaunchAppOperator(BaseOperator):
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Return `content` rendered; apps and roles come back as copies, and the DAG's own objects stay as they are."""
+        from airflow_provider_launch.operators._data import marked, settled, settled_app
+
+        if content is None or not (content is self.app or content is self.component_args):
+            return self._render_content(content, context, jinja_env, seen_oids)
         is_app = content is self.app
-        rendered = self._render_content(content, context, jinja_env, seen_oids)
-        return _with_masks(rendered) if is_app else rendered
+        is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
+        # A whole app of a template or XCom is an app, in which macros count; all else that they bring is data.
+        self._marks_data, self._keeps_types = not (is_app and is_brought), not is_app
+        try:
+            rendered = self._render_content(content, context, jinja_env, seen_oids)
+        finally:
+            marks, self._marks_data, self._keeps_types = self._marks_data, False, False
+        if is_app:
+            return _with_masks(settled_app(rendered) if marks else rendered)
+        self._marked_args = marked(rendered) if is_brought else rendered
+        self._settled_args = settled(self._marked_args)
+        return self._settled_args
 
     def _render_content(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
         if content is not None and any(content is field for field in self._given_fields):
             self._note_texts(content, seen_oids)
+        from airflow_provider_launch.operators._data import marked
+
         # What came out of an XCom is data, and its text no template.
         if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
-            return content
+            return marked(content) if self._marks_data else content
         env = jinja_env or self.get_template_env()
         if isinstance(content, str):
             if not has_template(content, env):
                 return content
-            return with_final_newline(content, super().render_template(content, context, env, seen_oids), env)
+            return with_final_newline(content, self._rendered_text(content, context, env, seen_oids), env)
+        if self._marks_data and isinstance(content, XComArg):
+            return marked(super().render_template(content, context, env, seen_oids))
         if is_plain_object(content):
-            return rendered_copy(content, lambda part: self.render_template(part, context, env, seen_oids))
+            return rendered_copy(content, lambda name, part: self._render_part(name, part, context, env, seen_oids))
         rendered = super().render_template(content, context, env, seen_oids)
         return as_text(content, rendered) if content is self.app and isinstance(content, dict) else rendered
+
+    def _render_part(
+        self, name: str, part: Any, context: Context, env: jinja2.Environment, seen_oids: set[int] | None
+    ) -> Any:
+        """Return a field of an app or role rendered; metadata may hold any type."""
+        before = self._keeps_types
+        self._keeps_types = before or name == "metadata"
+        try:
+            return self.render_template(part, context, env, seen_oids)
+        finally:
+            self._keeps_types = before
+
+    def _rendered_text(
+        self, content: str, context: Context, env: jinja2.Environment, seen_oids: set[int] | None
+    ) -> Any:
+        if not self._marks_data:
+            return super().render_template(content, context, env, seen_oids)
+        from jinja2 import nativetypes
+
+        from airflow_provider_launch.operators._data import data_env, marked
+
+        native = isinstance(env, nativetypes.NativeEnvironment)
+        as_text = not (native and self._keeps_types)
+        env = data_env(env, native=native, as_text=as_text)
+        before = self.render_template_as_native_obj
+        self.render_template_as_native_obj = not as_text
+        try:
+            rendered = super().render_template(content, context, env, seen_oids)
+        finally:
+            self.render_template_as_native_obj = before
+        # In a text what was brought in is marked already, and the rest is of the DAG file.
+        return rendered if isinstance(rendered, str) else marked(rendered)
 
     @property
     def _given_fields(self) -> tuple[Any, ...]:
@@ -392,11 +452,24 @@ def _with_masks(value: Any) -> Any:
 
 
 def _has_xcom(value: object) -> bool:
+    """Return whether a part of the value is known only in a run: the output of a task, or a `literal`."""
+    return any(True for _ in _resolved_later(value))
+
+
+def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool = False) -> Iterator[Any]:
+    """Yield such parts; with `of_objects` those within dataclasses only, as Airflow finds the others itself."""
     if isinstance(value, Mapping):
-        return any(_has_xcom(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_has_xcom(item) for item in value)
-    return isinstance(value, XComArg)
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    elif is_plain_object(value):
+        parts, is_inside = vars(value).values(), True
+    else:
+        if hasattr(value, "resolve") and not isinstance(value, PurePath) and (is_inside or not of_objects):
+            yield value
+        return
+    for part in parts:
+        yield from _resolved_later(part, of_objects=of_objects, is_inside=is_inside)
 
 
 def _final_errors(task_id: str = "") -> contextlib.AbstractContextManager[None]:

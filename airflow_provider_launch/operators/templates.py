@@ -31,8 +31,8 @@ def is_plain_object(value: object) -> bool:
     )
 
 
-def rendered_copy(value: T, render: Callable[[Any], Any]) -> T:
-    """Return a copy of the dataclass in which every field went through `render`.
+def rendered_copy(value: T, render: Callable[[str, Any], Any]) -> T:
+    """Return a copy of the dataclass in which every field went through `render`, which is given its name too.
 
     With `render_template_as_native_obj=True` Jinja makes numbers, lists and dicts of templates. Arguments and variables
     of a program are text, so what a template became is turned back into it: JSON for lists and dicts.
@@ -41,7 +41,7 @@ def rendered_copy(value: T, render: Callable[[Any], Any]) -> T:
     for item in dataclasses.fields(value):  # type: ignore[arg-type]  # `is_plain_object` is asked before
         # Not `replace`: a subclass of Role may have its own constructor or be frozen.
         given = getattr(value, item.name)
-        rendered = render(given)
+        rendered = render(item.name, given)
         # Metadata may hold any type.
         object.__setattr__(clone, item.name, rendered if item.name == "metadata" else as_text(given, rendered))
     return clone

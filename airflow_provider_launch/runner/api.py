@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
 import time
 import warnings
@@ -21,6 +22,7 @@ from airflow_provider_launch.schedulers.ids import make_stable, slug
 from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.errors import (
     AppNotStartedError,
+    InvalidRunConfigException,
     SessionMismatchException,
     UnknownAppException,
     UnknownSchedulerException,
@@ -31,6 +33,7 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
 from airflow_provider_launch.specs.workspaces import Workspace
+from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ class Runner:
         name: the session, part of every handle; may be empty.
         scheduler_factories: backend name to factory. None: all builtin schedulers and plug-ins.
         component_defaults: component name to parameter to text.
-        scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only.
+        scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only, and
+            schedulers of this package refuse unknown names in it.
         check_session: refuse to cancel or delete by a handle of another session. It guards against a mistaken handle;
             what keeps teams apart is a namespace, an engine or a queue of their own: `list` shows all apps there are,
             with handles of this session.
@@ -122,13 +126,19 @@ class Runner:
         Raises:
             UnknownSchedulerException: no such scheduler is registered.
             MissingDependencyError: its client library is not installed.
+            InvalidRunConfigException: `scheduler_params` has a name for it that it does not know.
         """
         name = resolve_scheduler_name(backend, self._factories)
         with self._creating:
             if name not in self._schedulers:
                 if name not in self._factories:
                     raise UnknownSchedulerException(backend, self._factories)
-                self._schedulers[name] = self._factories[name](self._name, **self._params_of(name))
+                common, own = self._params_of(name)
+                scheduler = self._factories[name](self._name, **{**common, **own})
+                if unknown := _unknown_param(scheduler, own):
+                    scheduler.close()
+                    raise InvalidRunConfigException(f"scheduler_params of {name!r}: {unknown}", name, own)
+                self._schedulers[name] = scheduler
             return self._schedulers[name]
 
     def scheduler_backends(self) -> builtins.list[str]:
@@ -140,14 +150,19 @@ class Runner:
         return self.scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> dict[str, CfgVal]:
-        """Return the options of texts like `queue=gpu,tags=a;b`; later texts win."""
+        """Return the options of texts like `queue=gpu,tags=a;b`; later texts win.
+
+        Raises:
+            InvalidRunConfigException: a name or a value is wrong; a runner that is not strict passes over names.
+        """
         schema = self.scheduler_run_opts(scheduler)
         cfg: dict[str, CfgVal] = {}
         for text in cfg_literal:
-            cfg.update(schema.cfg_from_str(text))
+            cfg.update(schema.cfg_from_str(text, strict=self._strict and len(schema) > 0))
         return cfg
 
-    def _params_of(self, backend: str) -> dict[str, Any]:
+    def _params_of(self, backend: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the keywords for all factories, and those for this one."""
         own: dict[str, Any] = {}
         common: dict[str, Any] = {}
         for key, value in self._scheduler_params.items():
@@ -157,7 +172,7 @@ class Runner:
                     own.update(value)
             else:
                 common[key] = value
-        return {**common, **own}
+        return common, own
 
     # ---- launch ----------------------------------------------------------------------------------------------
 
@@ -592,6 +607,20 @@ class Runner:
 def _owner(dag_id: str | None, run_id: str | None, task_id: str | None) -> dict[str, str]:
     given = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _unknown_param(scheduler: Scheduler[Any], params: Iterable[str]) -> str:
+    """Return what is wrong with the first keyword that a scheduler of this package does not take; empty: nothing."""
+    connection_type = getattr(scheduler, "connection_type", None)
+    if connection_type is None:
+        return ""  # one of a plug-in, which reads what it likes
+    known = {item.name for item in dataclasses.fields(connection_type)}
+    for name in params:
+        if name not in known and name not in getattr(scheduler, "factory_params", ()):
+            near = closest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
+            return f"unknown parameter {name!r}; {hint}"
+    return ""
 
 
 def get_runner(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import Role
 
-__all__ = ["macros", "near_misses"]
+__all__ = ["SUBSTITUTED", "macros", "near_misses"]
 
 _RoleT = TypeVar("_RoleT", bound="Role")
 
@@ -60,7 +60,7 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
             replica = copy.copy(role)
             memo: dict[int, Any] = {}
             for name, value in vars(role).items():
-                if name not in _SUBSTITUTED:
+                if name not in SUBSTITUTED:
                     setattr(replica, name, _deep(value, memo))
             replica.args = [self.substitute(arg) for arg in role.args]
             replica.env = {key: self.substitute(value) for key, value in role.env.items()}
@@ -124,7 +124,8 @@ def _letters(name: str) -> str:
 
 _IN_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
 _ALIKE = 0.85
-_SUBSTITUTED = frozenset({"args", "env", "metadata"})
+SUBSTITUTED = frozenset({"args", "env", "metadata"})
+"""The fields of a role to whose texts macros are applied."""
 
 
 def _deep(value: Any, memo: dict[int, Any]) -> Any:

@@ -397,3 +397,23 @@ def test_an_older_name_means_the_new_backend(engine):
 
 def test_options_are_read_from_text(runner):
     assert runner.cfg_from_str("fake", "queue=a,tags=x;y", "queue=b") == {"queue": "b", "tags": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "meant"),
+    [("local", "rooot", "root"), ("kubernetes", "namespce", "namespace"), ("slurm", "ssh_hots", "ssh_host")],
+)
+def test_a_misspelt_parameter_of_a_scheduler_is_refused(backend, name, meant):
+    """It would launch into the default namespace, by the default account."""
+    with Runner("s", scheduler_params={backend: {name: "x"}}) as runner:
+        with pytest.raises(
+            InvalidRunConfigException, match=f"{backend}.*unknown parameter '{name}'; did you mean '{meant}'"
+        ):
+            runner.scheduler(backend)
+        # Keywords for all factories are known to some of them.
+        assert Runner("s", scheduler_params={name: "x"}).scheduler("local")
+
+
+def test_a_misspelt_option_in_a_text_is_refused(runner):
+    with pytest.raises(InvalidRunConfigException, match="unknown option 'queu'; did you mean 'queue'"):
+        runner.cfg_from_str("fake", "queue=a", "queu=b")

@@ -70,6 +70,9 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     overlay_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of overlays in `metadata[name]` of a role that are applied to its request; others are refused."""
 
+    factory_params: ClassVar[frozenset[str]] = frozenset()
+    """Keywords that the factory takes besides the fields of `connection_type`."""
+
     needs_resource: ClassVar[bool] = False
 
     def __init__(self, session_name: str, connection: ConnectionT | None = None) -> None:

@@ -67,6 +67,7 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
     name: ClassVar[str] = "aws_batch"
     opts_type = AwsBatchOpts
     connection_type = AwsBatchConnection
+    factory_params: ClassVar[frozenset[str]] = frozenset({"make_clients"})
     app_id_pattern = APP_ID
     app_id_help = "cannot name a job of AWS Batch; use 2 to 100 letters, digits and '-', beginning with no '-'"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(

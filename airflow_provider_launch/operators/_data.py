@@ -1,0 +1,111 @@
+"""What templates and XComs bring into an app is data: macros of the launcher are not applied to it.
+
+A `$` that was brought in is marked while an app is rendered and made. In the end it is one `$` wherever it stands.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_launch.operators.templates import is_plain_object
+from airflow_provider_launch.specs.macros import SUBSTITUTED
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["data_env", "marked", "settled", "settled_app"]
+
+_MARK = "\U0010fffd"
+"""In place of a `$`: of the last private use area, where nobody assigns letters."""
+
+
+def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.Environment:
+    """Return the environment for templates in an app.
+
+    Args:
+        env: of the DAG.
+        native: whether the DAG has `render_template_as_native_obj=True`.
+        as_text: whether the result is text, in a native DAG too: "3.10" is no number, and a list is JSON.
+    """
+    import jinja2.compiler
+
+    inner: Callable[..., Any] | None = env.finalize
+
+    def finalize(*args: Any) -> Any:
+        value = inner(*args) if inner is not None else args[-1]
+        if isinstance(value, str):
+            return value.replace("$", _MARK)
+        if not as_text:
+            return value
+        return (json.dumps(value) if native and isinstance(value, (list, tuple, dict)) else str(value)).replace(
+            "$", _MARK
+        )
+
+    if inner is not None:
+        # Its mark, if it takes the context too.
+        functools.update_wrapper(finalize, inner)
+    found: jinja2.Environment = env.overlay(finalize=finalize)
+    if as_text:
+        found.code_generator_class = jinja2.compiler.CodeGenerator
+    return found
+
+
+def marked(value: Any) -> Any:
+    """Return the value with each `$` in its texts marked."""
+    return _replaced(value, "$", _MARK)
+
+
+def settled(value: Any) -> Any:
+    """Return the value with each `$` as it was."""
+    return _replaced(value, _MARK, "$")
+
+
+def settled_app(app: Any) -> Any:
+    """Return the app with each marked `$` in the form from which macros restore it, where they are applied."""
+    if isinstance(app, Mapping):
+        return {name: _settled_roles(each) if name == "roles" else settled(each) for name, each in app.items()}
+    if not is_plain_object(app):
+        return app
+    return _changed(app, lambda name, each: _settled_roles(each) if name == "roles" else settled(each))
+
+
+def _settled_roles(roles: Any) -> Any:
+    return [_settled_role(role) for role in roles] if isinstance(roles, list) else settled(roles)
+
+
+def _settled_role(role: Any) -> Any:
+    def settle(name: str, each: Any) -> Any:
+        return _replaced(each, _MARK, "$$") if name in SUBSTITUTED else settled(each)
+
+    if isinstance(role, Mapping):
+        return {name: settle(name, each) for name, each in role.items()}
+    return _changed(role, settle) if is_plain_object(role) else settled(role)
+
+
+def _changed(value: Any, change: Callable[[str, Any], Any]) -> Any:
+    clone = copy.copy(value)
+    for item in dataclasses.fields(value):
+        # Not `replace`: a subclass of Role may have its own constructor or be frozen.
+        object.__setattr__(clone, item.name, change(item.name, getattr(value, item.name)))
+    return clone
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(old, new) if type(value) is str and old in value else value
+    if isinstance(value, dict):
+        # Names of variables have no macros.
+        plain = "$" if new == "$$" else new
+        return {_replaced(name, old, plain): _replaced(each, old, new) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, old, new) for each in value]
+    if type(value) is tuple:
+        return tuple(_replaced(each, old, new) for each in value)
+    if is_plain_object(value):
+        return _changed(value, lambda _, each: _replaced(each, old, new))
+    return value

@@ -1,0 +1,99 @@
+"""What templates, XComs, connections and params bring into an app arrives as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator, literal
+
+from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.specs import AppDef, Role, macros
+from airflow_provider_launch.specs.app_dict import app_to_dict
+from tests.airflow.support import FakeExecutionApi, a_dag, run_task
+
+pytestmark = pytest.mark.engine("local")
+
+DATA = "p$$w ${app_id} $HOME '${replica_id}'"
+"""With all that macros and shells look for."""
+TEXTS = ["3.10", "1234567e8", "1_000", "0x1F", "1,2", "'x'", "[1]", "None", "True", "", "$"]
+
+
+def role(*args: Any, **env: Any) -> Role:
+    return Role("w", "", entrypoint="python3", args=["-c", _PRINTS, *args], env=env)
+
+
+_PRINTS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('A')]))"
+
+
+def printed(task: Any, api: FakeExecutionApi) -> Any:
+    ran = run_task(task, api)
+    (line,) = [line for line in ran.lines if line.startswith("[w/0] [")]
+    return json.loads(line.removeprefix("[w/0] "))
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_macros_are_not_applied_to_what_a_template_brings_in(as_dict: bool) -> None:
+    args = ["{{ params.data }}", f"{macros.replica_id} {{{{ params.data }}}} $$ {{{{ [params.data] }}}}"]
+    app = AppDef("app", [role(*args, A=f"{macros.replica_id} {{{{ params.data }}}}")])
+    with DAG("test_dag", schedule=None, params={"data": DATA}):
+        task = LaunchAppOperator(task_id="t", app=app_to_dict(app) if as_dict else app)
+
+    assert printed(task, FakeExecutionApi()) == [[DATA, f"0 {DATA} $ {[DATA]}"], f"0 {DATA}"]
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_the_output_of_a_task_may_stand_anywhere_in_an_app(as_dict: bool) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["maker", "return_value"] = DATA
+    with a_dag():
+        maker = BaseOperator(task_id="maker")
+        app: Any = AppDef("app", [role(maker.output, literal("{{ no }} $$"), A=maker.output)])
+        if as_dict:
+            app = {"name": "app", "roles": [dict(vars(app.roles[0]))]}
+            app["roles"][0] = {key: app["roles"][0][key] for key in ("name", "image", "entrypoint", "args", "env")}
+        task = LaunchAppOperator(task_id="t", app=app)
+
+    assert task.upstream_task_ids == {"maker"}
+    assert printed(task, api) == [[DATA, "{{ no }} $"], DATA]
+
+
+def test_macros_count_in_a_whole_app_of_another_task() -> None:
+    api = FakeExecutionApi()
+    api.xcoms["maker", "return_value"] = app_to_dict(AppDef("app", [role(f"n{macros.replica_id} $$")]))
+    with a_dag():
+        task = LaunchAppOperator(task_id="t", app=BaseOperator(task_id="maker").output)
+
+    assert printed(task, api) == [["n0 $"], None]
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_data_in_arguments_of_a_component_is_data(native: bool) -> None:
+    api = FakeExecutionApi()
+    api.xcoms["maker", "return_value"] = DATA
+    with DAG("test_dag", schedule=None, params={"data": DATA}, render_template_as_native_obj=native):
+        texts = ["{{ params.data }}", f"{macros.replica_id} $$", BaseOperator(task_id="maker").output]
+        task = LaunchAppOperator(task_id="t", component="utils.sh", component_args=["printf", "%s|", *texts])
+
+    assert run_task(task, api).logged(f"{DATA}|0 $|{DATA}|")
+    assert api.rendered["component_args"] == ["printf", "%s|", DATA, "${replica_id} $$", DATA]
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_text_of_an_app_stays_text_where_a_dag_renders_native_objects(as_dict: bool) -> None:
+    templates = [f"{{{{ params.t{number} }}}}" for number in range(len(TEXTS))]
+    app = AppDef("app", [role(*templates, A="{{ params.t0 }}")])
+    params = {f"t{number}": text for number, text in enumerate(TEXTS)}
+    with DAG("test_dag", schedule=None, params=params, render_template_as_native_obj=True):
+        task = LaunchAppOperator(task_id="t", app=app_to_dict(app) if as_dict else app)
+
+    assert printed(task, FakeExecutionApi()) == [TEXTS, TEXTS[0]]
+
+
+def test_a_finalizer_of_the_dag_still_works() -> None:
+    options = {"finalize": lambda value: f"<{value}>"}
+    with DAG("test_dag", schedule=None, params={"data": "a$$b"}, jinja_environment_kwargs=options):
+        task = LaunchAppOperator(task_id="t", app=AppDef("app", [role("{{ params.data }}")]))
+
+    assert printed(task, FakeExecutionApi()) == [["<a$$b>"], None]
