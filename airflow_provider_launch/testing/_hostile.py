@@ -9,12 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from airflow_provider_launch.follow import Ended, Event, Follower, LogLines
-from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse
-from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.follow.poller import poll_many
+from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, Scheduler
+from airflow_provider_launch.specs.errors import AppUnavailableError, LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
+from airflow_provider_launch.testing.engine import Engine
 from airflow_provider_launch.util.untrusted import clean_json
 
 __all__ = ["HostileTests"]
@@ -121,6 +126,32 @@ class HostileTests(ContractBase):
             assert found.state is AppState.SUCCEEDED, f"{name}: {found}"
             assert _result_text(apps, app_id, name) == "", f"{name}: it was handed back"
 
+    def test_what_is_damaged_in_the_engine_harms_no_other_app(self, apps: Apps, engine: Engine) -> None:
+        """Records, labels and marks can be written by others than the scheduler: a wrong one concerns one app."""
+        third, forged = apps.start(apps.sh("exit 3")), apps.new_id()
+        apps.end(third)
+        acts = [engine.damaged(third), engine.forged(forged)]
+        if acts == [None, None]:
+            pytest.skip("the engine lets nothing be damaged, see `Engine.damaged` and `Engine.forged`")
+        with contextlib.ExitStack() as damage:
+            for act in filter(None, acts):
+                damage.enter_context(act)
+            bystander = apps.start(apps.sh(_WRITER))
+            with ThreadPoolExecutor(1) as pool:
+                following = pool.submit(lambda: [*_events(apps, bystander)])
+                # One has known the app before it was damaged, and one has not.
+                _poll_to_the_end([apps.scheduler, apps.another()], bystander, [third, forged], apps.timeout_s)
+                events = following.result(apps.timeout_s)
+
+            lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
+            assert lines == _WRITTEN, "lines of the bystander are missing, or come twice"
+            for scheduler in (apps.scheduler, apps.another()):
+                rows = {row.app_id: row.state for row in scheduler.list()}
+                assert rows.get(bystander) is AppState.SUCCEEDED, (
+                    f"the list shows {rows.get(bystander)} of the bystander"
+                )
+                assert third in rows, "the list leaves out the damaged app, which is to be a row with state UNKNOWN"
+
     def _ends_next_to_a_bystander(self, apps: Apps, hostile: Sequence[str]) -> dict[str, DescribeAppResponse]:
         """Observe the apps to their end, and a bystander, of which everything must arrive."""
         bystander = apps.start(apps.sh(_WRITER))
@@ -176,6 +207,30 @@ def _observe(apps: Apps, app_ids: Sequence[str]) -> dict[str, DescribeAppRespons
         late = [app_id for app_id in app_ids if app_id not in ends]
         assert time.monotonic() < deadline, f"not ended within {apps.timeout_s:g} s: {late}"
         time.sleep(_POLL_S)
+
+
+def _poll_to_the_end(
+    schedulers: Sequence[Scheduler[Any]], bystander: str, damaged: Sequence[str], timeout_s: float
+) -> None:
+    """Ask for all apps as those who follow them do, until the bystander has ended; damage must be no outage."""
+    deadline = time.monotonic() + timeout_s
+    state = AppState.UNKNOWN
+    while not is_terminal(state):
+        for scheduler in schedulers:
+            answers = poll_many(scheduler, [*damaged, bystander])
+            for app_id in damaged:
+                answer = answers[app_id]
+                is_outage = isinstance(answer, SchedulerUnavailableError) and not isinstance(
+                    answer, AppUnavailableError
+                )
+                assert not is_outage, f"damage of one app is taken for an outage: {answer}"
+            found = answers[bystander]
+            assert isinstance(found, DescribeAppResponse), f"damage of another app hides the bystander: {found}"
+            assert bystander in {row.app_id for row in scheduler.list()}, "the list leaves out the bystander"
+            state = found.state
+        assert time.monotonic() < deadline, f"the bystander has not ended within {timeout_s:g} s"
+        time.sleep(_POLL_S)
+    assert state is AppState.SUCCEEDED, f"the bystander ended as {state}"
 
 
 def _events(apps: Apps, app_id: str) -> Iterator[Event]:

@@ -45,6 +45,20 @@ class Engine:
         """
         return None
 
+    def damaged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
+        """Damage what the engine keeps of an app that has ended, as its program or another user could, and restore it.
+
+        None: nothing of it can be changed.
+        """
+        return None
+
+    def forged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
+        """Put what carries the id of an app that was never launched, with nonsense in it, into the engine; remove it.
+
+        None: only the scheduler can make such things.
+        """
+        return None
+
     def cut_off(self) -> AbstractContextManager[None] | None:
         """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +12,7 @@ import boto3
 import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
+from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name
 from airflow_provider_launch.testing import Engine, SchedulerContract
 from tests.engines.aws_batch.engine import BatchServer
 from tests.engines.aws_batch.fixtures import params_for
@@ -43,6 +46,32 @@ class ServerEngine(Engine):
         (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
         self._client.terminate_job(jobId=job["jobId"], reason="by hand")
         return True
+
+    @contextlib.contextmanager
+    def damaged(self, app_id: str) -> Iterator[None]:
+        filters = [{"name": "JOB_NAME", "values": [app_id]}]
+        (job,) = self._client.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"]
+        arn = job["jobArn"]
+        self._client.tag_resource(resourceArn=arn, tags={str(Tag.DELETED): "nonsense"})
+        try:
+            yield
+        finally:
+            self._client.untag_resource(resourceArn=arn, tagKeys=[str(Tag.DELETED)])
+
+    @contextlib.contextmanager
+    def forged(self, app_id: str) -> Iterator[None]:
+        name = definition_name(app_id)
+        self._client.register_job_definition(
+            jobDefinitionName=name,
+            type="container",
+            parameters={"launchRequest": "nonsense"},
+            tags={str(Tag.APP_ID): app_id, str(Tag.SPEC_HASH): "x", str(Tag.SUBMITTED): "never"},
+            containerProperties={"image": "x", "vcpus": 1, "memory": 64},
+        )
+        try:
+            yield
+        finally:
+            self._client.deregister_job_definition(jobDefinition=f"{name}:1")
 
     def requests(self) -> int:
         return self._proxy.count()

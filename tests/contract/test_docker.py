@@ -22,8 +22,9 @@ from tests.support.repeats import often
 class ProxiedEngine(Engine):
     """Looks at the containers, past the proxy."""
 
-    def __init__(self, client: DockerClient, proxy: FaultProxy) -> None:
+    def __init__(self, client: DockerClient, proxy: FaultProxy, image: str) -> None:
         self._client = client
+        self._image = image
         self._proxy = proxy
 
     def alive(self, app_id: str) -> int:
@@ -44,6 +45,26 @@ class ProxiedEngine(Engine):
             if row["Labels"][Label.ROLE] == role:
                 self._client.api.stop(row["Id"])
         return True
+
+    @contextlib.contextmanager
+    def damaged(self, app_id: str) -> Iterator[None]:
+        with self._container(f"{app_id}-main-9", {Label.APP_ID: app_id, Label.KIND: Kind.REPLICA}):
+            yield
+
+    @contextlib.contextmanager
+    def forged(self, app_id: str) -> Iterator[None]:
+        with self._container(app_id, {Label.APP_ID: app_id, Label.KIND: Kind.APP}):
+            yield
+
+    @contextlib.contextmanager
+    def _container(self, name: str, labels: dict[str, str]) -> Iterator[None]:
+        nonsense = {Label.PLAN: "{", Label.ROLE: "main", Label.REPLICA: "9" * 5000, Label.OWNER: "["}
+        labels = {Label.MANAGED: "true", Label.NAME: name, **nonsense, **labels}
+        made = self._client.api.create_container(self._image, ["true"], name=name, labels=labels)
+        try:
+            yield
+        finally:
+            self._client.api.remove_container(made["Id"])
 
     def _states(self, app_id: str) -> list[str]:
         return [row["State"] for row in self._rows(app_id)]
@@ -107,7 +128,7 @@ class TestDocker(SchedulerContract):
 
     @pytest.fixture
     def engine(self, docker_engine: DockerEngine, docker_proxy: FaultProxy) -> ProxiedEngine:
-        return ProxiedEngine(docker_engine.client, docker_proxy)
+        return ProxiedEngine(docker_engine.client, docker_proxy, docker_engine.image)
 
     @pytest.fixture
     def params(self, docker_proxy: FaultProxy) -> dict[str, Any]:

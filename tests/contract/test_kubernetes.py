@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
-from airflow_provider_launch.schedulers.kubernetes.naming import Label
+from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import Pod, pod_of
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 from airflow_provider_launch.specs.resources import Resource
@@ -56,6 +56,40 @@ class ProxiedEngine(Engine):
 
     def _pods(self, app_id: str) -> list[Pod]:
         return [pod_of(item) for item in self._cluster.list("pods", f"{Label.APP_ID}={app_id}")[0]]
+
+    @contextlib.contextmanager
+    def damaged(self, app_id: str) -> Iterator[None]:
+        service = self._cluster.get("services", app_id)
+        assert service is not None
+        before = service["metadata"]["annotations"]
+        jobs = [item["metadata"] for item in self._cluster.list("jobs", f"{Label.APP_ID}={app_id}")[0]]
+        nonsense = {Annotation.REQUEST: "x", Annotation.ATTEMPT: "9" * 5000, Annotation.OWNER: "["}
+        self._cluster.patch("services", app_id, {"metadata": {"annotations": nonsense}})
+        for job in jobs:
+            self._cluster.patch("jobs", job["name"], {"metadata": {"labels": {Label.ATTEMPT: "abc"}}})
+        try:
+            yield
+        finally:
+            for job in jobs:
+                label = {Label.ATTEMPT: job["labels"].get(Label.ATTEMPT)}
+                self._cluster.patch("jobs", job["name"], {"metadata": {"labels": label}})
+            restored = {name: before.get(name) for name in nonsense}
+            self._cluster.patch("services", app_id, {"metadata": {"annotations": restored}})
+
+    @contextlib.contextmanager
+    def forged(self, app_id: str) -> Iterator[None]:
+        metadata = {
+            "name": app_id,
+            "labels": {Label.MANAGED: "true", Label.APP_ID: app_id},
+            "annotations": {Annotation.SPEC_HASH: "x", Annotation.REQUEST: "x", Annotation.RELEASED: "9" * 5000},
+        }
+        spec = {"clusterIP": "None", "ports": [{"port": 1}]}
+        body = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+        made = self._cluster.create("services", body)
+        try:
+            yield
+        finally:
+            self._cluster.delete("services", app_id, made["metadata"]["uid"])
 
     def left(self, app_id: str) -> int:
         kinds = ("services", "jobs", "pods")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,28 @@ class LocalEngine(Engine):
     def left(self, app_id: str) -> int:
         # Also what is being built or removed; the journal tells of what was.
         return sum(path.name.startswith(app_id) for path in self.root.glob("*/*"))
+
+    @contextlib.contextmanager
+    def damaged(self, app_id: str) -> Iterator[None]:
+        record = self.root / "apps" / app_id / "app.json"
+        text = record.read_bytes()
+        record.write_text('[{"request": 1}]')
+        try:
+            yield
+        finally:
+            record.write_bytes(text)
+
+    @contextlib.contextmanager
+    def forged(self, app_id: str) -> Iterator[None]:
+        folder = self.root / "apps" / app_id
+        folder.mkdir(mode=0o700)
+        for name in ("app.json", "state.json", "lock", "cancel"):
+            (folder / name).write_bytes(b"\xff\0{[\n" * 50)
+        (folder / "end").symlink_to("SUCCEEDED,never,9\nx")
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder)
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -63,6 +64,28 @@ class SlurmEngine(Engine):
 
     def requests(self) -> int:
         return self.commands.calls()
+
+    @contextlib.contextmanager
+    def damaged(self, app_id: str) -> Iterator[None]:
+        record = self.root / "apps" / app_id / "app.json"
+        text = record.read_bytes()
+        record.write_text('[{"request": 1}]')
+        try:
+            yield
+        finally:
+            record.write_bytes(text)
+
+    @contextlib.contextmanager
+    def forged(self, app_id: str) -> Iterator[None]:
+        folder = self.root / "apps" / app_id
+        folder.mkdir(mode=0o700)
+        for name in ("app.json", "id", "claim", "alive"):
+            (folder / name).write_bytes(b"\xff\0{[\n" * 50)
+        (folder / "end").symlink_to("SUCCEEDED,never,9\nx")
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder)
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:

@@ -284,8 +284,8 @@ class Catalog:
         ends = [_revision(job["tags"][str(Tag.DELETED)]) for job in jobs if is_deleted(job)]
         return bool(ends) and max(ends) >= max(known.revisions, default=0)
 
-    def every(self) -> builtins.list[str]:
-        """Return the ids of all apps that have a record, and know them with their jobs."""
+    def every(self) -> tuple[builtins.list[str], builtins.list[str]]:
+        """Return the ids of all apps that have a record, with their jobs known, and those whose record is damaged."""
         records: dict[str, builtins.list[Job]] = {}
         for one in self._aws.all_active():
             app_id = one.get("tags", {}).get(str(Tag.APP_ID))
@@ -307,7 +307,9 @@ class Catalog:
                 if app_id in rows:
                     rows[app_id].append(row)
             self._add_jobs(rows)
-        return sorted(app_id for app_id in records if app_id in self._apps)
+        ids = sorted(app_id for app_id in records if app_id in self._apps)
+        damaged = [app_id for app_id, group in records.items() if self._from_records(app_id, group) is None]
+        return ids, sorted({*damaged} - {*ids})
 
 
 def _revision(text: str) -> int:

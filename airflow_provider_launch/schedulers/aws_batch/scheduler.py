@@ -202,9 +202,9 @@ class AwsBatchScheduler(BuiltinScheduler[AwsBatchOpts, AwsBatchConnection, AwsBa
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:  # noqa: ARG002 - one account
         with self._catalog.mutex:
-            ids = self._catalog.every()
+            ids, damaged = self._catalog.every()
             found = self.describe_many(ids)
-            rows = []
+            rows = [ListAppResponse(app_id, AppState.UNKNOWN) for app_id in damaged]
             for app_id, response in found.items():
                 known = self._catalog.get(app_id)
                 if response is not None and known is not None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, ListAppResponse, LogChunk
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from tests.contract.broken.defects import Local, caught_by
 
 FILES = "test_apps_that_damage_their_files_harm_no_other"
+DAMAGED = "test_what_is_damaged_in_the_engine_harms_no_other_app"
 RESULTS = "test_results_that_are_no_documents_harm_no_other"
 
 
@@ -107,3 +108,27 @@ class FailsAnAppForItsResult(Local):
             if each is not None and is_terminal(each.state):
                 each.state = AppState.FAILED
         return found
+
+
+@caught_by(DAMAGED)
+class TakesADamagedRecordForAnOutage(Local):
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        try:
+            return super().describe_many(app_ids)
+        except AppUnavailableError as error:
+            raise SchedulerUnavailableError(str(error)) from error
+
+
+@caught_by(DAMAGED)
+class ListsNothingWhileARecordIsDamaged(Local):
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        found = super().list(cfg)
+        if any(row.state is AppState.UNKNOWN for row in found):
+            raise SchedulerUnavailableError("a record is damaged")
+        return found
+
+
+@caught_by(DAMAGED)
+class LeavesOutADamagedRecord(Local):
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        return [row for row in super().list(cfg) if row.state is not AppState.UNKNOWN]
