@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Place",
-    "aregister",
+    "chosen",
     "copied_variables",
     "hidden_values",
     "kept_values",
@@ -113,14 +113,6 @@ def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, s
     """Return the variables of the launcher that the replicas of each role inherit; none where the request has none."""
     roles = getattr(native.request, "roles", ()) if native else ()
     return {role.name: dict(getattr(role, "copied_env", {})) for role in roles}
-
-
-async def aregister(values: Iterable[str]) -> None:
-    """Have Airflow mask the values in this process and its supervisor, before anything else is sent to that."""
-    from airflow.sdk.log import amask_secret
-
-    for value in chosen(values)[0]:
-        await amask_secret(value)
 
 
 def register(values: Iterable[str], warn: Callable[..., object] | None = None) -> None:

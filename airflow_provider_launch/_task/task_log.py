@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,12 @@ from airflow_provider_launch.follow.events import (
 from airflow_provider_launch.follow.log_places import pieces_in
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.schedulers.logs import last_refresh
+from airflow_provider_launch.specs.secrets import MASK
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
@@ -86,6 +88,7 @@ class TaskLog:
         "_line_log",
         "_linked",
         "_log",
+        "_mask",
         "_name",
         "_on_url",
         "_quiet_since",
@@ -107,6 +110,7 @@ class TaskLog:
     ) -> None:
         self._log = log
         self._line_log: Any = None
+        self._mask: re.Pattern[str] | None = None
         self._limit = limit if limit and limit.max_bytes is not None else None
         self._name = name
         self.url = progress.url
@@ -125,6 +129,25 @@ class TaskLog:
         """Epoch seconds of the first state that was not PENDING. None: not yet."""
         self._quiet_since = time.monotonic()
 
+    def hide(self, values: Iterable[str]) -> None:
+        """Show `***` for these texts of the app from now on; those that Airflow masks it masks by itself.
+
+        A triggerer follows many apps for months. Were their secrets Airflow's, each line of all would be searched for
+        each of them.
+        """
+        ordered = sorted(values, key=len, reverse=True)
+        self._mask = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def _hidden(self, text: str) -> str:
+        return text if self._mask is None else self._mask.sub(MASK, text)
+
+    def _writers(self) -> tuple[Callable[[str], object], Callable[[str], object]]:
+        """Return what writes a line of stdout, and one of stderr."""
+        out, err = self._line_log.info, self._line_log.warning
+        if (mask := self._mask) is None:
+            return out, err
+        return lambda text: out(mask.sub(MASK, text)), lambda text: err(mask.sub(MASK, text))
+
     @property
     def tails(self) -> Mapping[str, Sequence[str]]:
         """The last lines of each replica by `role/replica`, cut to a readable length."""
@@ -136,7 +159,7 @@ class TaskLog:
 
         tails = self.tails
         wanted = keys or [*tails][-_KEPT_TAILS:]
-        return {key: [str(redact(line)) for line in tails[key]] for key in wanted if tails.get(key)}
+        return {key: [self._hidden(str(redact(line))) for line in tails[key]] for key in wanted if tails.get(key)}
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -168,11 +191,12 @@ class TaskLog:
         elif isinstance(event, LogGap):
             self.has_gap = True
             where = f" of {event.role}/{event.replica}" if event.role is not None else ""
-            self._log.warning("app %s: log%s: %s", self._name, where, event.message)
+            self._log.warning("app %s: log%s: %s", self._name, where, self._hidden(event.message))
             metrics.count("log_gaps")
         elif isinstance(event, Unreachable):
             metrics.count("outages")
-            self._log.warning("app %s: the scheduler does not answer, asking again: %s", self._name, event.error)
+            text = self._hidden(str(event.error))
+            self._log.warning("app %s: the scheduler does not answer, asking again: %s", self._name, text)
         elif isinstance(event, Reached):
             metrics.seconds("unreachable", event.after_s)
             self._log.info("app %s: the scheduler answers again after %.0f s", self._name, event.after_s)
@@ -215,7 +239,7 @@ class TaskLog:
         if self._limit is not None and self._limit.is_full(key):
             return
         self._begin_lines(key)
-        write = self._line_log.warning if event.line.stream is _STDERR else self._line_log.info
+        write = self._writers()[event.line.stream is _STDERR]
         write(f"[{key} ...] {unfolded(event.line.text)}")
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
@@ -224,7 +248,7 @@ class TaskLog:
         if known is not None and event.attempt < known.attempt:
             return  # an earlier part of the task has logged it
         replica = self._begin_lines(key)
-        self._line_log.warning(f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'how is not known'} ---")
+        self._writers()[1](f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'how is not known'} ---")
         self._begin_attempt(key, replica, event.attempt + 1)
 
     def _begin_attempt(self, key: str, replica: _Replica, attempt: int) -> None:
@@ -251,6 +275,7 @@ class TaskLog:
         self._show_url(event.response.ui_url, event.response.pages)
 
     def _change(self, new: AppState, msg: str) -> None:
+        msg = self._hidden(msg)
         state = f"{new} {msg}" if new == AppState.PENDING or (new == AppState.RUNNING and msg) else str(new)
         if self.began is None and str(new) not in _EARLY:
             self.began = time.time()
@@ -285,7 +310,7 @@ class TaskLog:
         total = max(len(states), sum(role.num_replicas for role in response.roles))
         running = sum(state == AppState.RUNNING for state in states)
         took = "" if self.began is None else f", {duration(time.time() - self.began)}"
-        msg = _message(response)
+        msg = self._hidden(_message(response))
         self._log.info(
             "app %s: %s, %d of %d replicas running%s%s",
             self._name, response.state, running, total, took, f" ({msg})" if msg else "",
@@ -309,7 +334,7 @@ class TaskLog:
         replica = self._begin_lines(key)
         prefix = f"[{key}] "
         # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
-        out, err = self._line_log.info, self._line_log.warning
+        out, err = self._writers()
         for line in lines:
             if line.attempt != replica.attempt:
                 self._begin_attempt(key, replica, line.attempt)
@@ -338,7 +363,7 @@ class TaskLog:
         replica = self._begin_lines(key)
         if line.attempt != replica.attempt:
             self._begin_attempt(key, replica, line.attempt)
-        write = self._line_log.warning if line.stream is _STDERR else self._line_log.info
+        write = self._writers()[line.stream is _STDERR]
         replica.pieces = 0
         label = _label(key, line)
         head = f"[{label} {number + 1}/{len(parts)}]" if len(parts) > 1 else f"[{label}]"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
 from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch._task.secrets import aregister, copied_variables, hidden_values
+from airflow_provider_launch._task.secrets import chosen, copied_variables, hidden_values
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow.events import Progress, gap_of_unknown_roles
 from airflow_provider_launch.follow.replicas import standings_of
@@ -358,7 +358,11 @@ class TriggerRun:
             with contextlib.suppress(LaunchError):
                 # Not on the threads of the event loop, which are few: this may wait for long.
                 copied = copied_variables(await self._hub.questions.run(self._native, self._conn_id))
-        await aregister(hidden_values(response.roles, copied, places or ()))
+        # An app may have many values, each with many lines: the event loop must not wait for that work.
+        values = await self._hub.questions.run(
+            lambda: chosen(hidden_values(response.roles, copied, places or ()))[0], self._conn_id
+        )
+        self._task_log.hide(values)
         with self._deciding:
             self._is_masked = True
             if self._waits_for_masks is not None:

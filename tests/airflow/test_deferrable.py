@@ -14,14 +14,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk._shared.secrets_masker import _secrets_masker, reset_secrets_masker
 from airflow.sdk.execution_time.comms import DeferTask
 from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.operators.launch import LaunchAppOperator
+from airflow_provider_launch.schedulers.api import Stream
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
-from airflow_provider_launch.specs import AppDef
+from airflow_provider_launch.specs import AppDef, AppState
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.hub import hub
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
@@ -32,6 +34,7 @@ from tests.airflow.support import (
     a_dag,
     launch,
     logged,
+    rendered,
     run_task,
     run_to_end,
     run_trigger,
@@ -39,6 +42,7 @@ from tests.airflow.support import (
     sh,
 )
 from tests.airflow.test_reconciler import NOT_FOUND, deny, refusal
+from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 
 WAIT = "for i in 1 2 3; do echo line $i; sleep 0.6; done"
 
@@ -432,3 +436,32 @@ def test_the_default_of_airflow_decides(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert launch(sh("true")).deferrable
     assert not launch(sh("true"), deferrable=False).deferrable
+
+
+def test_secrets_of_an_app_are_hidden_by_its_own_trigger_alone(engine: FakeEngine, api: FakeExecutionApi) -> None:
+    """A triggerer follows apps for months: as Airflow's own masks, all their secrets would be searched in each line."""
+    scheduler, app = FakeScheduler("tests", engine), an_app()
+    app.roles[0].env["DB_PASS"] = "hush-1"
+    app.roles[0].args[:] = ["--token", "hush-2"]
+    app_id = scheduler.submit(app, {})
+    reset_secrets_masker()
+    engine.write(app_id, "worker", 0, "it is hush-1\n" + "hush-2 " + "x" * 50_000 + " hush-1\n")
+    engine.write(app_id, "worker", 0, "err hush-2\n", stream=Stream.STDERR)
+    engine.state(app_id, AppState.RUNNING, "runs with hush-1")
+    trigger = AppStatusTrigger(f"fake://cluster/{app_id}", scheduled=True)
+
+    def end_it(_cancel: object) -> None:
+        deadline = time.monotonic() + 60
+        while not any("err" in rendered(entry) for entry in [*entries]):
+            assert time.monotonic() < deadline, "no line is shown"
+            time.sleep(0.05)
+        engine.state(app_id, AppState.FAILED, "died of hush-1", exit_codes={("worker", 0): 3})
+
+    with logged() as entries:
+        ((event,),) = run_triggers(trigger, during=end_it)
+
+    text = "\n".join(rendered(entry) for entry in entries)
+    assert "[worker/0] it is ***" in text
+    assert "hush" not in text
+    assert "hush" not in str(event.payload["tails"])
+    assert not [pattern for pattern in _secrets_masker().patterns if "hush" in pattern]
