@@ -187,7 +187,8 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             time.sleep(_RIVAL_S)
             found = self._observer.work(app_id, **how)
         if found is None or found[0].record is None:
-            self._creation.take_back(dryrun_info.request, mine)
+            with contextlib.suppress(LaunchError):  # nothing starts them without a record
+                for_each_parallel(lambda container: self.engine.remove(container, force=False), mine)
             raise deleted_meanwhile(app_id)
         return app_id
 
