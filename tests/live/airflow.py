@@ -27,7 +27,8 @@ DAGS = Path(__file__).with_name("dags.py")
 PIPELINES = Path(__file__).with_name("pipelines")
 MAINTENANCE = Path(__file__).parents[2] / "example_dags" / "launch_orphans.py"
 FAULTS = Path(__file__).with_name("faults")
-_READY_S = 120.0
+# A busy host needs minutes to import Airflow five times.
+_READY_S = 300.0
 # Users and tasks have a server each. On SQLite a user's request may wait for a lock on the event loop of its server,
 # while the task's request that has the lock waits for the loop.
 _PARTS = {

@@ -18,7 +18,7 @@ from tests.live.runs import POLL_S, Run, texts_of
 from tests.support.local import until
 
 DEAD_WITHIN_S = GRACE_S + 30
-STARTED_WITHIN_S = 120
+STARTED_WITHIN_S = 240
 # The second replica does not end by itself when it is told to.
 SCRIPT = 'echo began; test $LAUNCH_REPLICA_ID = 0 && exec sleep 600; trap "" TERM; while :; do sleep 1; done'
 
