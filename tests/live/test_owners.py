@@ -21,13 +21,14 @@ from tests.live.engines import apps_of
 from tests.live.runs import POLL_S, Run
 from tests.live.test_endings import STARTED_WITHIN_S, begun, lines_of
 from tests.support.local import until
-from tests.support.repeats import often
+from tests.support.repeats import SOAK, often
 
 pytestmark = pytest.mark.alone
 log = logging.getLogger(__name__)
 
 TASKS = often(9, 30)
 TIMES = often(1, 10)
+FAULTY_S = often(45, 300)
 # On two cores that nothing else uses 45 s are enough.
 GONE_WITHIN_S = 120
 FOREVER = "echo began; exec sleep 5400"
@@ -243,3 +244,24 @@ def test_the_app_of_a_lost_worker_waits_for_the_retry(on_postgres) -> None:
 
     assert run.end(STARTED_WITHIN_S)["state"] == "success"
     assert apps_of(live.engines["local"], run.run_id) == {app_id: AppState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("fault", ["empty", "500", "404", "nothing"])
+def test_wrong_answers_of_airflow_end_no_app(on_postgres, fault: str) -> None:
+    """A proxy, a bug or a broken database must not look like tasks that are over."""
+    if fault != "empty" and not SOAK:
+        pytest.skip("make soak runs it")
+    live = on_postgres
+    orphans = Orphans(live)
+    run, app_id = begun(live, "plain_deferrable", "local", FOREVER)
+    with live.airflow.faults(fault):
+        kept = [orphans.launch() for _ in range(3)]
+        deadline = time.monotonic() + FAULTY_S
+        asked = live.airflow.asked_in_vain()
+        until(lambda: live.airflow.asked_in_vain() >= asked + 4, 2 * STARTED_WITHIN_S, POLL_S)
+        time.sleep(max(deadline - time.monotonic(), 0))
+        assert all(lives(live, each) for each in (app_id, *kept))
+    until(lambda: not any(lives(live, each) for each in kept), 2 * GONE_WITHIN_S, POLL_S)
+    assert lives(live, app_id)
+    run.mark("failed")
+    until(lambda: not lives(live, app_id), GONE_WITHIN_S, POLL_S)
