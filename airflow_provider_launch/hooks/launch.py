@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -65,6 +66,9 @@ class LaunchHook(BaseHook):
     @classmethod
     def for_connection(cls, conn_id: str) -> LaunchHook:
         """Return the hook of the connection's type.
+
+        Also in a script outside of Airflow, on a host that has Airflow's configuration: connections then come from
+        variables, secrets backends or Airflow's database.
 
         Raises:
             AirflowNotFoundException: no such connection. `launch_local_default` and `launch_docker_default`
@@ -257,6 +261,8 @@ def _connection(conn_id: str) -> Connection | None:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
+        if (stored := _stored_connection(conn_id)) is not None:
+            return stored
         # Only for this id: Airflow reports "not found" also when its API server fails, and an app of another
         # connection must not land on this host because of that.
         if conn_id in _NEED_NO_DEFINITION:
@@ -267,6 +273,24 @@ def _connection(conn_id: str) -> Connection | None:
                 f"airflow connections add {conn_id} --conn-type {cures[conn_id]}"
             ) from None
         raise
+
+
+def _stored_connection(conn_id: str) -> Connection | None:
+    """Return a connection of Airflow's database, for a script on a host that has Airflow's configuration.
+
+    A task, a triggerer and the parser of DAGs have asked the API server, which knows the database.
+    """
+    if hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
+        return None
+    from airflow.models import Connection as StoredConnection
+    from airflow.sdk import Connection
+
+    try:
+        found = StoredConnection.get_connection_from_secrets(conn_id)  # noqa: AIR311 - the SDK does not ask the database
+    except AirflowNotFoundException:
+        return None
+    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
+    return Connection(**{name: getattr(found, name) for name in names})
 
 
 def _extras(connection: Connection, conn_id: str) -> Mapping[str, Any]:

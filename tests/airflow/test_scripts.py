@@ -1,0 +1,68 @@
+"""Code outside of a task: a script on a host that has Airflow's configuration and its database."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+RECIPES = [text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "for_conn" in text]
+DATABASE = """
+import sys
+from airflow.models import Connection
+from airflow.models.team import Team
+from airflow.settings import Session, engine
+for model in (Team, Connection):
+    model.__table__.create(engine)
+with Session() as session:
+    extra = '{"root": "' + sys.argv[1] + '"}'
+    session.add(Connection(conn_id="launch_local_default", conn_type="launch_local", extra=extra))
+    session.commit()
+"""
+LAUNCH = """
+from airflow_provider_launch.hooks.launch import LaunchHook
+from airflow_provider_launch.specs import AppDef, Role
+from airflow_provider_launch.specs.owner import OWNER
+hook = LaunchHook.for_connection("launch_local_default")
+owner = {"dag_id": "etl", "run_id": "manual__2026-01-01", "task_id": "t", "map_index": -1}
+app = AppDef("a", [Role("w", "", entrypoint="sleep", args=["60"])], metadata={OWNER: owner})
+hook.runner.run(app, "local", app_id="of-the-script")
+"""
+END = """
+status = hook.runner.wait("local://launch_local_default/of-the-script", 0.1, timeout=60)
+print("state:", status.state.name, [app.app_handle for app in hook.runner.list("local")])
+"""
+
+
+@pytest.mark.engine("local")
+def test_the_recipes_for_cleaning_up_run_as_printed_with_a_connection_of_the_database(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "LAUNCH_HOME": str(tmp_path / "another"),
+    }
+
+    def script(text: str, *args: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", text, *args],
+            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    script(DATABASE, str(root))
+    find, sweep = RECIPES
+    shown = script(LAUNCH + find + END + sweep)
+
+    assert (root / "apps" / "of-the-script").is_dir(), "it was not launched by the connection of the database"
+    assert "state: CANCELLED ['local://launch_local_default/of-the-script']" in shown
+    assert "0 apps were deleted" in shown
