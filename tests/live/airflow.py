@@ -221,6 +221,8 @@ class Airflow:
             if "authorization" not in self._api.headers:
                 token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]
                 self._api.headers["authorization"] = f"Bearer {token}"
+            # Whatever it answers: a worker that begins before it listens fails its task.
+            httpx.get(self._env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"], timeout=30)
             health = self._api.get("/monitor/health").raise_for_status().json()
             dags = self._api.get("/dags").raise_for_status().json()
             errors = self._api.get("/importErrors").raise_for_status().json()["import_errors"]
