@@ -12,7 +12,7 @@ from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.error_reply import ErrorReply
 from airflow_provider_launch.specs.errors import AppFailedError, UnsupportedError
-from airflow_provider_launch.specs.roles import Role
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
@@ -46,8 +46,10 @@ def as_xcom(
     for status in response.roles_statuses if response else ():
         known = codes.setdefault(status.role, [])
         for replica in status.replicas:
-            known.extend([None] * (replica.id + 1 - len(known)))
-            known[replica.id] = replica.exit_code
+            # A plug-in may report any number.
+            if 0 <= replica.id < MAX_REPLICAS:
+                known.extend([None] * (replica.id + 1 - len(known)))
+                known[replica.id] = replica.exit_code
     value = {
         "handle": handle,
         "state": str(response.state if response else AppState.SUBMITTED),

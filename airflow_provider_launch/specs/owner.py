@@ -27,6 +27,8 @@ OWNER = "airflow"
 TRY = "try_number"
 """Which try of the task has launched the app; a later one may adopt it, so it is no part of what was asked for."""
 _MAX_TEXT = 64 * 1024
+_MAX_ID = 250
+"""Characters that Airflow gives an id; a longer one names no task, and would fill the question about others."""
 DEPLOYMENT = "deployment"
 """The id of the Airflow deployment of the task: another one has tasks of the same names."""
 POLICY = "policy"
@@ -72,7 +74,7 @@ def owner_from(text: str | None) -> dict[str, str]:
 def task_of(owner: Mapping[str, str]) -> TaskKey | None:
     """Return the task instance of an owner; None if it does not name one: anybody can write a label."""
     dag_id, run_id, task_id = (owner.get(name, "") for name in ("dag_id", "run_id", "task_id"))
-    if not (dag_id and run_id and task_id):
+    if not all(0 < len(name) <= _MAX_ID for name in (dag_id, run_id, task_id)):
         return None
     try:
         return TaskKey(dag_id, run_id, task_id, parse_int(owner.get("map_index", "-1"), -1))

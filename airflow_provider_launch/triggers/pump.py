@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.feed import Feed
 
 __all__ = ["LogPump"]
+
+log = logging.getLogger(__name__)
 
 _READERS, _MOST_READERS = 4, 32
 _STALLED_S = 2.0
@@ -153,7 +156,7 @@ class LogPump:
                 time.sleep(_NAP_S)
             elif (feed := self._next_to_write(turn + 1)) is not None:
                 turn += 1
-                size = feed.take_turn()
+                size = self._take_turn(feed)
                 credit -= size
                 with self._lock:
                     if served := self._feeds.get(feed):
@@ -163,6 +166,21 @@ class LogPump:
         # Else the last values would stand for ever.
         metrics.gauge("deferred_apps", 0)
         metrics.gauge("log_bytes_held", 0)
+
+    def _take_turn(self, feed: Feed) -> int:
+        try:
+            return feed.take_turn()
+        except Exception as error:  # noqa: BLE001 - the thread is that of all apps
+            self._drop(feed, error)
+            return TURN_BYTES
+
+    def _drop(self, feed: Feed, error: Exception) -> None:
+        """Stop serving a feed whose app, scheduler or log has raised an error."""
+        log.error(
+            "the log of an app is not shown live any more; its task writes the rest when it has ended", exc_info=error
+        )
+        with self._lock:
+            self._feeds.pop(feed, None)
 
     def _wait_to_write(self) -> bool:
         """Wait a little for something to write; False: there are no feeds any more."""
@@ -204,7 +222,10 @@ class LogPump:
             places = feed.places
             if places != feed.checkpoint:
                 feed.checkpoint = places
-                feed.on_checkpoint()
+                try:
+                    feed.on_checkpoint()
+                except Exception as error:  # noqa: BLE001 - the same
+                    self._drop(feed, error)
         return True
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -213,6 +234,8 @@ class LogPump:
         while (feed := self._next_to_read()) is not None:
             try:
                 feed.reader.step()
+            except Exception as error:  # noqa: BLE001 - the same
+                self._drop(feed, error)
             finally:
                 with self._lock:
                     self._reading_since.pop(threading.current_thread(), None)

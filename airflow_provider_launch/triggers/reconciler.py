@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from airflow_provider_launch.hooks.task_states import ask_states, deployment_id
 from airflow_provider_launch.runner.orphans import Findings, Orphan, OrphanFinder, SeenRuns
 from airflow_provider_launch.specs.handles import make_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, task_of
+from airflow_provider_launch.triggers.helpers import Helpers
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.responses import ListAppResponse
@@ -32,6 +34,8 @@ PAUSE_S = 10.0
 """At least this long from one early round to the next: a thousand triggers end at once."""
 USED_FOR_S = 3600.0
 """A connection is watched this long after its last trigger began."""
+_ROUND_S = 10.0
+"""How long a round waits for a connection; one that hangs is left out of the next rounds until it answers."""
 _NAMED = 5
 
 
@@ -43,13 +47,15 @@ class _Watched:
     finder: OrphanFinder | None = None
     is_warned: bool = False
     """That workers launch under another deployment id."""
+    is_busy: bool = False
+    """It is being checked."""
 
 
 class Reconciler:
     """Compares, once a minute and connection, the apps that are alive with the states of their tasks.
 
-    One daemon thread for a process, from the first trigger until no connection is watched any more. A round costs a
-    list of apps and a few questions.
+    One daemon thread for a process, from the first trigger until no connection is watched any more, and one for each
+    connection while it is checked. A round costs a list of apps and a few questions.
 
     Args:
         connections: those in use.
@@ -76,6 +82,9 @@ class Reconciler:
         self._runs = SeenRuns()
         self._watched: dict[str, _Watched] = {}
         self._thread: threading.Thread | None = None
+        self._helpers = Helpers("launch-reconciler-check", 1)
+        self._asking = threading.Lock()
+        """Airflow is asked one question at a time."""
         self._changed = threading.Condition()
         self._early_at: float | None = None
         self._last_round_at = -float("inf")
@@ -122,7 +131,7 @@ class Reconciler:
                 self.run_round()
 
     def _wait_s(self) -> float:
-        due = [watched.due_at for watched in self._watched.values()]
+        due = [watched.due_at for watched in self._watched.values() if not watched.is_busy]
         if self._early_at is not None and self._watched:
             due.append(self._early_at)
         return min(due, default=self._clock() + self._interval_s) - self._clock()
@@ -138,39 +147,64 @@ class Reconciler:
             left = [conn_id for conn_id, each in self._watched.items() if now - each.used_at >= USED_FOR_S]
             for conn_id in left:
                 del self._watched[conn_id]
-            due = [watched for watched in self._watched.values() if is_early or watched.due_at <= now]
+            due = [
+                watched
+                for watched in self._watched.values()
+                if not watched.is_busy and (is_early or watched.due_at <= now)
+            ]
         for conn_id in left:
             # Else the last value would stand for ever.
             metrics.gauge("orphans_unseen", 0, conn_id=conn_id)
-        for watched in due:
+        wait([self._start(watched) for watched in due], _ROUND_S)
+
+    def _start(self, watched: _Watched) -> Future[None]:
+        done: Future[None] = Future()
+        watched.is_busy = True
+
+        def work() -> None:
+            found = Findings()
             try:
                 found = self._check(watched)
-            except Exception as error:  # noqa: BLE001 - no answer keeps the apps, and the other connections are checked
+            except Exception as error:  # noqa: BLE001 - no answer keeps the apps
                 log.warning("the apps of connection %r were not compared with their tasks: %s", watched.conn_id, error)
-                found = Findings()
             next_s = self._interval_s if found.due_in_s is None else min(self._interval_s, found.due_in_s)
-            # Not less: what is due and cannot be decided must not make rounds fast.
-            watched.due_at = self._clock() + max(next_s, SOON_S)
+            with self._changed:
+                # Not less: what is due and cannot be decided must not make rounds fast.
+                watched.due_at = self._clock() + max(next_s, SOON_S)
+                watched.is_busy = False
+                self._changed.notify()
+            done.set_result(None)
+
+        self._helpers.submit(work, watched.conn_id)
+        return done
 
     def _check(self, watched: _Watched) -> Findings:
         shared = self._connections.join(watched.conn_id)
         try:
             finder = watched.finder
             if finder is None:
-                if not (deployment := self._deployment()):
+                with self._asking:
+                    deployment = self._deployment()
+                if not deployment:
                     return Findings()
                 finder = watched.finder = OrphanFinder(deployment, self._runs)
             scheduler = shared.for_kills()
             rows = scheduler.list()
             self._warn_of_another_id(watched, finder.deployment, rows, shared.poller.followed())
             apps = finder.wanted(rows)
-            found = finder.check(apps, self._ask({*apps.values()}, self._runs.has) if apps else {}, self._clock())
+            found = finder.check(apps, self._states({*apps.values()}), self._clock())
             ended = [orphan.app_id for orphan in found.orphans if self._end(shared, watched.conn_id, orphan)]
             finder.forget(ended)
             self._report_unseen(watched.conn_id, found.unseen)
         finally:
             self._connections.leave(shared)
         return found
+
+    def _states(self, tasks: Collection[TaskKey]) -> Mapping[TaskKey, str | None]:
+        if not tasks:
+            return {}
+        with self._asking:
+            return self._ask(tasks, self._runs.has)
 
     def _warn_of_another_id(
         self, watched: _Watched, deployment: str, rows: Collection[ListAppResponse], followed: Collection[str]

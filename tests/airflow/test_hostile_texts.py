@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch._task.outcome import as_xcom
+from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs.states import AppState
+from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 from tests.airflow.support import FakeExecutionApi, a_dag, launch, run_task, run_to_end, sh
 
 HUGE = 10**23
@@ -124,3 +127,11 @@ def test_a_scheduler_of_others_hands_back_no_such_key(engine, api) -> None:
 
     assert ran.state == "failed"
     assert "'__id__'" in str(ran.error)
+
+
+def test_a_replica_with_an_impossible_number_takes_no_memory() -> None:
+    """A plug-in may report any number; a list with a place for each lower one would not fit into memory."""
+    replicas = [ReplicaStatus(k, AppState.FAILED, "w", "host", exit_code=3) for k in (1, -1, 10**12)]
+    response = DescribeAppResponse("a", AppState.FAILED, roles_statuses=[RoleStatus("w", replicas)])
+
+    assert as_xcom("fake://c/a", response)["roles"] == {"w": [None, 3]}

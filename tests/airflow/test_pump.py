@@ -17,6 +17,7 @@ from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch._task.task_log import TaskLog
 from airflow_provider_launch.follow import Follower, LogLines
 from airflow_provider_launch.follow.events import Event
+from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.triggers import pump as module
 from airflow_provider_launch.triggers.feed import LONG_CHARS, RECORD_BYTES, TURN_BYTES, Feed
@@ -73,6 +74,37 @@ def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("part", ["read", "turn", "checkpoint"])
+def test_an_error_of_one_app_stops_the_lines_of_no_other(
+    engine: FakeEngine, feeds: Any, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(module, "_CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(module, "_READERS", 1)
+    pump = LogPump(200_000)
+    broken, _, broken_id = feeds("broken")
+    honest, log, honest_id = feeds("honest")
+    if part == "read":
+        step = LogReader.step
+        monkeypatch.setattr(LogReader, "step", lambda self: fail() if self is broken.reader else step(self))
+    elif part == "turn":
+        take_turn = Feed.take_turn
+        monkeypatch.setattr(Feed, "take_turn", lambda self: fail() if self is broken else take_turn(self))
+    else:
+        broken.on_checkpoint = fail
+    pump.add(broken)
+    pump.add(honest)
+    for n in range(5):
+        engine.write(broken_id, "worker", 0, f"{n}\n")
+        engine.write(honest_id, "worker", 0, f"{n}\n")
+        until(lambda n=n: len(log.lines) == n + 1)
+    until(lambda: broken not in pump._feeds)
+    pump.remove(honest)
+    pump.remove(broken)
 
 
 def test_a_quiet_app_is_heard_beside_floods(engine: FakeEngine, feeds: Any) -> None:

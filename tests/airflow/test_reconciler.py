@@ -33,6 +33,7 @@ from airflow_provider_launch.triggers.reconciler import Reconciler
 from airflow_provider_launch.triggers.ticker import Ticker
 from tests.airflow.support import FakeExecutionApi, TaskInstance, a_dag, launch, logged, run_task, sh
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
+from tests.support.local import until
 
 HERE = "here"
 
@@ -89,6 +90,35 @@ def test_apps_whose_task_is_over_are_cancelled_and_no_others(engine: FakeEngine,
     assert engine.cancelled == ["over"]
     assert driven.wait() == 60.0
     assert engine.cancelled == ["over"]
+
+
+def test_a_connection_that_hangs_delays_no_other(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = Driven({submit(engine, "over"): "failed"})
+    driven.it.use("hangs")
+    monkeypatch.setattr(reconciler_module, "_ROUND_S", 0.2)
+    answered, rounds, check = threading.Event(), [], driven.it._check
+
+    def hang(watched: Any) -> Any:
+        rounds.append(watched.conn_id)
+        if watched.conn_id == "hangs":
+            assert answered.wait(60)
+        return check(watched)
+
+    monkeypatch.setattr(driven.it, "_check", hang)
+    try:
+        for _ in range(4):
+            if "over" not in engine.cancelled:
+                assert driven.wait() > 0
+        assert engine.cancelled == ["over"]
+        assert rounds.count("hangs") == 1
+    finally:
+        answered.set()
+    until(lambda: not driven.it._watched["hangs"].is_busy)
+    driven.now += 60
+    driven.it.run_round()
+    assert rounds.count("hangs") == 2
 
 
 def test_each_cancel_is_one_warning(engine: FakeEngine, api: FakeExecutionApi, caplog: Any) -> None:

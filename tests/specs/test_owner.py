@@ -1,0 +1,23 @@
+"""The task of an app: anybody can write a label."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_launch.specs.owner import TaskKey, task_of
+
+KEY = {"dag_id": "d", "run_id": "r", "task_id": "t"}
+
+
+def test_an_owner_names_its_task():
+    assert task_of(KEY) == TaskKey("d", "r", "t")
+    assert task_of({**KEY, "map_index": "3", "run_id": "r" * 250}) == TaskKey("d", "r" * 250, "t", 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"dag_id": ""}, {"run_id": "r" * 251}, {"task_id": "t" * 60_000}, {"map_index": "9" * 5000}, {"map_index": "x"}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_airflow_cannot_have_names_no_task(wrong):
+    assert task_of({**KEY, **wrong}) is None
