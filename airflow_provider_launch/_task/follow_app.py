@@ -78,7 +78,6 @@ class AppFollow:
         )
         self._since = progress.since or time.time()
         self._roles = progress.roles
-        limit_s = options.start_limit_s
         self._follower = Follower(
             scheduler,
             app_id,
@@ -94,7 +93,7 @@ class AppFollow:
             scheduled=is_new,
             known=is_known,
             watches_start=options.watches_start,
-            start_by=None if limit_s is None else self._since + limit_s,
+            start_by=progress.start_by(options.start_limit_s, self._since),
             roles=[Role(name, "", num_replicas=count) for name, count in progress.roles.items()],
         )
 

@@ -46,6 +46,10 @@ class FollowProgress:
     has_gap: bool = False
     """Whether lines may be missing in the task log."""
 
+    def start_by(self, limit_s: float | None, since: float) -> float | None:
+        """Return the epoch seconds by which the app must have begun; None: it has, or may wait for ever."""
+        return None if limit_s is None or self.began is not None else since + limit_s
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; what is empty is left out."""
         values = {

@@ -205,6 +205,9 @@ class AppAcquirer:
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
+        if not was_intended:
+            # The build of an image is no part of the wait for a start.
+            record = dataclasses.replace(record, since=time.time())
         self._tracker.save(record)
         self._tracker.track(record)
         began = time.monotonic()

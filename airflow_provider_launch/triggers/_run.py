@@ -8,8 +8,8 @@ import contextvars
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_launch._task.log_limit import NO_LIMIT, LogLimit
 from airflow_provider_launch._task.outcome import first_failed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_launch._task.options import FollowOptions
+    from airflow_provider_launch.follow.events import Event
     from airflow_provider_launch.follow.poller import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.triggers.connections import Shared
@@ -42,6 +43,8 @@ _DRAIN_S = 2.0
 _STEP_S = 0.02
 _MASK_PAUSE_S = 1.0
 _STOP_S = 2.0
+
+T = TypeVar("T")
 
 
 class TriggerFields(Protocol):
@@ -99,6 +102,7 @@ class TriggerRun:
         "_ui",
         "_waits_for_masks",
         "_watch",
+        "_withheld",
     )
 
     def __init__(self, trigger: TriggerFields, shared: Shared, handle: str, app_id: str) -> None:
@@ -115,6 +119,7 @@ class TriggerRun:
         self._is_masked = self._is_stopped = False
         self._waits_for_masks: tuple[DescribeAppResponse, bool] | None = None
         self._masking: Future[None] | None = None
+        self._withheld: list[Event] = []
         self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -136,7 +141,7 @@ class TriggerRun:
             unavailable_for_s=options.unavailable_for_s,
             known=trigger.known or trigger.scheduled,
             watches_start=options.watches_start,
-            start_by=None if options.start_limit_s is None else self._since + options.start_limit_s,
+            start_by=progress.start_by(options.start_limit_s, self._since),
         )
         if trigger.options.max_log_bytes is not None:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
@@ -322,14 +327,16 @@ class TriggerRun:
             if response is not None and before is None and not (self._trigger.known or self._trigger.scheduled):
                 gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
                 learned.events += [gap] if gap else []
-            # Before the reader learns of replicas: another thread may write their lines at once.
-            self._take(learned)
-            if response is not None:
-                existing = before is None and not self._trigger.scheduled
-                if self._trigger.secret_places == [] or self._is_masked:
+            existing = before is None and not self._trigger.scheduled
+            if response is None or self._trigger.secret_places == [] or self._is_masked:
+                # Before the reader learns of replicas: another thread may write their lines at once.
+                self._take(learned)
+                if response is not None:
                     self._want(response, existing=existing)
-                else:
-                    self._mask(response, existing=existing)
+            else:
+                self._error = self._error or learned.error
+                self._withheld += learned.events
+                self._mask(response, existing=existing)
             if learned.events:
                 self._feed.reader.hurry()
                 self._hub.pump.wake(self._feed)
@@ -345,7 +352,7 @@ class TriggerRun:
         self._error = self._error or learned.error
 
     def _mask(self, response: DescribeAppResponse, *, existing: bool) -> None:
-        """Read no line before what lines must not show is registered."""
+        """Read no line, and show no text of the engine, before what they must not show is registered."""
         waits = self._waits_for_masks
         self._waits_for_masks = (response, existing or (waits is not None and waits[1]))
         if waits is None:
@@ -354,25 +361,50 @@ class TriggerRun:
 
     async def _register_masks(self, response: DescribeAppResponse) -> None:
         places, copied = self._trigger.secret_places, {}
+        roles = response.roles or await self._hub.questions.run(self._roles_of_app, self._conn_id)
+        if not roles:
+            # Then its task shows the lines when it has ended, since it knows what they must not show.
+            with self._deciding:
+                self._show_withheld()
+            return
         if places is None or any(place[1] == "copied" for place in places):
             with contextlib.suppress(LaunchError):
                 # Not on the threads of the event loop, which are few: this may wait for long.
                 copied = copied_variables(await self._hub.questions.run(self._native, self._conn_id))
         # An app may have many values, each with many lines: the event loop must not wait for that work.
         values = await self._hub.questions.run(
-            lambda: chosen(hidden_values(response.roles, copied, places or ()))[0], self._conn_id
+            lambda: chosen(hidden_values(roles, copied, places or ()))[0], self._conn_id
         )
         self._task_log.hide(values)
         with self._deciding:
             self._is_masked = True
+            self._show_withheld()
             if self._waits_for_masks is not None:
                 self._want(self._waits_for_masks[0], existing=self._waits_for_masks[1])
 
+    def _show_withheld(self) -> None:
+        for event in self._withheld:
+            self._feed.add_event(event)
+        if self._withheld:
+            self._withheld = []
+            self._hub.pump.wake(self._feed)
+
+    def _roles_of_app(self) -> list[Role]:
+        """Return the roles; an answer about many apps may lack them."""
+        with contextlib.suppress(LaunchError):
+            found = self._patiently(lambda: self._shared.scheduler.describe(self._app_id))
+            return found.roles if found is not None else []
+        return []
+
     def _native(self) -> Any:
-        """Return the request as the scheduler keeps it, however long that is not reached."""
+        """Return the request as the scheduler keeps it."""
+        return self._patiently(lambda: self._shared.scheduler.describe_native(self._app_id))
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return an answer of the scheduler, however long that is not reached."""
         while True:
             try:
-                return self._shared.scheduler.describe_native(self._app_id)
+                return ask()
             except SchedulerUnavailableError:
                 if self._is_stopped:
                     raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow.sdk.serde import deserialize
 
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.operators.launch import LaunchAppOperator
-from airflow_provider_launch.schedulers.api import Stream
+from airflow_provider_launch.schedulers.api import DescribeAppResponse, Stream
 from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from airflow_provider_launch.sensors.launch import AppStatusSensor
 from airflow_provider_launch.specs import AppDef, AppState
@@ -436,6 +437,48 @@ def test_the_default_of_airflow_decides(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert launch(sh("true")).deferrable
     assert not launch(sh("true"), deferrable=False).deferrable
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["roles when asked alone", "no roles"])
+def test_secrets_are_hidden_where_answers_about_many_apps_lack_the_roles(
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Docker and Kubernetes read the record of an app only where they are asked about one."""
+    describe_many = FakeScheduler.describe_many
+
+    def without_roles(self: FakeScheduler, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        found = describe_many(self, app_ids)
+        return {
+            app_id: dataclasses.replace(answer, roles=[]) if answer is not None else None
+            for app_id, answer in found.items()
+        }
+
+    monkeypatch.setattr(FakeScheduler, "describe_many", without_roles)
+    if alone:
+        monkeypatch.setattr(FakeScheduler, "describe", lambda self, app_id: describe_many(self, [app_id])[app_id])
+    scheduler, app = FakeScheduler("tests", engine), an_app()
+    app.roles[0].env["DB_PASS"] = "hush-1"
+    app_id = scheduler.submit(app, {})
+    reset_secrets_masker()
+    engine.write(app_id, "worker", 0, "it is hush-1\n")
+    engine.state(app_id, AppState.RUNNING)
+    trigger = AppStatusTrigger(
+        f"fake://cluster/{app_id}", scheduled=True, secret_places=[("worker", "env", "DB_PASS", 0, 6)]
+    )
+
+    def end_it(_cancel: object) -> None:
+        deadline = time.monotonic() + 60
+        while alone and not any("it is" in rendered(entry) for entry in [*entries]):
+            assert time.monotonic() < deadline, "no line is shown"
+            time.sleep(0.05)
+        engine.state(app_id, AppState.SUCCEEDED, exit_codes={("worker", 0): 0})
+
+    with logged() as entries:
+        run_triggers(trigger, during=end_it)
+
+    text = "\n".join(rendered(entry) for entry in entries)
+    assert ("it is ***" in text) == alone
+    assert "hush" not in text
 
 
 def test_secrets_of_an_app_are_hidden_by_its_own_trigger_alone(engine: FakeEngine, api: FakeExecutionApi) -> None:

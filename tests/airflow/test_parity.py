@@ -77,6 +77,12 @@ CASES = [
     Case("skip_on_exit_code", {"skip_on_exit_code": 8}, script="sleep 0.5; exit 9", looks=state, expected="failed"),
     Case("result", {}, script="echo '{\"n\": 1}' > $LAUNCH_RESULT_PATH; sleep 0.5", looks=result),
     Case(
+        "results",
+        {"results": "all"},
+        script="echo '{\"n\": 1}' > $LAUNCH_RESULT_PATH; sleep 0.5",
+        looks=result,
+    ),
+    Case(
         "result",
         {},
         script="echo nope > $LAUNCH_RESULT_PATH; sleep 0.5",

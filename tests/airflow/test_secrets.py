@@ -166,6 +166,7 @@ def dryrun(given: AppDef, backend: str) -> AppDryRunInfo[Any]:
     if backend == "local":
         return AppDryRunInfo(local.build_request(given, LocalOpts(), "app-1", {}, []), local.format_request)
     if backend == "docker":
+        given.roles[0].image = "busybox"
         return AppDryRunInfo(docker.build_request(given, DockerOpts(), "app-1", {}, []), docker.format_request)
     if backend == "kubernetes":
         return AppDryRunInfo(kubernetes.build_request(given, KubernetesOpts(), "app-1", {}), format_kubernetes)

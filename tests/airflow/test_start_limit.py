@@ -62,6 +62,44 @@ def test_an_app_that_has_begun_has_all_the_time(engine, api, how) -> None:
     assert engine.cancelled == []
 
 
+def test_an_app_that_waits_again_has_begun_also_for_another_process(engine, api) -> None:
+    """A job that Slurm puts back into its queue; the worker saw it run, the triggerer never did."""
+
+    def begin(app_id: str) -> None:
+        engine.state(app_id, AppState.RUNNING)
+        seen = len(engine.describe_calls)
+
+        def go_on() -> None:
+            until(lambda: len(engine.describe_calls) > seen + 3)
+            engine.state(app_id, AppState.PENDING, "requeued")
+            time.sleep(2)
+            engine.state(app_id, AppState.SUCCEEDED)
+
+        threading.Thread(target=go_on, daemon=True).start()
+
+    engine.on_scheduled = begin
+    how = {"deferrable": True, "defer_after_s": 0.5, "start_limit_s": 0.6, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)
+
+    assert ran.state == "success", ran.error
+    assert engine.cancelled == []
+
+
+def test_a_build_is_no_part_of_the_time(engine, api, monkeypatch) -> None:
+    dryrun, built = FakeScheduler.submit_dryrun, []
+
+    def build(self, *args, **kwargs):
+        info = dryrun(self, *args, **kwargs)
+        time.sleep(0.2)
+        built.append(time.time())
+        return info
+
+    monkeypatch.setattr(FakeScheduler, "submit_dryrun", build)
+    run_task(launch(sh("true"), launch_conn_id="cluster", wait=False), api)
+
+    assert api.store["launch"]["since"] >= built[-1]
+
+
 @in_modes
 def test_the_time_runs_on_over_lost_workers(engine, make_api, pending, how) -> None:
     """An app waited for as long again in each try that adopted it."""

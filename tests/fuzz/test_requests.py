@@ -30,7 +30,12 @@ from tests.support.repeats import often
 FACTOR = int(os.environ.get("LAUNCH_FUZZ", "0"))
 CONN_TYPES = [*OPTIONS]
 SCHEDULERS = {"launch_local": {}, "launch_docker": {}, "launch": {"scheduler": "fuzzed"}}
-GOOD = AppDef("app", [Role("w", "/", entrypoint="true", env={"DB_PASSWORD": MARKER})])
+
+
+def good(conn_type: str) -> AppDef:
+    """Return an app that the scheduler of a connection takes."""
+    image = "busybox" if conn_type == "launch_docker" else "/"
+    return AppDef("app", [Role("w", image, entrypoint="true", env={"DB_PASSWORD": MARKER})])
 
 
 def examples(count: int) -> settings:
@@ -132,7 +137,7 @@ def test_connections(conn_type, place) -> None:
     @examples(1000)
     @given(extras(conn_type))
     def try_one(extra):
-        requests.append(Tried(place, conn_type, json.dumps(extra)).request(lambda: GOOD, {}).is_request)
+        requests.append(Tried(place, conn_type, json.dumps(extra)).request(lambda: good(conn_type), {}).is_request)
 
     try_one()
     assert 0.1 < sum(requests) / len(requests) < 0.9
@@ -148,7 +153,7 @@ def test_connections_that_are_no_json(conn_type, place) -> None:
         st.fixed_dictionaries({}, optional={"password": st.just(MARKER), "host": st.text(max_size=3)}),
     )
     def try_one(extra, fields):
-        Tried(place, conn_type, extra, **fields).request(lambda: GOOD, {})
+        Tried(place, conn_type, extra, **fields).request(lambda: good(conn_type), {})
 
     try_one()
 
@@ -161,7 +166,7 @@ def test_options(conn_type, place) -> None:
     @given(cfgs(conn_type))
     def try_one(cfg):
         requests.append(
-            Tried(place, conn_type, json.dumps(SCHEDULERS[conn_type])).request(lambda: GOOD, cfg).is_request
+            Tried(place, conn_type, json.dumps(SCHEDULERS[conn_type])).request(lambda: good(conn_type), cfg).is_request
         )
 
     try_one()

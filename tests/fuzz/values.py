@@ -202,7 +202,7 @@ def roles(draw: st.DrawFn) -> dict[Any, Any]:
     """A role as a dict; at most some of its fields are wrong."""
     role: dict[Any, Any] = {
         "name": draw(names),
-        "image": draw(mostly(st.sampled_from(["/", "/tmp"]), things)),
+        "image": draw(mostly(st.sampled_from(["/", "/tmp", "busybox", "localhost:5000/busybox:1"]), things)),
         "entrypoint": draw(mostly(st.sampled_from(["sh", "/bin/true"]), things)),
     }
     for name in draw(st.lists(st.sampled_from([*_ROLE, "env", "env", "env"]), max_size=4, unique=True)):
