@@ -112,11 +112,6 @@ class Observer:
             # What was made in this moment has nothing to report.
             if container.id not in made:
                 self.inspect(container)
-        for container in app.replicas():
-            # Events show when most ended, without a request of their own, and the engine forgets them.
-            has_ended = not (container.live or container.unstarted)
-            if has_ended and container.id not in self.details and container.id not in self.ended_at:
-                self.inspect(container)
         return assess(app, Plan.of(app), self.details, now, submitted=submitted)
 
     def learn_of_stops(self, apps: Iterable[App], now: float) -> None:
@@ -145,6 +140,13 @@ class Observer:
                     known = self.details[container.id]
                     self.details[container.id] = dataclasses.replace(known, outside=stop.by, restarts=stop.restarts)
             self._asked[container.id] = True
+
+    def learn_ends(self, app: App) -> None:
+        """Learn when replicas ended of which the engine has forgotten the events, by a request for each of them."""
+        for container in app.replicas():
+            has_ended = not (container.live or container.unstarted)
+            if has_ended and container.id not in self.details and container.id not in self.ended_at:
+                self.inspect(container)
 
     def inspect(self, container: Container) -> None:
         """Learn the detail of a container; again while it was never started, which may change."""

@@ -253,10 +253,13 @@ class DockerScheduler(DockerWorkspaceMixin, BuiltinScheduler[DockerOpts, DockerC
             return {}
         with self._catalog.mutex:
             apps, now = self._catalog.poll(ids)
-            if len(ids) == 1 and ids[0] in apps:
-                # Roles and metadata cost an inspection, once; the states of many are reported without them.
-                self._catalog.request(apps[ids[0]])
+            # Roles, metadata and old ends cost an inspection, once; the states of many are reported without them.
+            alone = apps.get(ids[0]) if len(ids) == 1 else None
+            if alone is not None:
+                self._catalog.request(alone)
             self._observer.learn_of_stops((apps[app_id] for app_id in ids if app_id in apps), now)
+            if alone is not None:
+                self._observer.learn_ends(alone)
             return {app_id: self._describe(apps[app_id], now) if app_id in apps else None for app_id in ids}
 
     def _describe(self, app: App, now: float) -> DescribeAppResponse:
