@@ -40,7 +40,7 @@ def json_rows(
     for chunk in chunks:
         parts.append(text_of(chunk))
         size += len(parts[-1])
-        if size >= 2 * tried:
+        if size >= min(2 * tried, _MAX_ROW + 1):
             yield from rows.read("".join(parts))
             parts, size, tried = [rows.rest], len(rows.rest), len(rows.rest)
     yield from rows.read("".join([*parts, text_of(b"", final=True)]))

@@ -97,7 +97,7 @@ def test_a_connection_that_hangs_delays_no_other(
 ) -> None:
     driven = Driven({submit(engine, "over"): "failed"})
     driven.it.use("hangs")
-    monkeypatch.setattr(reconciler_module, "_ROUND_S", 0.2)
+    monkeypatch.setattr(reconciler_module, "_ROUND_S", 3.0)
     answered, rounds, check = threading.Event(), [], driven.it._check
 
     def hang(watched: Any) -> Any:

@@ -83,3 +83,13 @@ def test_what_is_cut_off_or_something_else_is_an_error(text) -> None:
     """Half a list must never look like a list in which the other half of the apps is gone."""
     with pytest.raises(ValueError, match="array of objects"):
         list(json_rows([text.encode()]))
+
+
+def test_an_object_a_little_too_large_is_left_out_however_it_is_cut():
+    """It was read as a whole where no piece ended between the limit and twice of what had been tried."""
+    document = json.dumps([{"a": "x" * 20_000_000}, {"b": 1}]).encode()
+    pieces = [document[at : at + 1_000_000] for at in range(0, len(document), 1_000_000)]
+    left_out: list[str] = []
+
+    assert list(json_rows(pieces, left_out.append)) == [{"b": 1}]
+    assert len(left_out) == 1
