@@ -86,6 +86,8 @@ class Images:
         self._small[image] = True
 
     def _labels(self, image: str) -> Mapping[str, str] | None:
+        if "//" in image or ".." in image:
+            return None  # the name of no image, and part of a path here
         try:
             with self._wire.request("GET", f"/images/{image}/json") as response:
                 return (document_in(response).get("Config") or {}).get("Labels") or {}
