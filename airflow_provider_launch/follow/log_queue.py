@@ -24,10 +24,11 @@ _STREAM_CHARS = 256 * 1024
 class LogQueue:
     """Items in the order in which they were read. Not thread-safe: guarded by the lock of its reader."""
 
-    __slots__ = ("_items", "_lines", "chars")
+    __slots__ = ("_items", "_lines", "_taken", "chars")
 
     def __init__(self) -> None:
         self._items: deque[LogItem] = deque()
+        self._taken: LogItem | None = None
         self._lines = 0
         self.chars = 0
         """How much text is read and not shown."""
@@ -43,10 +44,12 @@ class LogQueue:
 
     def take(self) -> LogItem | None:
         """Return the oldest item, None if there is none; it counts until it is released."""
-        return self._items.popleft() if self._items else None
+        self._taken = self._items.popleft() if self._items else None
+        return self._taken
 
     def release(self, item: LogItem) -> None:
         """Note that an item is shown, which makes room for the next."""
+        self._taken = None
         self._lines -= len(item.event.lines) if isinstance(item.event, LogLines) else 0
         self.chars -= item.size
 
@@ -67,7 +70,8 @@ class LogQueue:
 
     def forget_streamed(self) -> int:
         """Count no item as one of a stream any more, and return how much text they had."""
-        size = sum(item.size for item in self._items if item.is_streamed)
-        for item in self._items:
+        # The one that was taken, too: who stops in the middle of it may never come back to release it.
+        streamed = [item for item in (self._taken, *self._items) if item is not None and item.is_streamed]
+        for item in streamed:
             item.is_streamed = False
-        return size
+        return sum(item.size for item in streamed)

@@ -30,8 +30,11 @@ def reader_of(lines: list[LogLine], chunk_lines: int, **how) -> LogReader:
 
 
 def texts_of(reader: LogReader) -> list[str]:
-    items = iter(reader.pop, None)
-    return [line.text for item in items if item.event is not None for line in item.event.lines]
+    texts: list[str] = []
+    for item in iter(reader.pop, None):
+        texts += [line.text for line in item.event.lines] if item.event is not None else []
+        reader.release(item)
+    return texts
 
 
 def numbered(count: int, size: int = 1, **how) -> list[LogLine]:

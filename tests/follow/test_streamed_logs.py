@@ -183,6 +183,22 @@ def test_a_consumer_that_is_slow_pauses_the_stream_and_loses_nothing(engine, app
     assert stream_engine()._held == 0
 
 
+def test_who_stops_in_the_middle_of_lines_holds_none(engine, app_id, follow) -> None:
+    """Else each task that is killed while it shows lines takes room from the streams of its process, for ever."""
+    follower = follow()
+    engine.write(app_id, "worker", 0, "begun\n")
+    shown(follower, "begun\n")
+    streams(engine, 2)
+    engine.write(app_id, "worker", 0, "more\n")
+    events = iter(follower)
+    until(lambda: any(line.text == "more\n" for line in getattr(next(events), "lines", ())))
+    held = stream_engine()._held
+    follower.close()
+
+    assert held > 0
+    until(lambda: stream_engine()._held == 0)
+
+
 def test_a_replica_that_is_left_has_no_stream(engine, app_id, follow) -> None:
     follower = follow()
     engine.write(app_id, "worker", 0, "one\n")

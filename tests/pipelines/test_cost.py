@@ -68,7 +68,8 @@ def test_a_file_of_500_steps_is_parsed_about_as_fast_as_python(large):
 
     file = seconds(lambda: dag_from_file(large))
 
-    assert file - python <= LIMIT_S, f"{file:.2f} s from the file, {python:.2f} s in Python"
+    # Seconds would show how busy the machine is; what grows faster than the file is far beyond this.
+    assert file <= 5 * python, f"{file:.2f} s from the file, {python:.2f} s in Python"
 
 
 def test_a_map_of_1000_elements_costs_no_more_than_one(write):
