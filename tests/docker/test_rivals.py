@@ -64,6 +64,8 @@ def test_a_third_container_under_a_name_that_became_free_is_no_second_start(dock
 
     monkeypatch.setattr(slow.engine, "start", stalled)
     monkeypatch.setattr(quick.engine, "rename", made_again)
+    # On a busy machine a start takes seconds.
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.observer._IN_FLIGHT_S", 10.0)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.schedule, info)
         assert about_to_start.wait(30)
