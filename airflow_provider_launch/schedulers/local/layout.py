@@ -29,6 +29,7 @@ import time
 from typing import Any
 
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 __all__ = [
     "APP",
@@ -45,6 +46,7 @@ __all__ = [
     "attempts_of",
     "boot_id",
     "is_gone",
+    "parse_record",
     "read_json",
     "remove_app",
     "role_dir",
@@ -93,17 +95,34 @@ def numbers_in(path: str) -> list[int]:
 
 
 _REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
-LARGEST_RECORD = 64 * 1024 * 1024
+LARGEST_RECORD = 16 * 1024 * 1024
 """Bytes of a document; the program, which may replace it, could make it as large as the disk."""
+MOST_PARTS = 500_000
+"""Items of lists and objects in it: each takes fifty times the memory of its text, and time of all threads."""
+
+
+def parse_record(data: str | bytes) -> Any:
+    """Return the document.
+
+    Raises:
+        UntrustedError: it is no JSON, or is larger than that of an app can be.
+    """
+    data = data.encode() if isinstance(data, str) else data
+    parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    if parts > MOST_PARTS:
+        raise UntrustedError(f"the document has about {parts} parts, {MOST_PARTS} at most are read")
+    return parse_json(data, LARGEST_RECORD)
 
 
 def read_json(path: str) -> Any:
-    """Return the document, or None where there is none: no such file, or one that holds no JSON."""
+    """Return the document, or None where there is none: no such file, or one that holds no such document."""
     try:
         with open_regular(path) as file:
-            data = file.read(LARGEST_RECORD + 1)
-            return json.loads(data) if len(data) <= LARGEST_RECORD else None
-    except (FileNotFoundError, NotRegularError, ValueError, RecursionError):
+            # Its size before its content: a sparse file takes memory when it is read.
+            if os.fstat(file.fileno()).st_size > LARGEST_RECORD:
+                return None
+            return parse_record(file.read(LARGEST_RECORD + 1))
+    except (FileNotFoundError, NotRegularError, UntrustedError):
         return None
 
 

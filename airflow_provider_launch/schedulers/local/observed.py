@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from cachetools import FIFOCache
 
 from airflow_provider_launch.schedulers.local.layout import JOURNAL
+from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
@@ -39,22 +39,22 @@ class Observed:
     def forget_changed(self) -> None:
         """Read what is new in the journal, and forget the apps that it names."""
         try:
-            status = os.lstat(self._path)
-        except FileNotFoundError:
-            status = None
-        if status is None or not stat.S_ISREG(status.st_mode):
-            # Missing, or a program has put something else there: nothing is known to be true.
+            file = open_regular(self._path)
+        except (FileNotFoundError, NotRegularError, PermissionError):
+            # Missing, or a program has put something else there, or closed it: nothing is known to be true.
             self._answers.clear()
             return
-        inode, offset = self._place
-        if inode != status.st_ino or not 0 <= status.st_size - offset <= _MOST_NEWS:
-            # A new journal: the rest of the old one is not known. Or a program has made it as long as it likes.
-            self._answers.clear()
-            self._place, self._partial = (status.st_ino, status.st_size), b""
-            return
-        if status.st_size == offset:
-            return
-        with open(self._path, "rb") as file:
+        with file:
+            # Of what was opened: a program may exchange the file at any moment.
+            status = os.fstat(file.fileno())
+            inode, offset = self._place
+            if inode != status.st_ino or not 0 <= status.st_size - offset <= _MOST_NEWS:
+                # A new journal: the rest of the old one is not known. Or a program has made it as long as it likes.
+                self._answers.clear()
+                self._place, self._partial = (status.st_ino, status.st_size), b""
+                return
+            if status.st_size == offset:
+                return
             file.seek(offset)
             data = file.read(status.st_size - offset)
         self._place = (inode, offset + len(data))

@@ -30,6 +30,24 @@ _REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, err
 """Errors of a path at which something else stands in the place of a file or directory, or that is closed to all."""
 
 
+_LATEST = 2.0**40
+"""Of numbers in records, all of which are times, codes or counts."""
+_Kind = type | tuple[type, ...]
+_NUMBER_OR_NONE = (int, float, type(None))
+_TEXT_OR_NONE = (str, type(None))
+_APP_FIELDS: Mapping[str, _Kind] = {
+    "app": dict, "request": dict, "host": str, "boot_id": str, "created": _NUMBER_OR_NONE
+}  # fmt: skip
+_REQUEST_FIELDS: Mapping[str, _Kind] = {"name": str, "metadata": dict, "roles": list, "spec_hash": str}
+_STATE_FIELDS: Mapping[str, _Kind] = {
+    "final": bool, "state": str, "msg": _TEXT_OR_NONE, "host": str, "app_attempt": int, "replicas": list
+}  # fmt: skip
+_REPLICA_FIELDS: Mapping[str, _Kind] = {
+    "role": str, "id": int, "phase": str, "attempt": int, "code": (int, type(None)), "signal": (int, type(None)),
+    "start": _NUMBER_OR_NONE, "end": _NUMBER_OR_NONE,
+}  # fmt: skip
+
+
 class Records:
     """The directories of the apps: built, read, marked and removed.
 
@@ -39,6 +57,8 @@ class Records:
     def __init__(self, root: str) -> None:
         self.root = root
         self._is_used = False
+        self._damaged: dict[str, tuple[int, int, int] | None] = {}
+        """App id to the version of a record that is no document: it is large, maybe, and not read in each poll."""
         self._id: str | None = None
         """Of the root in which an app was found first; None before that, or where it has none."""
 
@@ -70,13 +90,20 @@ class Records:
         with self.readable():
             self._refuse_foreign(app_id)
             path = f"{self.dir(app_id)}/{layout.APP}"
+            version = self._version(path)
+            if version is not None and version == self._damaged.get(app_id):
+                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is no document"))
+            self._damaged.pop(app_id, None)
             found = layout.read_json(path)
             # Again: an app may be launched or removed in this moment, each in one step.
             is_there = found is None and os.path.lexists(path)
+            version = self._version(path)
             if is_there and (found := layout.read_json(path)) is None and os.path.lexists(path):
+                self._damaged[app_id] = version
                 raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is no document"))
         if found is not None:
-            self._refuse_damaged(app_id, found, {"app": dict, "request": dict, "host": str, "boot_id": str})
+            self._refuse_damaged(app_id, found, _APP_FIELDS)
+            self._refuse_damaged(app_id, found["request"], _REQUEST_FIELDS)
             self._is_used, self._id = True, root_id
         else:
             self._refuse_other_root()
@@ -84,6 +111,14 @@ class Records:
 
     def state(self, app_id: str) -> dict[str, Any] | None:
         """Return what the supervisor saw last, or None where it has written nothing yet."""
+        found = self._state(app_id)
+        if found is not None:
+            self._refuse_damaged(app_id, found, _STATE_FIELDS)
+            for replica in found["replicas"]:
+                self._refuse_damaged(app_id, replica, _REPLICA_FIELDS)
+        return found
+
+    def _state(self, app_id: str) -> dict[str, Any] | None:
         safe_files.refuse_foreign(self.dir(app_id))
         found: dict[str, Any] | None = layout.read_json(f"{self.dir(app_id)}/{layout.STATE}")
         if found is not None:
@@ -92,7 +127,7 @@ class Records:
 
     def has_ended(self, app_id: str) -> bool:
         """Return whether the state is final."""
-        document = self.state(app_id)
+        document = self._state(app_id)
         return document is not None and bool(document["final"])
 
     def is_supervised(self, app_id: str) -> bool:
@@ -229,10 +264,25 @@ class Records:
         for path in (self.dir(app_id), f"{self.dir(app_id)}/{layout.APP}"):
             safe_files.refuse_foreign(path)
 
-    def _refuse_damaged(self, app_id: str, document: object, kinds: Mapping[str, type]) -> None:
+    def _refuse_damaged(self, app_id: str, document: object, kinds: Mapping[str, _Kind]) -> None:
         """Let a record that the program of an app has replaced be an error of that app."""
-        if not isinstance(document, dict) or any(not isinstance(document.get(name), kinds[name]) for name in kinds):
+        if not isinstance(document, dict):
             raise AppUnavailableError(self.damage(app_id, "it is not what was written"))
+        for name, kind in kinds.items():
+            value = document.get(name)
+            # A yes or no is an integer for Python; a moment after all years is none.
+            is_sound = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+            if not is_sound or (isinstance(value, (int, float)) and not -_LATEST < value < _LATEST):
+                raise AppUnavailableError(self.damage(app_id, f"{name!r} is not what was written"))
+
+    @staticmethod
+    def _version(path: str) -> tuple[int, int, int] | None:
+        """Return what changes when the file does; None: there is none."""
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def damage(self, app_id: str, why: object) -> str:
         """Return the text of an error about a record."""

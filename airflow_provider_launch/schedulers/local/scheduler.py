@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import copy
 import errno
+import json
 import logging
 import os
 import re
@@ -53,12 +54,15 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState, is_terminal
+from airflow_provider_launch.util.untrusted import UntrustedError
 from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
 __all__ = ["LocalScheduler", "create_scheduler"]
 
 log = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_S = 30.0
+_STUCK_S = 300.0
+"""An app whose supervisor did not start in time is tried again so much later."""
 _DAY_S = 86400.0
 
 
@@ -100,6 +104,8 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         self._observed = Observed(self.root, self._records.is_supervised)
         # Describe is called from the threads of several followers.
         self._mutex = threading.Lock()
+        self._stuck: dict[str, tuple[float, str]] = {}
+        """App id to when its supervisor is started again, and what went wrong."""
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
@@ -121,7 +127,14 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         existing = self._records.app(request.app_id)
         if existing is None:
             self._refuse_taken_gpus(request)
-            self._records.commit(request.app_id, self._document(request, dryrun_info.app), request.copy_workspaces)
+            document = self._document(request, dryrun_info.app)
+            try:
+                layout.parse_record(json.dumps(document))
+            except UntrustedError as error:
+                raise InvalidAppError(
+                    f"the app cannot be recorded: {error}; make its arguments, variables and metadata smaller"
+                ) from error
+            self._records.commit(request.app_id, document, request.copy_workspaces)
             existing = self._records.app(request.app_id)
         if existing is None and os.path.isdir(app_dir):
             raise SchedulerRejectedError(f"{layout.APP} in {app_dir!r} is damaged; remove that directory")
@@ -178,10 +191,6 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 except AppUnavailableError as error:
                     damaged[app_id] = str(error)
                     continue
-                except (LookupError, TypeError, ValueError, AttributeError, InvalidAppError) as error:
-                    # Its program may have replaced what this launcher wrote.
-                    damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {error}")
-                    continue
                 except OSError as error:
                     if not self._records.is_of_one_app(error):
                         raise
@@ -191,6 +200,11 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                     if len(app_ids) == 1 or not isinstance(error.__cause__, ForeignFileError):
                         raise
                     damaged[app_id] = str(error)
+                    continue
+                except SchedulerUnavailableError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - its program may have replaced what this launcher wrote
+                    damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {str(error)[:200]}")
                     continue
                 # A copy: what is kept must not change when a caller changes its answer.
                 found[app_id] = copy.copy(known) if known else None
@@ -245,12 +259,14 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 app = self._records.app(app_id)
                 if response is not None and app is not None:
                     request = app["request"]
-                    owner = owner_of(request.get("metadata") or {})
+                    owner = owner_of(request["metadata"])
                     created = app.get("created")
                     rows.append(
                         ListAppResponse(app_id, response.state, name=request["name"], owner=owner, created_at=created)
                     )
-            except (AppUnavailableError, LookupError, TypeError, AttributeError) as error:
+            except (AppUnavailableError, SchedulerRejectedError) as error:
+                if isinstance(error, SchedulerRejectedError) and not isinstance(error.__cause__, ForeignFileError):
+                    raise
                 damaged[app_id] = str(error)  # its program has replaced the record meanwhile
         for app_id, text in damaged.items():
             log.warning("app %s is listed as UNKNOWN: %s", app_id, text)
@@ -342,6 +358,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         with self._records.readable():
             if self._records.is_supervised(app_id) or self._records.has_ended(app_id) or not os.path.isdir(app_dir):
                 return
+        until, text = self._stuck.get(app_id, (0.0, ""))
+        if time.monotonic() < until:
+            raise AppUnavailableError(text)
+        self._stuck.pop(app_id, None)
         # The supervisor forks itself away at once; this waits for that only.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
@@ -359,12 +379,19 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 )
         except FileNotFoundError:
             return  # the app was deleted meanwhile
-        except (safe_files.NotRegularError, subprocess.CalledProcessError) as error:
-            raise AppUnavailableError(
-                f"cannot start the supervisor of {app_dir!r}, whose files may be damaged: {error}; delete the app"
-            ) from error
         except (OSError, subprocess.SubprocessError) as error:
-            raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
+            # Its program can close its files to everybody, and make its supervisor fail or hang; a host without
+            # room or processes left is another matter.
+            is_of_host = isinstance(error, OSError) and not (
+                isinstance(error, safe_files.NotRegularError) or self._records.is_of_one_app(error)
+            )
+            if is_of_host:
+                raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
+            text = f"cannot start the supervisor of {app_dir!r}, whose files may be damaged: {error}; delete the app"
+            if isinstance(error, subprocess.TimeoutExpired):
+                # All who follow apps of this root have waited for it.
+                self._stuck[app_id] = time.monotonic() + _STUCK_S, text
+            raise AppUnavailableError(text) from error
 
 
 create_scheduler = LocalScheduler.create

@@ -37,6 +37,9 @@ def response_from(
         )
     else:
         replicas.update((role.name, []) for role in app.roles)
+        if len(state["replicas"]) > (most := sum(role.num_replicas for role in app.roles)):
+            # Its program has written them: each costs memory and time in every poll.
+            raise ValueError(f"the state has {len(state['replicas'])} replicas, the app {most}")
         for replica in state["replicas"]:
             replicas[replica["role"]].append(_replica(replica, state))
         restarts = state["app_attempt"] + sum(replica["attempt"] for replica in state["replicas"])

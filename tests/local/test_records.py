@@ -1,0 +1,260 @@
+"""What is read of apps whose programs have replaced their records; no process runs here."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.follow.poller import poll_many
+from airflow_provider_launch.schedulers.local import layout, observed, records, safe_files
+from airflow_provider_launch.schedulers.local import scheduler as local
+from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler, create_scheduler
+from airflow_provider_launch.specs import AppDef, AppState, Role
+from airflow_provider_launch.specs.errors import AppUnavailableError, InvalidAppError, SchedulerUnavailableError
+
+REPLICA = {
+    "role": "main", "id": 0, "phase": "SUCCEEDED", "attempt": 0, "code": 0, "signal": None, "start": 1.0, "end": 2.0,
+    "lost": None, "outside": None,
+}  # fmt: skip
+STATE = {
+    "state": "SUCCEEDED", "final": True, "msg": "", "app_attempt": 0, "host": "h", "boot_id": "b", "ports": {},
+    "replicas": [REPLICA],
+}  # fmt: skip
+
+
+def on_record(scheduler: LocalScheduler, **app: object) -> Path:
+    """Put an app that has ended on record; return its directory."""
+    info = scheduler.submit_dryrun(AppDef("app", [Role("main", "/", entrypoint="true", **app)]), {})
+    request = info.request
+    scheduler._records.commit(request.app_id, scheduler._document(request, info._app))
+    path = Path(scheduler._records.dir(request.app_id))
+    (path / "state.json").write_text(json.dumps(STATE))
+    return path
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> LocalScheduler:
+    return create_scheduler("test", root=str(tmp_path / "root"))
+
+
+def deep(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+def with_app(**fields: object):
+    def damage(path: Path) -> None:
+        document = json.loads((path / "app.json").read_text())
+        (path / "app.json").write_text(json.dumps({**document, **fields}))
+
+    return damage
+
+
+def with_request(**fields: object):
+    def damage(path: Path) -> None:
+        document = json.loads((path / "app.json").read_text())
+        document["request"].update(fields)
+        (path / "app.json").write_text(json.dumps(document))
+
+    return damage
+
+
+def with_state(text: str = "", **fields: object):
+    return lambda path: (path / "state.json").write_text(text or json.dumps({**STATE, **fields}))
+
+
+def with_replica(**fields: object):
+    return with_state(replicas=[{**REPLICA, **fields}])
+
+
+DAMAGES = {
+    "a time of launch that is a word": with_app(created="x"),
+    "a time of launch without end": with_app(created=1e300),
+    "a host that is a list": with_app(host=[]),
+    "a deep app": lambda path: (path / "app.json").write_text(deep(900)),
+    "a name that is a number": with_request(name=5),
+    "metadata of numbers": with_request(metadata=[1]),
+    "many parts": lambda path: (path / "app.json").write_text("[" + "1," * 600_000 + "1]"),
+    "a start that is a word": with_replica(start="x"),
+    "a start without end": with_replica(start=1e300),
+    "a code that is a list": with_replica(code=[]),
+    "an unknown role": with_replica(role="other"),
+    "a large number": with_state(app_attempt=2**70 - 1, text=json.dumps({**STATE, "app_attempt": 2**50})),
+    "an unknown state": with_state(state="x"),
+    "more replicas than there are": with_state(replicas=[REPLICA] * 5000),
+    "replicas of numbers": with_state(replicas=[1]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_record_with_wrong_fields_concerns_its_app_only(scheduler: LocalScheduler, damage) -> None:
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    damage(damaged)
+
+    assert {row.app_id: row.state for row in scheduler.list()} == {
+        damaged.name: AppState.UNKNOWN,
+        other.name: AppState.SUCCEEDED,
+    }
+    answers = poll_many(scheduler, [damaged.name, other.name])
+    assert answers[other.name].state is AppState.SUCCEEDED
+    assert isinstance(answers[damaged.name], AppUnavailableError)
+    # Neither of them is old enough.
+    assert scheduler.sweep(3600) == []
+
+
+@pytest.mark.parametrize("text", ['{"final": true, "start": Infinity}', deep(900), "[" * 100_000, "[1," * 700_000])
+def test_what_is_no_document_of_an_app_is_read_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+
+    assert layout.read_json(str(path)) is None
+
+
+def test_a_large_document_takes_little_memory(tmp_path: Path) -> None:
+    """A hundred bytes of memory were taken for four of text, in each poll."""
+    path = tmp_path / "app.json"
+    path.write_text("[" + "[],{}," * 2_000_000 + "1]")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    assert layout.read_json(str(path)) is None
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 100 * 2**20
+
+
+def test_the_record_of_a_large_app_is_read() -> None:
+    replicas = [
+        {"args": ["--rank", str(k), "x" * 200], "env": {f"NAME_{n}": "v" * 20 for n in range(20)}}
+        for k in range(10_000)
+    ]
+
+    assert layout.parse_record(json.dumps({"request": {"roles": [{"replicas": replicas}]}}))
+
+
+def test_an_app_that_could_not_be_read_again_is_refused(scheduler: LocalScheduler) -> None:
+    app = AppDef("app", [Role("main", "/", entrypoint="true")], metadata={"note": "x" * 20_000_000})
+
+    with pytest.raises(InvalidAppError, match=r"cannot be recorded: .* make its arguments"):
+        scheduler.schedule(scheduler.submit_dryrun(app, {}))
+
+
+def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    whole = (path / "app.json").read_text()
+    (path / "app.json").write_text("[" * 100)
+    reads: list[str] = []
+    read = layout.read_json
+    monkeypatch.setattr(records.layout, "read_json", lambda name: reads.append(name) or read(name))
+    for _ in range(5):
+        with pytest.raises(AppUnavailableError, match="is no document"):
+            scheduler.describe(path.name)
+    assert len(reads) == 2  # a second look, in case it was launched or removed in that moment
+
+    (path / "app.json").write_text(whole)
+    assert scheduler.describe(path.name).state is AppState.SUCCEEDED
+
+
+# ---- supervisors that cannot be started ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), AppUnavailableError),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), AppUnavailableError),
+        (safe_files.NotRegularError(errno.EINVAL, "no plain file"), AppUnavailableError),
+        (subprocess.TimeoutExpired("python", 30), AppUnavailableError),
+        (subprocess.CalledProcessError(1, "python"), AppUnavailableError),
+        (BlockingIOError(errno.EAGAIN, "no more processes"), SchedulerUnavailableError),
+        (OSError(errno.ENOSPC, "No space left on device"), SchedulerUnavailableError),
+    ],
+    ids=lambda item: item.__name__ if isinstance(item, type) else type(item).__name__,
+)
+def test_a_supervisor_that_cannot_start_for_its_files_concerns_its_app_only(
+    scheduler: LocalScheduler, monkeypatch, error, expected
+) -> None:
+    """Its program may close the log of its supervisor, and end it: nobody else is concerned."""
+    damaged, other = on_record(scheduler), on_record(scheduler)
+    (damaged / "state.json").unlink()
+    if isinstance(error, OSError) and error.errno != errno.EAGAIN:
+        error.filename = str(damaged / "supervisor.log")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(local.subprocess, "run", fail)
+    answers = poll_many(scheduler, [damaged.name, other.name])
+
+    assert type(answers[damaged.name]) is expected
+    if expected is AppUnavailableError:
+        assert answers[other.name].state is AppState.SUCCEEDED
+        assert {row.app_id: row.state for row in scheduler.list()} == {
+            damaged.name: AppState.UNKNOWN,
+            other.name: AppState.SUCCEEDED,
+        }
+
+
+def test_a_supervisor_that_hangs_is_not_waited_for_in_each_poll(scheduler: LocalScheduler, monkeypatch) -> None:
+    path = on_record(scheduler)
+    (path / "state.json").unlink()
+    starts: list[object] = []
+
+    def hang(command: list[str], **_: object) -> None:
+        starts.append(command)
+        raise subprocess.TimeoutExpired(command, 30)
+
+    monkeypatch.setattr(local.subprocess, "run", hang)
+    for _ in range(3):
+        with pytest.raises(AppUnavailableError, match="delete the app"):
+            scheduler.describe(path.name)
+    assert len(starts) == 1
+
+    now = time.monotonic()
+    monkeypatch.setattr(local.time, "monotonic", lambda: now + 3600)
+    with pytest.raises(AppUnavailableError):
+        scheduler.describe(path.name)
+    assert len(starts) == 2
+
+
+# ---- the journal -----------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+    """A program exchanges two names again and again, until one exchange falls between check and open."""
+    journal = tmp_path / "journal"
+    journal.write_text("one RUNNING\n")
+    found = observed.Observed(str(tmp_path), lambda _: True)
+    found.forget_changed()
+    journal.write_text("one RUNNING\ntwo RUNNING\n")
+    lstat, is_exchanged = os.lstat, []
+
+    def exchange(path: object) -> None:
+        if str(path) == str(journal) and not is_exchanged:
+            is_exchanged.append(True)
+            journal.unlink()
+            os.mkfifo(journal)
+
+    def exchanging(path, *args, **options):
+        status = lstat(path, *args, **options)
+        exchange(path)
+        return status
+
+    monkeypatch.setattr(os, "lstat", exchanging)
+    opened = observed.open_regular if hasattr(observed, "open_regular") else open
+
+    def exchanging_open(path: str):
+        exchange(path)
+        return opened(path)
+
+    monkeypatch.setattr(observed, "open_regular", exchanging_open, raising=False)
+    thread = threading.Thread(target=found.forget_changed, daemon=True)
+    thread.start()
+    thread.join(30)
+
+    assert is_exchanged
+    assert not thread.is_alive(), "it hangs"
