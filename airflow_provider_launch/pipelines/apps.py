@@ -104,16 +104,22 @@ def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list
     A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. What else a step hands back
     was named by its program, which must not choose the environment of the programs after it.
     """
+    declared = _declared(model)
+    names = [name for name in parameters if is_name(name)]
+    undeclared = [name for name in names if name not in declared]
+    taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
+    return undeclared, taken
+
+
+def _declared(model: PipelineModel) -> set[str]:
+    """Return the names of parameters that stand in the file."""
     declared = {*model.parameters}
     for step, _, _ in steps_of(model.graph):
         if isinstance(step, TaskStep):
             declared.update(item.name for item in step.returns or ())
         elif isinstance(step, MapStep):
             declared.add(step.iterate_as)
-    names = [name for name in parameters if is_name(name)]
-    undeclared = [name for name in names if name not in declared]
-    taken = [name for name in names if name in declared and (name in _TAKEN or name.startswith(_TAKEN_PREFIXES))]
-    return undeclared, taken
+    return declared
 
 
 def code_folder(model: PipelineModel, settings: ExecutorSettings) -> Path:
@@ -165,6 +171,10 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
             found[f"LAUNCH_PARAM_{name}"] = found[f"MAGNUS_PRM_{name}"] = found[f"RUNNABLE_PRM_{name}"] = text
         found["LAUNCH_GIVEN"] = given_lines(parameters)
     found["LAUNCH_PARAMETERS"] = json.dumps(parameters, ensure_ascii=False)
+    if step.command_type == "notebook":
+        found["LAUNCH_DECLARED"] = json.dumps(sorted(_declared(model)))
+    if inputs.data_dir is not None:
+        found["LAUNCH_IN_DATA_DIR"] = "1"
     if inputs.map_variables:
         found["MAGNUS_MAP_VARIABLE"] = found["RUNNABLE_MAP_VARIABLE"] = json.dumps(dict(inputs.map_variables))
     found |= inputs.run

@@ -4,7 +4,8 @@
     program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
 
 Parameters are read from LAUNCH_PARAMETERS, a JSON object. What is handed back goes to LAUNCH_RESULT_PATH. The names
-are those of the values that are handed back; without any all are.
+are those of the values that are handed back; without any all are. LAUNCH_IN_DATA_DIR: the current folder holds files of
+other steps. LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(
 import importlib
 import inspect
 import json
+import keyword
+import shutil
+import tempfile
 import typing
 
 
 def main(arguments: list[str]) -> None:
-    for folder in (os.environ.get("LAUNCH_CODE_DIR"), os.getcwd()):
+    # An earlier step may have left a module of any name among the files of this one.
+    is_data = bool(os.environ.get("LAUNCH_IN_DATA_DIR"))
+    here = os.path.realpath(os.getcwd())
+    sys.path[:] = [path for path in sys.path if not (is_data and os.path.realpath(path) == here)]
+    for folder in ("" if is_data else os.getcwd(), os.environ.get("LAUNCH_CODE_DIR")):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
     parameters = json.loads(os.environ.get("LAUNCH_PARAMETERS") or "{}")
@@ -158,10 +166,17 @@ def run_notebook(
     notebook = read(path, as_version=4)
     cells = notebook.cells
     tagged = [at for at, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
-    first = "\n".join("%s = %r" % (name, value) for name, value in parameters.items() if name.isidentifier())
+    declared = json.loads(os.environ.get("LAUNCH_DECLARED") or json.dumps([*parameters]))
+    first = "\n".join(
+        "%s = %r" % (name, value)
+        for name, value in parameters.items()
+        # The others were named by programs of earlier steps, and could stand in for any name of the notebook.
+        if name in declared and name.isidentifier() and not keyword.iskeyword(name)
+    )
     new_cell: typing.Any = nbformat.v4.new_code_cell
     cells.insert(tagged[0] + 1 if tagged else 0, new_cell(first))
-    target = os.path.abspath("launch-notebook-values.json")
+    scratch = tempfile.mkdtemp()
+    target = os.path.join(scratch, "values.json")
     wanted = names or []
     if tag:
         source = [cell for cell in cells if tag in cell.metadata.get("tags", [])]
@@ -175,9 +190,14 @@ def run_notebook(
     cells.append(
         new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
     )
+    # The kernel takes modules from the folder in which it starts, and later from the current one.
+    start = os.environ.get("LAUNCH_CODE_DIR") or (scratch if os.environ.get("LAUNCH_IN_DATA_DIR") else os.getcwd())
+    enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\ndel os, sys"
+    cells.insert(0, new_cell(enter % (start, os.getcwd())))
     try:
-        NotebookClient(notebook, timeout=None, resources={"metadata": {"path": os.getcwd()}}).execute()
+        NotebookClient(notebook, timeout=None, resources={"metadata": {"path": start}}).execute()
     finally:
+        del cells[0]
         if output_path:
             write: typing.Any = nbformat.write
             write(notebook, output_path)
@@ -187,7 +207,7 @@ def run_notebook(
                 sys.stdout.write(output["text"])
     with open(target) as file:
         values = json.load(file)
-    os.remove(target)
+    shutil.rmtree(scratch, ignore_errors=True)
     return {name: values[name] for name in wanted if name in values} if wanted else values
 
 

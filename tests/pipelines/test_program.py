@@ -1,0 +1,122 @@
+"""The program that is sent into apps, and what earlier steps may have left for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_launch.pipelines import apps, program
+
+OWN = "def step():\n    import report\n    return {'who': report.WHO}\n"
+
+
+def run(data: Path, *arguments: str, text: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = ["-c", apps._program_text()] if text else [program.__file__]
+    env = {
+        "PATH": os.environ["PATH"], "HOME": str(data), "LAUNCH_RESULT_PATH": str(data.parent / "result"), **variables
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *script, *arguments],
+        cwd=data,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def result(data: Path) -> object:
+    return json.loads((data.parent / "result").read_text())
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """The code of the pipeline, and the files of its steps."""
+    code, data = tmp_path / "code", tmp_path / "data"
+    code.mkdir()
+    data.mkdir()
+    (code / "own.py").write_text(OWN)
+    (code / "report.py").write_text("WHO = 'author'\n")
+    return code, data
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["file", "text"])
+@pytest.mark.parametrize("name", ["report", "own", "json", "inspect", "pydantic", "asyncio"])
+def test_a_module_that_an_earlier_step_left_is_not_run(folders: tuple[Path, Path], name: str, text: bool) -> None:
+    code, data = folders
+    (data / f"{name}.py").write_text("WHO = 'earlier step'\nopen('ran', 'w')\ndef step(): return {'who': WHO}\n")
+
+    ran = run(data, "function", "own.step", text=text, LAUNCH_CODE_DIR=str(code), LAUNCH_IN_DATA_DIR="1")
+
+    assert ran.returncode == 0, ran.stderr
+    assert result(data) == {"who": "author"}
+    assert not (data / "ran").exists()
+
+
+def test_an_optional_module_is_not_taken_from_the_files_of_steps(folders: tuple[Path, Path]) -> None:
+    """One that is not installed anywhere would be found there."""
+    code, data = folders
+    (code / "own.py").write_text(
+        "def step():\n    try:\n        import not_installed_here\n    except ImportError:\n        return {'who': 'author'}\n"
+        "    return {'who': 'earlier step'}\n"
+    )
+    (data / "not_installed_here.py").write_text("")
+
+    ran = run(data, "function", "own.step", LAUNCH_CODE_DIR=str(code), LAUNCH_IN_DATA_DIR="1")
+
+    assert ran.returncode == 0, ran.stderr
+    assert result(data) == {"who": "author"}
+
+
+def test_the_current_folder_has_the_code_where_no_other_is_named(folders: tuple[Path, Path]) -> None:
+    code, _ = folders
+
+    ran = run(code, "function", "own.step")
+
+    assert ran.returncode == 0, ran.stderr
+    assert result(code) == {"who": "author"}
+
+
+NOTEBOOK_CELLS = [
+    "import report, os\nopen('written', 'w').close()\nwho = report.WHO",
+    "names = sorted(name for name in globals() if name in ('sorted', 'given', 'undeclared'))",
+]
+
+
+def notebook(path: Path) -> None:
+    cells = [
+        {"cell_type": "code", "metadata": {}, "source": source, "outputs": [], "execution_count": None, "id": f"c{n}"}
+        for n, source in enumerate(NOTEBOOK_CELLS)
+    ]
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+
+
+def test_a_notebook_sees_declared_names_and_modules_of_its_author(folders: tuple[Path, Path]) -> None:
+    pytest.importorskip("nbclient")
+    code, data = folders
+    notebook(code / "book.ipynb")
+    for name in ("report", "ipykernel_launcher", "ipykernel", "pydantic", "matplotlib_inline"):
+        (data / f"{name}.py").write_text("WHO = 'earlier step'\nopen('ran', 'w')\n")
+    (data / "launch-notebook-values.json").symlink_to(data / "overwritten")
+    parameters = {"given": 1, "undeclared": 2, "sorted": "x", "class": 1, "no name": 2}
+
+    ran = run(
+        data, "notebook", "book.ipynb", "out.ipynb", "", "who", "names",
+        LAUNCH_CODE_DIR=str(code), LAUNCH_IN_DATA_DIR="1",
+        LAUNCH_PARAMETERS=json.dumps(parameters), LAUNCH_DECLARED='["given", "class"]',
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert result(data) == {"who": "author", "names": ["given"]}
+    assert sorted(path.name for path in data.iterdir() if path.suffix != ".py" and path.name[0] != ".") == [
+        "launch-notebook-values.json",
+        "out.ipynb",
+        "written",
+    ]
+    assert len(json.loads((data / "out.ipynb").read_text())["cells"]) == len(NOTEBOOK_CELLS) + 3
