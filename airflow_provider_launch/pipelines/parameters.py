@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.specs.errors import InvalidAppError
+from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
 __all__ = ["REDUCERS", "Known", "as_text", "from_environment", "merged", "reduced", "returned_values"]
 
@@ -80,10 +81,10 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def as_value(text: str) -> Any:
-    """Return the JSON value of a text; the text itself, if it is not JSON."""
+    """Return the JSON value of a text; the text itself, if it is not JSON, or JSON that could not be handed on."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text, len(text))
+    except UntrustedError:
         return text
 
 
@@ -106,7 +107,7 @@ def returned_values(
     Raises:
         InvalidAppError: a declared name is missing, the document holds no names, or Airflow cannot store a value.
     """
-    if isinstance(document, Mapping) and set(document) == {"$env"}:
+    if isinstance(document, Mapping) and set(document) == {"$env"} and isinstance(document["$env"], Mapping):
         values = {_without_prefix(str(name)): as_value(str(text)) for name, text in document["$env"].items()}
     elif document is None:
         values = {}
@@ -136,12 +137,16 @@ def reduced(each: Sequence[Mapping[str, Any]], reducer: Any) -> dict[str, Any]:
     """Return one value for each name that the branches of a map have returned; their order is that of the list.
 
     A branch that did not return a name is left out of its list.
+
+    Raises:
+        InvalidAppError: Airflow cannot store what came out, such as a sum of more than 64 bits.
     """
     names = dict.fromkeys(name for values in each for name in values)
     found: dict[str, Any] = {}
     for name in names:
         how = reducer.get(name, "list") if isinstance(reducer, Mapping) else reducer
         found[name] = _reducer(how)([values[name] for values in each if name in values])
+        check_result(found[name], name)
     return found
 
 

@@ -16,7 +16,6 @@ Registered as an entry point of group `airflow_provider_launch.executors`, under
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -29,8 +28,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_launch.pipelines.executors import PLUGINS_GROUP
+from airflow_provider_launch.schedulers.logs import LONGEST_LINE
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.entrypoints import load
+from airflow_provider_launch.util.untrusted import clean_text
 
 __all__ = ["BaseExecutor", "Node", "NodeFailedError", "load_executor"]
 
@@ -63,13 +64,14 @@ class Node:
     """Settings of the executor for this task, after all layers."""
     node_type: str = "task"
     show: Callable[[str], object] = print
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[bytes] | None = None
 
     def execute(self, **_: Any) -> dict[str, Any]:
         """Run the task on this host, show its lines, and return what it handed back.
 
         Raises:
             NodeFailedError: its exit code is not 0.
+            InvalidAppError: what it handed back is larger than 4 KB, no JSON object, or in no plain file.
         """
         from airflow_provider_launch.schedulers.environment import inherited_env
         from airflow_provider_launch.schedulers.local.request import INHERITED
@@ -81,21 +83,36 @@ class Node:
                 self.command_line,
                 env=env,
                 cwd=self.working_dir,
-                text=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             assert self.process.stdout is not None
-            with self.process.stdout:
-                for line in self.process.stdout:
-                    self.show(line.rstrip("\n"))
+            with self.process.stdout as lines:
+                # Of a line without an end a part at a time; and it may be no UTF-8.
+                while line := lines.readline(LONGEST_LINE):
+                    self.show(clean_text(line.decode("utf-8", "replace").rstrip("\r\n")))
             if code := self.process.wait():
                 raise NodeFailedError(f"step {self.name!r} exited with code {code}")
-            text = result.read_text(encoding="utf-8") if result.exists() else ""
-        found: dict[str, Any] = json.loads(text) if text.strip() else {}
-        return found
+            return self._handed_back(str(result))
+
+    def _handed_back(self, path: str) -> dict[str, Any]:
+        from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
+        from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+
+        try:
+            with open_regular(path) as file:
+                found = parse_result(file.read(RESULT_LIMIT_BYTES), os.fstat(file.fileno()).st_size)
+        except FileNotFoundError:
+            return {}
+        except NotRegularError as error:
+            raise InvalidAppError(
+                f"step {self.name!r} wrote its result into something that is no plain file"
+            ) from error
+        if found is not None and not isinstance(found, dict):
+            raise InvalidAppError(f"step {self.name!r} handed back no JSON object of names and values")
+        return found or {}
 
     def kill(self) -> None:
         """End the process of `execute`, and all that it has started."""
