@@ -54,7 +54,7 @@ class Sources:
 
     def _is_of_dag_file(self, location: str) -> bool:
         if self._foreign is not None:
-            return not any(
+            return location in (self._literals or ()) or not any(
                 text == location or (len(text) >= _SHORTEST_PART and text in location) for text in self._foreign
             )
         return self._literals is None or location in self._literals

@@ -163,6 +163,8 @@ class LaunchAppOperator(BaseOperator):
         self._literals: set[str] | None = None
         self._is_app_made = component is not None or callable(app)
         """Whether a function makes the app; else it is a field of its own."""
+        self._brought: list[Any] = []
+        """What such a function is given besides the fields, of runs and other tasks."""
         self._marks_data = self._keeps_types = False
         self._marked_args: Any = None
         self._settled_args: Any = None
@@ -348,8 +350,8 @@ class LaunchAppOperator(BaseOperator):
         # Airflow renders no field that is empty.
         literals = self._literals or set()
         rendered = {text for field in self._given_fields[1:] for text in texts_in(field)}
-        conf = {*texts_in(getattr(context["dag_run"], "conf", None))}
-        return Sources(literals, (rendered | conf) - literals)
+        brought = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._brought)}
+        return Sources(literals, (rendered | brought) - literals)
 
     # ---- run -------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class StepOperator(LaunchAppOperator):
 
         known, elements = known_parameters(context, self.sources, self.scope)
         step, place = self._rendered(context)
+        self._note_sources(step, known.values)
         with final_errors():
             self._check_connection()
         attempt = Attempt.begin(self, context, place)
@@ -154,6 +155,14 @@ class StepOperator(LaunchAppOperator):
             cfg = self.render_template(dict(place.options), context)
         settings = dataclasses.replace(place.settings, env=env)
         return step, dataclasses.replace(place, settings=settings, options=cfg)
+
+    def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
+        """Let the worker open no file or address for the app that an earlier step, or the form of a run, has named."""
+        from airflow_provider_launch.operators._sources import texts_in
+
+        self._brought = [values, step.app, step.args, self.env, self.cfg]
+        ours = self.place.settings.env, self.place.options
+        self._literals = {*texts_in([self.model.parameters, self.step.app, self.step.args, *ours])}
 
     def _check_connection(self) -> None:
         """Refuse a connection of another type than the executor's: its options would mean something else."""

@@ -1,0 +1,97 @@
+"""Files and addresses that the app of a step names are opened by the worker: not those of earlier steps."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch.operators import _run
+from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.specs import InvalidAppError
+from airflow_provider_launch.specs.overlays import get_overlay, guarded
+
+PARTS = """
+from airflow_provider_launch.specs import AppDef, Role
+
+def patched(patch: str = "", folder: str = "") -> AppDef:
+    path = patch or (folder and folder + "/other.yaml") or "FOLDER/secret.yaml"
+    return AppDef("a", [Role("r", "i", entrypoint="x", metadata={"docker": path})])
+"""
+FILE = """
+    executor: {type: local-container, config: {image: i, conn_id: place}}
+    parameters: {own: FOLDER/secret.yaml, word: some}
+    dag:
+      start_at: earlier
+      steps:
+        earlier: {type: task, command_type: shell, command: "true", next: app}
+        app: {type: task, command_type: app, STEP, next: success}
+    """
+GIVEN = "app: {name: a, roles: [{name: r, image: i, entrypoint: x, metadata: {docker: PATCH}}]}"
+
+
+@pytest.fixture
+def opened(write, tmp_path, monkeypatch):
+    """Return what a step would read as its overlay, given what an earlier one handed back."""
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", json.dumps({"conn_type": "launch_docker", "extra": {}}))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "secret.yaml").write_text("Container: {x: 1}\n")
+    (tmp_path / "other.yaml").write_text("Container: {x: 2}\n")
+
+    def call(step: str, values: dict[str, Any]) -> Any:
+        name = f"parts_{abs(hash(step + str(values)))}"
+        write(PARTS.replace("FOLDER", str(tmp_path)), f"{name}.py")
+        text = FILE.replace("STEP", step.replace("PARTS", name)).replace("FOLDER", str(tmp_path))
+        task = dag_from_file(write(text), name).get_task("app")
+        parameters = {"values": values, "orders": dict.fromkeys(values, 1)}
+        ti = SimpleNamespace(
+            dag_id="d", run_id="r", task_id="app", map_index=-1, try_number=1, id="x",
+            xcom_pull=lambda **_: parameters, xcom_push=lambda *_, **__: None,
+        )  # fmt: skip
+        run = SimpleNamespace(conf={}, run_id="r", clear_number=0)
+        context: Any = {"ti": ti, "params": {}, "dag_run": run, "run_id": "r", "task": task, "dag": task.dag}
+        found = []
+
+        def launched(_: object, context: Any) -> Any:
+            sources = task._sources(context)
+            with guarded(lambda location: sources.check(location, location, "an overlay of the app")):
+                found.append(get_overlay(task.app.roles[0], "docker", "Container"))
+            return {"handle": "h", "result": None, "roles": {}, "state": "SUCCEEDED"}
+
+        monkeypatch.setattr(_run.OperatorRun, "run", launched)
+        task.render_template_fields(context)
+        task.execute(context)
+        return found[0]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("step", "given"),
+    [
+        ("component: PARTS.patched, args: {patch: $path}", "{folder}/other.yaml"),
+        ("component: PARTS.patched, args: {patch: $path}", "file://{folder}/other.yaml"),
+        ("component: PARTS.patched, args: {folder: $path}", "{folder}"),
+        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}\""), "{folder}/other.yaml"),
+        (GIVEN.replace("PATCH", "\"{{ ti.xcom_pull()['values']['path'] }}/other.yaml\""), "{folder}"),
+    ],
+)
+def test_what_an_earlier_step_names_is_not_opened(opened, tmp_path, step: str, given: str) -> None:
+    with pytest.raises(Exception, match="does not stand in the DAG file") as raised:
+        opened(step, {"path": given.format(folder=tmp_path)})
+    assert isinstance(raised.value, InvalidAppError) or "allowed_app_sources" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "component: PARTS.patched",
+        "component: PARTS.patched, args: {patch: $own}",
+        "component: PARTS.patched, args: {patch: FOLDER/secret.yaml}",
+        GIVEN.replace("PATCH", "FOLDER/secret.yaml"),
+    ],
+)
+def test_what_the_author_names_is_opened(opened, tmp_path, step: str) -> None:
+    assert opened(step, {"path": "/elsewhere", "own": f"{tmp_path}/secret.yaml", "n": 5}) == {"x": 1}
