@@ -42,6 +42,11 @@ log = logging.getLogger(__name__)
 MARKER = "__torchx_overlays__"
 """Key by which a namespace marks that its other keys are kinds of overlays; stored data, so its spelling is fixed."""
 _GUARD: ContextVar[Callable[[str], None] | None] = ContextVar("launch_overlay_guard", default=None)
+LARGEST_FILE = 1024 * 1024
+DEEPEST, MOST_VALUES = 100, 100_000
+"""Of a file: levels of dicts and lists, and values, of which those of an alias count each time."""
+_LONGEST_NUMBER = 100
+_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 _PUT, _DEL, _JOIN = "__put__", "__del__", "__join__"
 
 
@@ -252,19 +257,28 @@ def _load(location: str) -> dict[str, Any]:
 def _read(location: str) -> str:
     parts = urlsplit(location)
     if parts.scheme in {"", "file"}:
-        with Path(unquote(parts.path) if parts.scheme else location).open(encoding="utf-8") as file:
-            return file.read()
-    import fsspec
+        path = Path(unquote(parts.path) if parts.scheme else location)
+        # A FIFO would be waited for.
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no plain file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    else:
+        import fsspec
 
-    with fsspec.open(location, "rt") as file:
-        text: str = file.read()
-        return text
+        with fsspec.open(location, "rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ValueError("it has more than 1 MB; no engine takes a request as large as that")
+    return data.decode("utf-8")
 
 
 def _parse(text: str) -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    kind: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(kind):  # type: ignore[misc] # one of two
         """Knows the one tag that overlays need: a tuple replaces a list."""
 
     def make_tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
@@ -272,11 +286,56 @@ def _parse(text: str) -> Any:
         return tuple(loader.construct_sequence(node, deep=True))
 
     Loader.add_constructor("tag:yaml.org,2002:python/tuple", make_tuple)
+    loader = None
     try:
-        # JSON is YAML, too.
-        return yaml.load(text, Loader=Loader)  # noqa: S506 - a safe loader
+        # JSON is YAML, too. What is too deep would be composed by recursion.
+        _refuse_depth(yaml.parse(text, Loader=Loader))
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, 0, {})
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _refuse_depth(events: Iterable[Any]) -> None:
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                raise ValueError(_TOO_DEEP)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _weigh(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return how many values and levels a node has, those of an alias each time; refuse what has too many."""
+    import yaml
+
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_NUMBER:
+            raise ValueError(f"it has a number of more than {_LONGEST_NUMBER} letters")
+        return 1, 0
+    if level > DEEPEST:
+        raise ValueError(_TOO_DEEP)
+    if id(node) not in known:
+        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        weights = [_weigh(part, level + 1, known) for part in parts]
+        known[id(node)] = 1 + sum(one[0] for one in weights), 1 + max((one[1] for one in weights), default=0)
+    values, levels = known[id(node)]
+    if level + levels > DEEPEST + 1:
+        raise ValueError(_TOO_DEEP)
+    if values > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES} values, of which each alias repeats those that it names")
+    return values, levels
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------

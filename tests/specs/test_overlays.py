@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 
 import pytest
 
@@ -188,3 +189,53 @@ def test_a_spec_checks_what_goes_in_and_out(target):
         spec.get(target)
     target.metadata["k"] = {"spec": {}}
     assert spec.get(target) == {}
+
+
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 8)}]\n" for n in range(12)
+)
+MERGED = "a0: &a0 {k0: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}], k{n + 1}: 1}}\n" for n in range(40))
+CHAINED = "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{'[' * 50}*a{n}{']' * 50}]\n" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BOMB, "more than 100000 values"),
+        (MERGED, "more than 100000 values"),
+        (CHAINED, "more than 100 levels"),
+        ("a: &a [*a]", "more than 100 levels"),
+        ("a: " + "[" * 500 + "]" * 500, "more than 100 levels"),
+        ("a: " + "[" * 200_000, "more than 100 levels"),
+        ("a: " + "{b: " * 500, "more than 100 levels"),
+        ("a: " + "9" * 5000, "more than 100 letters"),
+        ("a: " + "1:" * 5000 + "1", "more than 100 letters"),
+        ("a: " + "x" * 2**20, "more than 1 MB"),
+        ("a: 2026-99-99", "cannot be read"),
+        ("a: \0", "cannot be read"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_file_of_any_form_is_read_in_bounded_time(tmp_path, text, reason):
+    """Nine levels of aliases took minutes, and memory without a bound."""
+    path = tmp_path / "overlay.yaml"
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match=reason):
+        get_overlay(Role("r", "i", metadata={"docker": str(path)}), "docker", "Container")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "overlay.yaml")
+
+    with pytest.raises(ValueError, match="is no plain file"):
+        get_overlay(Role("r", "i", metadata={"docker": str(tmp_path / "overlay.yaml")}), "docker", "Container")
+
+
+def test_an_honest_file_may_be_large_and_have_aliases(tmp_path):
+    path = tmp_path / "overlay.yaml"
+    path.write_text("Container: {a: &a {x: [1, 2]}, b: *a, c: {<<: *a, y: 2}, d: [" + "word, " * 20_000 + "last]}\n")
+
+    found = get_overlay(Role("r", "i", metadata={"docker": str(path)}), "docker", "Container")
+
+    assert (found["b"], found["c"], len(found["d"])) == ({"x": [1, 2]}, {"x": [1, 2], "y": 2}, 20_001)
