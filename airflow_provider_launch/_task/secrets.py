@@ -11,12 +11,13 @@ import dataclasses
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.macros import macros
-from airflow_provider_launch.specs.secrets import MASK, hidden_in_args, hidden_in_env
+from airflow_provider_launch.specs.secrets import MASK, hidden_in_args, hidden_in_env, hidden_in_text, is_secret_name
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
@@ -26,6 +27,8 @@ __all__ = [
     "Place",
     "chosen",
     "copied_variables",
+    "forms_of",
+    "hidden_in_fields",
     "hidden_values",
     "kept_values",
     "places_of",
@@ -80,7 +83,48 @@ def hidden_values(roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]]
         found |= {*hidden_in_env(role.env), *hidden_in_args(role.args)}
     for env in copied.values():
         found |= {*hidden_in_env(env)}
-    return {form for value in found for form in _forms(value) if _is_maskable(form)}
+    return forms_of(found)
+
+
+def hidden_in_fields(value: Any, name: str = "") -> set[str]:
+    """Return the values of rendered fields that look like secrets, as `hidden_values` does for the app made of them.
+
+    Args:
+        value: text, such as a command, or plain data.
+        name: under which it stands.
+    """
+    return forms_of(_hidden_in_field(value, name))
+
+
+def forms_of(values: Iterable[str]) -> set[str]:
+    """Return the values as a program may print them, without those too short or too common to be hidden."""
+    return {form for value in values for form in _forms(value) if _is_maskable(form)}
+
+
+def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if is_secret_name(name):
+            found = [value]
+        else:
+            # A folder follows `-p` in most commands of a shell.
+            words = [word for word in _words(value) if word != "-p"]
+            found = [*hidden_in_text(value), *hidden_in_args(words)]
+        # A variable of the shell, or the name of a parameter.
+        yield from (each for each in found if not each.startswith("$"))
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _hidden_in_field(each, str(key))
+    elif isinstance(value, (list, tuple)):
+        yield from hidden_in_args([each for each in value if isinstance(each, str)])
+        for each in value:
+            yield from _hidden_in_field(each, name)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def _is_maskable(text: str) -> bool:

@@ -30,14 +30,19 @@ class PluginStepOperator(StepOperator):
 
     def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - that of the other operator needs it
         from airflow_provider_launch._task.errors import final_errors
+        from airflow_provider_launch._task.secrets import hidden_values, register
         from airflow_provider_launch.pipelines.plugin import load_executor
         from airflow_provider_launch.schedulers.ids import slug
+        from airflow_provider_launch.specs import AppDef
 
         elements = self._elements
         with final_errors():
             settings = {name: value for name, value in (self.place.options or {}).items() if name not in _OURS}
             self._executor = load_executor(self.place.type, settings, self.log.warning)
         self._node = self._make_node(settings)
+        assert isinstance(self.app, AppDef)
+        # No log of an app does it here: its lines are written by this process.
+        register(hidden_values(self.app.roles, {}, ()), self.log.warning)
         self._executor.prepare_for_node_execution()
         if self._attempt is not None:
             self._attempt.add_code(self._executor.add_code_identities(self._node))

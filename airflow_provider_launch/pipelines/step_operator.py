@@ -15,6 +15,7 @@ from airflow_provider_launch.pipelines.gates import PARAMETERS_KEY, Scope, Sourc
 from airflow_provider_launch.pipelines.links import AttemptsLink
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
     from airflow_provider_launch.pipelines.attempt import Attempt
@@ -73,6 +74,13 @@ class StepOperator(LaunchAppOperator):
         self.env = dict(place.settings.env)
         self._elements: dict[str, Any] = {}
         self._attempt: Attempt | None = None
+
+    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
+        """Render, and have secrets masked before Airflow stores the fields: it knows other names than an app's."""
+        super().render_template_fields(context, jinja_env)
+        from airflow_provider_launch._task.secrets import hidden_in_fields, register
+
+        register(hidden_in_fields({name: getattr(self, name, None) for name in self.template_fields}))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Launch the app of the step; as `LaunchAppOperator.execute`.
@@ -180,12 +188,16 @@ class StepOperator(LaunchAppOperator):
             )
 
     def _secrets(self) -> dict[str, str]:
+        from airflow_provider_launch._task.secrets import forms_of, register
+
         found = {}
         for name, source in self.step.secrets.items():
             kind, _, conn_id = source.partition(":")
             value = BaseHook.get_connection(conn_id).get_uri() if kind == "conn" and conn_id else Variable.get(source)
             found[name] = str(value)
             mask_secret(found[name])
+            # Also line by line, and as JSON has it.
+            register(forms_of([found[name]]))
         return found
 
     def _run_variables(self, context: Context) -> dict[str, str]:

@@ -1,0 +1,96 @@
+"""Secrets in the fields of steps, which Airflow stores and shows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_launch._task.secrets import hidden_in_fields
+from airflow_provider_launch.pipelines import dag_from_file
+from airflow_provider_launch.pipelines.plugin import BaseExecutor
+from airflow_provider_launch.specs import AppDef, Role
+
+SECRETS = {
+    "by name": ({"DB_PASS": "hush-1"}, {"hush-1"}),
+    "a word": ({"env": {"JWT": "hush-1", "LEVEL": "debugging"}}, {"hush-1"}),
+    "an address": ({"DATABASE_URL": "postgres://me:hush-1@db/x"}, {"hush-1"}),
+    "a flag": ("run --password hush-1 --level debugging", {"hush-1"}),
+    "a quoted flag": ("run --token 'hush 1' && echo done", {"hush 1"}),
+    "an open quote": ("echo it's; run --password hush-1", {"hush-1"}),
+    "a header": ('curl -H "Authorization: Bearer hush-1" x', {"Bearer hush-1"}),
+    "an export": ("export TOKEN=hush-1; run", {"hush-1", "hush-1;"}),
+    "a list": (["--password", "hush-1", "x"], {"hush-1"}),
+    "nested": ({"overrides": [{"name": "x", "password": "hush-1"}]}, {"hush-1"}),
+    "a folder": ("mkdir -p results", set()),
+    "a reference": ("run --token $TOKEN_OF_MINE", set()),
+    "a parameter": ({"token": "$token_of_mine"}, set()),
+    "no text": ({"token": 5, "password": None}, set()),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), SECRETS.values(), ids=SECRETS)
+def test_what_is_hidden_in_a_field(value: Any, expected: set[str]) -> None:
+    assert hidden_in_fields(value) == expected
+
+
+def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
+    assert {"first-line", "second-line"} <= hidden_in_fields({"PRIVATE_KEY": "first-line\nsecond-line"})
+
+
+FILE = """
+    executor: {type: EXECUTOR, config: {env: {DB_PASS: hush-env, DATABASE_URL: "postgres://me:hush-url@db/x"}}}
+    dag:
+      start_at: one
+      steps:
+        one: {type: task, command_type: shell, command: "run --password {{ params.word }}", next: success}
+    """
+
+
+class Silent(BaseExecutor):
+    class Config(BaseExecutor.Config):
+        env: Any = None
+
+    def trigger_job(self, node: Any, map_variable: Any = None, **_: Any) -> None:
+        node.show("it is hush-env")
+
+
+@pytest.fixture
+def silent(tmp_path_factory, monkeypatch) -> None:
+    site = tmp_path_factory.mktemp("site")
+    info = site / "launch_silent-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: launch-silent\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[airflow_provider_launch.executors]\nsilent = {__name__}:Silent\n")
+    monkeypatch.syspath_prepend(str(site))
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("executor", ["local", "silent"])
+def test_rendered_fields_of_a_step_show_no_secret(write, executor: str) -> None:
+    from airflow.sdk.log import redact
+
+    task = dag_from_file(write(FILE.replace("EXECUTOR", executor)), f"masks_{executor}").get_task("one")
+    run = SimpleNamespace(conf={}, run_id="r")
+    context: Any = {"params": {"word": f"hush-{executor}"}, "dag_run": run, "task": task, "dag": task.dag}
+
+    task.render_template_fields(context)
+
+    assert f"hush-{executor}" in task.command
+    shown = str(redact({name: getattr(task, name, None) for name in task.template_fields}))
+    assert "hush" not in shown
+    assert "postgres://me:***@db/x" in shown
+
+
+@pytest.mark.usefixtures("silent")
+def test_lines_of_a_plug_in_show_no_secret(write) -> None:
+    """The task writes them itself, and nothing else has registered what the app holds."""
+    from airflow.sdk.log import redact
+
+    task = dag_from_file(write(FILE.replace("EXECUTOR", "silent")), "masks_lines").get_task("one")
+    task.app = AppDef("a", [Role("r", "/", entrypoint="x", env={"JWT": "of-this-line"}, args=["--token", "of-an-arg"])])
+
+    task._launched({})
+
+    assert redact("it is of-this-line and of-an-arg") == "it is *** and ***"
