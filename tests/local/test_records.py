@@ -258,3 +258,44 @@ def test_a_journal_that_becomes_a_pipe_in_the_last_moment_is_not_waited_for(tmp_
 
     assert is_exchanged
     assert not thread.is_alive(), "it hangs"
+
+
+# ---- attempts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["attempts", "entries"])
+def test_more_attempts_than_there_can_be_are_an_error_of_the_app(
+    scheduler: LocalScheduler, monkeypatch, kind: str
+) -> None:
+    """Its program can make directories and files as many as it likes; each read would go through them."""
+    path = on_record(scheduler)
+    replica = path / "run" / "0" / layout.role_dir(0, "main") / "0"
+    replica.mkdir(parents=True)
+    if kind == "attempts":
+        monkeypatch.setattr(layout, "MOST_ATTEMPTS", 100)
+        for number in range(101):
+            (replica / str(number)).mkdir()
+    else:
+        monkeypatch.setattr(layout, "_MOST_ENTRIES", 100)
+        for number in range(101):
+            (replica / f"x{number}").touch()
+
+    for call in (scheduler.read_logs, scheduler.unfinished_line):
+        with pytest.raises(AppUnavailableError, match="has more than 100"):
+            call(path.name, "main", 0)
+    with pytest.raises(AppUnavailableError, match="has more than 100"):
+        scheduler.attempt_ending(path.name, "main", 0, 0)
+    with pytest.raises(AppUnavailableError, match="has more than 100"):
+        scheduler.result(path.name)
+    with_state(state="FAILED", replicas=[{**REPLICA, "phase": "FAILED", "code": 1}])(path)
+    assert scheduler.describe(path.name).state is AppState.FAILED
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"code": []}', '{"signal": "x"}', '{"lost": 0}', "[" * 1000])
+def test_an_end_that_a_program_wrote_is_no_error_of_its_log(scheduler: LocalScheduler, text: str) -> None:
+    path = on_record(scheduler)
+    attempt = path / "run" / "0" / layout.role_dir(0, "main") / "0" / "0"
+    attempt.mkdir(parents=True)
+    (attempt / "exit").write_text(text)
+
+    assert isinstance(scheduler.attempt_ending(path.name, "main", 0, 0), str)

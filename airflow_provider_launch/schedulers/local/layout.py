@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -77,21 +78,40 @@ def attempt_dir(app_dir: str, app_attempt: int, role: str, replica: int, attempt
     return f"{app_dir}/run/{app_attempt}/{role}/{replica}/{attempt}"
 
 
+MOST_ATTEMPTS = 10_000
+"""Of one replica; its program could make directories for as many as it likes, and each read goes through all."""
+_MOST_ENTRIES = 100_000
+
+
 def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
-    """Return (app attempt, replica attempt) of every attempt of one replica, in order."""
+    """Return (app attempt, replica attempt) of every attempt of one replica, in order.
+
+    Raises:
+        UntrustedError: there are more than an app can have.
+    """
     found: list[tuple[int, int]] = []
     for app_attempt in numbers_in(f"{app_dir}/run"):
         found += [(app_attempt, n) for n in numbers_in(f"{app_dir}/run/{app_attempt}/{role}/{replica}")]
+        if len(found) > MOST_ATTEMPTS:
+            raise UntrustedError(f"replica {replica} of {role!r} has more than {MOST_ATTEMPTS} attempts")
     return found
 
 
 def numbers_in(path: str) -> list[int]:
-    """Return the entries of a directory that are numbers, sorted; none if it does not exist."""
+    """Return the entries of a directory that are numbers, sorted; none if it does not exist.
+
+    Raises:
+        UntrustedError: there are more entries than an app can make.
+    """
     try:
-        # The app may have made others; Python's own digits are more than ten.
-        return sorted(int(name) for name in os.listdir(path) if re.fullmatch("[0-9]{1,9}", name))
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES + 1)]
     except FileNotFoundError:
         return []
+    if len(names) > _MOST_ENTRIES:
+        raise UntrustedError(f"{path!r} has more than {_MOST_ENTRIES} entries")
+    # The app may have made others; Python's own digits are more than ten.
+    return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name))
 
 
 _REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}

@@ -10,6 +10,7 @@ from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.local.safe_files import open_regular
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
+from airflow_provider_launch.util.untrusted import UntrustedError
 
 __all__ = ["LONGEST_LINE", "read_chunk", "read_ending", "read_reply", "read_unfinished"]
 
@@ -66,17 +67,20 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
         return ""
     at = attempts[attempt]
     document = layout.read_json(f"{layout.attempt_dir(app_dir, at[0], role_dir, k, at[1])}/exit")
-    return ending_of(document) if document else ""
+    try:
+        return ending_of(document) if document else ""
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return ""  # its program has replaced what the shim wrote
 
 
 def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:
     """Return what the last attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`."""
-    attempts = layout.attempts_of(app_dir, role_dir, k)
-    if not attempts:
-        return None
-    path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/error.json"
     try:
+        attempts = layout.attempts_of(app_dir, role_dir, k)
+        if not attempts:
+            return None
+        path = f"{layout.attempt_dir(app_dir, attempts[-1][0], role_dir, k, attempts[-1][1])}/error.json"
         with open_regular(path) as file:
             return file.read(LONGEST_REPLY).decode("utf-8", "replace") or None
-    except OSError:
+    except (OSError, UntrustedError):
         return None

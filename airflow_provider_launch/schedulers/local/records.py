@@ -20,6 +20,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
+from airflow_provider_launch.util.untrusted import UntrustedError
 
 __all__ = ["APP_ID", "Records"]
 
@@ -237,6 +238,10 @@ class Records:
         try:
             self._refuse_foreign_places()
             yield
+        except UntrustedError as error:
+            raise AppUnavailableError(
+                f"the files of the app are not as they were written: {error}; delete it"
+            ) from error
         except (NotADirectoryError, PermissionError) as error:
             # What is left in the place of a mount may be closed to everybody.
             self._refuse_other_root()

@@ -165,7 +165,7 @@ LOGS = (
     + r"""
 [ -e "$2/id" ] || exit 44
 [ ! -L "$2/end" ] || echo end
-ls -U "$2/status" 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4,"
+ls -U "$2/status" 2>/dev/null | grep -E "^(start|exit),[0-9]+,$3,$4," | head -n 100000
 echo files
 shift 4
 while [ "$#" -gt 2 ]; do

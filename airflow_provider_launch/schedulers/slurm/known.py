@@ -18,7 +18,7 @@ from airflow_provider_launch.util.untrusted import clean_text
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import Store
 
-__all__ = ["KnownApp", "KnownApps"]
+__all__ = ["KnownApp", "KnownApps", "most_attempts"]
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class KnownApps:
         for app in wanted:
             app_id = app.record.app_id
             attempts = found[app_id]
-            if not isinstance(attempts, str) and len(attempts) > (most := _most_attempts(app.request)):
+            if not isinstance(attempts, str) and len(attempts) > (most := most_attempts(app.request)):
                 attempts = damage_text(
                     app_id, f"status has records of {len(attempts)} attempts, of which {most} can be"
                 )
@@ -198,9 +198,9 @@ class KnownApps:
             app.errors = errors
 
 
-def _most_attempts(request: SlurmRequest) -> int:
-    """Return how many attempts the replicas of an app can have together."""
+def most_attempts(request: SlurmRequest, *, of_replica: bool = False) -> int:
+    """Return how many attempts the replicas of an app can have together, or one of them."""
     roles = request.app_def.roles
     tries = 1 + max((role.max_retries for role in roles), default=0)
     # Those of the app, and in each those of a replica.
-    return _FEW_ATTEMPTS + sum(role.num_replicas for role in roles) * tries**2
+    return _FEW_ATTEMPTS + (1 if of_replica else sum(role.num_replicas for role in roles)) * tries**2

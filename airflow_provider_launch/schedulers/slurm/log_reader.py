@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_launch.schedulers._kit import file_log
 from airflow_provider_launch.schedulers._kit.time_index import FIRST_BYTES
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, Stream
-from airflow_provider_launch.specs.errors import SchedulerUnavailableError
+from airflow_provider_launch.schedulers.slurm.records import damage_text
+from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerUnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
@@ -18,10 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["read_chunk"]
 
 _INDEX = "times"
+_AT_ONCE = 100
+"""Attempts of which the sizes of logs are asked for together."""
 
 
 def read_chunk(
-    store: Store, mount: str | None, app_id: str, place: tuple[int, str, int], cursor: JsonValue, streams: Stream | None
+    store: Store,
+    mount: str | None,
+    app_id: str,
+    place: tuple[int, str, int],
+    cursor: JsonValue,
+    streams: Stream | None,
+    *,
+    most_attempts: int,
 ) -> LogChunk:
     """Return the next lines of one replica.
 
@@ -32,9 +42,11 @@ def read_chunk(
         place: number and directory of the role, and the replica.
         cursor: of an earlier chunk, or None.
         streams: what to read; None means both.
+        most_attempts: so many the replica can have; the app can write such records itself.
 
     Raises:
         UnknownAppException: there is no such app.
+        AppUnavailableError: there are records of more attempts.
         SchedulerUnavailableError: the mount does not show the app, which has begun.
     """
     role, folder, k = place
@@ -43,44 +55,74 @@ def read_chunk(
         return f"run/{at[0]}/{folder}/{k}/{at[1]}/{name}"
 
     # Mostly the attempt that was read last is still the newest: then this is the only request.
-    known = cursor.get("at") if isinstance(cursor, dict) else None
-    at = (int(known[0]), int(known[1])) if isinstance(known, Sequence) else (0, 0)
+    place_read = cursor.get("at") if isinstance(cursor, dict) else None
+    at = (int(place_read[0]), int(place_read[1])) if isinstance(place_read, Sequence) else (0, 0)
     wanted = [one for one in (Stream.STDOUT, Stream.STDERR) if streams in {None, Stream.COMBINED, one}]
     # The index first: what it has is then about what the logs have.
     parts = [(path(at, _INDEX), max(0, file_log.index_position_in(cursor, at, wanted) - 1), FIRST_BYTES)]
     parts += [(path(at, one.value), file_log.position_in(cursor, at, one), file_log.CHUNK_BYTES) for one in wanted]
     over, attempts, found = store.logs(app_id, role, k, [] if mount else parts)
-    offsets = {part[0]: part[1] for part in parts}
-    local_dir = Path(mount).expanduser() / "apps" / app_id if mount else None
-    if local_dir and attempts and not local_dir.exists():
-        # Without this a mount that is away would be a log without lines.
-        raise SchedulerUnavailableError(
-            f"the mount {mount!r} does not show app {app_id!r}; mount it again, or leave out mount in the connection"
+    if len(attempts) > most_attempts:
+        raise AppUnavailableError(
+            damage_text(
+                app_id, f"status has records of {len(attempts)} attempts of one replica; {most_attempts} can be"
+            )
         )
+    offsets = {part[0]: part[1] for part in parts}
+    numbers = [(one.app_attempt, one.number) for one in attempts]
+    # Of those asked for already it does not count.
+    measured = {at: True}
+    """Whether an attempt has written lines."""
+    local_dir = _mounted(mount, app_id, is_there=bool(attempts))
 
     @contextlib.contextmanager
-    def open_file(name: str, count: int) -> Iterator[file_log.LogFile | None]:
+    def open_file(at: tuple[int, int], wanted_name: str) -> Iterator[file_log.LogFile | None]:
+        name = path(at, wanted_name)
         if local_dir:
             with file_log.open_file(name, str(local_dir)) as file:
                 yield file
             return
+        if at not in measured:
+            # The app can write records of any number of attempts: not one question for each.
+            first = numbers.index(at)
+            some = numbers[first : first + _AT_ONCE]
+            sizes = [(path(one, stream.value), 0, 0) for one in some for stream in wanted]
+            known = store.logs(app_id, role, k, sizes)[2]
+            for one in some:
+                files = [known.get(path(one, stream.value)) for stream in wanted]
+                measured[one] = any(file is not None and file.size > 0 for file in files)
+        if not measured[at]:
+            yield None
+            return
         if name not in offsets:
-            offsets[name] = 0
-            _, _, more = store.logs(app_id, role, k, [(name, 0, count)])
-            found.update(more)
+            # All of an attempt at once: each question is a command on the login node.
+            more = [(path(at, _INDEX), 0, FIRST_BYTES)]
+            more += [(path(at, one.value), 0, file_log.CHUNK_BYTES) for one in wanted]
+            offsets.update((part[0], 0) for part in more)
+            found.update(store.logs(app_id, role, k, more)[2])
         if name not in found:
             yield None
             return
         yield _Remote(store, (app_id, role, k, name), found[name], offsets[name])
 
     return file_log.read_chunk(
-        [(one.app_attempt, one.number) for one in attempts],
+        numbers,
         cursor,
         streams,
-        open_log=lambda at, stream: open_file(path(at, stream.value), file_log.CHUNK_BYTES),
-        open_index=lambda at: open_file(path(at, _INDEX), FIRST_BYTES),
+        open_log=lambda at, stream: open_file(at, stream.value),
+        open_index=lambda at: open_file(at, _INDEX),
         is_complete=lambda number: over or attempts[number].code is not None,
     )
+
+
+def _mounted(mount: str | None, app_id: str, *, is_there: bool) -> Path | None:
+    local_dir = Path(mount).expanduser() / "apps" / app_id if mount else None
+    if local_dir and is_there and not local_dir.exists():
+        # Without this a mount that is away would be a log without lines.
+        raise SchedulerUnavailableError(
+            f"the mount {mount!r} does not show app {app_id!r}; mount it again, or leave out mount in the connection"
+        )
+    return local_dir
 
 
 class _Remote:

@@ -25,7 +25,7 @@ from airflow_provider_launch.schedulers.api import (
 )
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
-from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps
+from airflow_provider_launch.schedulers.slurm.known import KnownApp, KnownApps, most_attempts
 from airflow_provider_launch.schedulers.slurm.log_reader import read_chunk
 from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
 from airflow_provider_launch.schedulers.slurm.records import Job, Observation, Record
@@ -279,7 +279,8 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         role = check_replica(request.app_def.roles, role_name, k)
         number = request.app_def.roles.index(role)
         place = (number, request.roles[number].slug, k)
-        return read_chunk(self._store, self._mount, app_id, place, cursor, streams)
+        most = most_attempts(request, of_replica=True)
+        return read_chunk(self._store, self._mount, app_id, place, cursor, streams, most_attempts=most)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         request = self._request(app_id)
