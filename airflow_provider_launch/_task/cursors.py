@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_launch.util.untrusted import parse_json
+
 __all__ = ["MAX_PACKED", "pack", "unpack"]
 
 MAX_PACKED = 60_000
@@ -29,7 +31,7 @@ def unpack(packed: object) -> dict[str, Any]:
         text = inflater.decompress(base64.b64decode(packed), _MAX_TEXT)
         if inflater.unconsumed_tail:
             return {}  # not ours: 60 KB can be a thousand times as much text
-        cursors = json.loads(text)
+        cursors = parse_json(text, _MAX_TEXT)
     except (ValueError, zlib.error):
         return {}
     return cursors if isinstance(cursors, dict) else {}

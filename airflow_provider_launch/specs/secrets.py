@@ -40,7 +40,7 @@ _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)")
 _VALUE = re.compile(
     r"""\\+"(?P<escaped>[^"\\]*)"""
-    r"""|"(?P<double>(?:[^"\\]|\\[\s\S])*)"""
+    r"""|"(?P<double>[^"\\]*(?:\\[\s\S][^"\\]*)*)"""
     r"""|'(?P<single>[^']*)"""
     r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+)""",
     re.IGNORECASE,

@@ -108,9 +108,15 @@ class _Skipped:
             if self._is_escaped:
                 at, self._is_escaped = at + 1, False
             elif self._is_in_text:
-                at = _end(_TEXT, piece, at)
-                self._is_escaped, self._is_in_text = piece.startswith("\\", at), not piece.startswith('"', at)
-                at += 1
+                # No pattern: one that repeats keeps each letter that it has passed.
+                quote = piece.find('"', at)
+                part = piece[at : quote if quote >= 0 else len(piece)]
+                self._is_escaped = (len(part) - len(part.rstrip("\\"))) % 2 == 1
+                if quote < 0:
+                    return -1
+                at = quote
+                if not self._is_escaped:
+                    at, self._is_in_text = quote + 1, False
             else:
                 at = _end(_NO_TEXT, piece, at)
                 self._is_in_text = piece.startswith('"', at)
@@ -121,7 +127,7 @@ class _Skipped:
         return -1
 
 
-_TEXT, _NO_TEXT = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), re.compile(r'[^"{}]*')
+_NO_TEXT = re.compile(r'[^"{}]*')
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:

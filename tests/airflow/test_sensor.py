@@ -165,6 +165,12 @@ def test_broken_cursors_mean_the_start(packed) -> None:
     assert unpack(packed) == {}
 
 
+@pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 900 + "1" + "}" * 900, '{"a": 1e999}', '{"a": NaN}'])
+def test_cursors_that_no_log_has_mean_the_start(text: str) -> None:
+    """Users can edit the store; a parser that recurses ended the task."""
+    assert unpack(base64.b64encode(zlib.compress(text.encode(), 9)).decode()) == {}
+
+
 def test_text_that_unpacks_to_far_more_is_not_ours() -> None:
     """Who may edit XComs must not fill the memory of a triggerer."""
     packed = base64.b64encode(zlib.compress(b'{"a": "' + b" " * 40_000_000 + b'"}', 9)).decode()

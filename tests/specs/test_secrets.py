@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -180,3 +181,30 @@ def test_many_addresses_in_one_word_take_little_time() -> None:
     masked_args(["x " + "a://@" * 100_000])
 
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("quote", ['"', "'", '\\"'])
+def test_a_long_value_in_quotes_takes_little_memory(quote: str) -> None:
+    """A pattern that repeats a choice of letters keeps a place for each of them."""
+    text = f"password={quote}{'x' * 4_000_000}{quote} and more"
+    tracemalloc.start()
+    try:
+        shown = masked_text(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert shown == f"password={quote}***{quote} and more"
+    assert peak < 40_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r'password="a\"b" c', 'password="***" c'),
+        (r'password="a\\" c', 'password="***" c'),
+        (r'password="\\\"x" c', 'password="***" c'),
+    ],
+)
+def test_quotes_inside_of_a_value_belong_to_it(text: str, shown: str) -> None:
+    assert masked_text(text) == shown

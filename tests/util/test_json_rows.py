@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_launch.util import json_rows as module
 from airflow_provider_launch.util.json_rows import json_rows
 from tests.support.repeats import often
 
@@ -93,3 +94,31 @@ def test_an_object_a_little_too_large_is_left_out_however_it_is_cut():
 
     assert list(json_rows(pieces, left_out.append)) == [{"b": 1}]
     assert len(left_out) == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 4096])
+def test_the_end_of_a_long_object_is_found_behind_escapes(size, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ROW", 40)
+    tricky = r'{"x": "a\\\"}{\\", "y": {"z": "}\""}, "w": "' + "n" * 60 + r'\\"}'
+    data = f'[{{"n": 1}}, {tricky}, {{"n": 2}}]'.encode()
+    skipped: list[str] = []
+
+    found = list(json_rows((data[at : at + size] for at in range(0, len(data), size)), skipped.append))
+
+    assert [row for row in found if "x" not in row] == [{"n": 1}, {"n": 2}]
+    assert len(found) + len(skipped) == 3
+
+
+def test_a_long_object_of_escapes_takes_little_memory() -> None:
+    """A pattern that repeats a group keeps a place for each time."""
+    piece = '{"x": "' + '\\"' * 1_000_000
+    tracemalloc.start()
+    try:
+        skipped = module._Skipped()
+        ends = [skipped.end_in(piece, 0), skipped.end_in('"}, {', 0)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert ends == [-1, 2]
+    assert peak < 10_000_000

@@ -194,7 +194,7 @@ class Store:
         lines = "".join("|".join(end) + "\n" for end in ends)
         if not lines:
             return {}
-        text = self._run(commands.MARK_END, stdin=lines.encode()).out.decode()
+        text = self._run(commands.MARK_END, stdin=lines.encode()).out.decode("utf-8", "replace")
         rows = (line.partition("|") for line in text.splitlines())
         return {app_id: end for app_id, _, end in rows if end}
 
