@@ -174,17 +174,33 @@ def beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:
     return data[:max_bytes]
 
 
-def lines_of(pieces: Iterable[bytes], longest: int) -> Iterator[bytes]:
+def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False) -> Iterator[bytes]:
     """Yield the lines of an answer as they come, without line feeds.
 
+    Args:
+        pieces: of the answer.
+        longest: how many bytes a line may have.
+        skip_longer: leave out a line that is longer.
+
     Raises:
-        OSError: a line is longer.
+        OSError: a line is longer, and not to be left out.
     """
-    rest = b""
+    # Each byte is looked at once: a line may come in thousands of pieces.
+    parts: list[bytes] = []
+    size = 0
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-        if len(rest) > longest:
-            raise OSError(f"the answer has a line of more than {longest} bytes")
-    if rest:
-        yield rest
+        first, *others = piece.split(b"\n")
+        for number, part in enumerate((first, *others)):
+            if number:
+                if size <= longest:
+                    yield b"".join(parts)
+                parts, size = [], 0
+            size += len(part)
+            if size > longest:
+                if not skip_longer:
+                    raise OSError(f"the answer has a line of more than {longest} bytes")
+                parts = []
+            else:
+                parts.append(part)
+    if size and size <= longest:
+        yield b"".join(parts)

@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_launch.schedulers.docker import wire as docker_wire
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop
 from airflow_provider_launch.schedulers.kubernetes import client as kubernetes_client
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
@@ -194,3 +195,35 @@ def test_what_is_no_document_is_an_error_of_the_connection(serve, ask, body):
     head = b"HTTP/1.1 200 OK\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nContent-Length: %d\r\n\r\n" % len(body)
     with pytest.raises(SchedulerUnavailableError):
         ask(serve(lambda c: c.sendall(head + body)))
+
+
+def events_of(lines: list[bytes]) -> bytes:
+    body = b"".join(line + b"\n" for line in lines)
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+DIED = json.dumps({"Action": "die", "time": 10, "Actor": {"ID": "c1", "Attributes": {"exitCode": "0"}}}).encode()
+
+
+def stops_at(address: str) -> dict[str, OutsideStop]:
+    with contextlib.closing(Engine(DockerConnection(host=f"tcp://{address}", timeout_s=STEP_S))) as engine:
+        return engine.stops(["c1", "c3"], 0, 20)
+
+
+def test_an_event_of_endless_labels_hides_no_other(serve):
+    large = json.dumps({"Action": "kill", "Actor": {"ID": "c2", "Attributes": {"a": "x" * 20 * MB}}}).encode()
+
+    assert stops_at(serve(lambda c: c.sendall(events_of([large, DIED]))))["c1"].ended_at == 10
+
+
+def test_events_that_take_too_long_cost_only_what_they_would_report(serve, monkeypatch, caplog):
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.engine._EVENTS_S", 1.0)
+    first = CHUNKED + b"%x\r\n%b\n\r\n" % (len(DIED) + 1, DIED)
+
+    assert stops_at(serve(endless(first, b"1\r\n \r\n", 0.1)))["c1"].ended_at == 10
+    assert "the events take too long" in caplog.text
+
+
+def test_events_that_are_cut_off_are_an_outage(serve):
+    with pytest.raises(SchedulerUnavailableError):
+        stops_at(serve(lambda c: c.sendall(events_of([DIED, DIED])[: -len(DIED) - 20])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import re
 import secrets
 import tarfile
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 
 _STOP_WAIT_S = 0.3
 _CREATION_S = 5.0
+_EVENTS_S = 30.0
+"""How long the list of events may take; an engine remembers some hundred."""
 _PIECE_BYTES = 64 * 1024
 _LEADS_NOWHERE = re.compile(
     r"too many links|too many levels of symbolic links|lstat .*: not a directory", re.IGNORECASE
@@ -117,16 +120,26 @@ class Engine:
             ids: of the containers.
             since: when the first of them was created, in epoch seconds.
             until: when to stop waiting for their ends.
+
+        An answer that takes too long is given up: what is known of other apps must not wait for it.
         """
         filters = {"type": ["container"], "label": [f"{Label.MANAGED}=true"], "event": ["kill", "die", "restart"]}
         query = {"since": str(since), "until": str(until), "filters": json.dumps(filters)}
         found: dict[str, OutsideStop] = {}
         missing = set(ids)
-        with self.wire.request("GET", "/events", query) as response, time_limit(ANSWER_S):
-            for event in documents_in(response):
-                missing.discard(learn(found, event))
-                if not missing:
-                    break  # the rest of the answer would come when the time is over
+        began = math.inf
+        try:
+            with self.wire.request("GET", "/events", query) as response, time_limit(_EVENTS_S):
+                began = time.monotonic()
+                # Each event repeats all labels of its container.
+                for event in documents_in(response, skip_longer=True):
+                    missing.discard(learn(found, event))
+                    if not missing:
+                        break  # the rest of the answer would come when the time is over
+        except SchedulerUnavailableError as error:
+            if time.monotonic() - began < _EVENTS_S:
+                raise
+            log.warning("who has stopped containers that ended is not known, since the events take too long: %s", error)
         return found
 
     def inspect(self, container: str) -> dict[str, Any]:

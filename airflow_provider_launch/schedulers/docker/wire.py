@@ -55,7 +55,7 @@ _GATEWAY = {502, 503, 504}
 _UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
 _REDIRECTS, _NOT_MODIFIED = 300, 304
-_PIECE_BYTES, _LINE_PIECE_BYTES = 64 * 1024, 512
+_PIECE_BYTES = 64 * 1024
 _MAX_DOCUMENT, _LONGEST_LINE = 256 * 1024 * 1024, 16 * 1024 * 1024
 ANSWER_S = 300.0
 """How long an answer may take that is not followed."""
@@ -290,13 +290,18 @@ def document_in(response: Response, limit_s: float = ANSWER_S) -> Any:
         return _document(whole(response.iter_content(_PIECE_BYTES), _MAX_DOCUMENT))
 
 
-def documents_in(response: Response) -> Iterator[dict[str, Any]]:
+def documents_in(response: Response, *, skip_longer: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of an answer, one in each line, as they come.
 
+    Args:
+        response: the open answer.
+        skip_longer: leave out what is longer than 16 MB.
+
     Raises:
-        OSError: a line is not one.
+        OSError: a line is not one, or too long.
     """
-    for line in lines_of(response.iter_content(_LINE_PIECE_BYTES), _LONGEST_LINE):
+    # A piece is what the engine sends at once, and no more than that.
+    for line in lines_of(response.iter_content(_PIECE_BYTES), _LONGEST_LINE, skip_longer=skip_longer):
         document = _document(line) if line.strip() else {}
         yield document if isinstance(document, dict) else {}
 
