@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -188,6 +189,7 @@ PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}"
         PULL.format("unauthorized.example/x:1") + "dial tcp: lookup unauthorized.example: no such host",
         "initializing source docker://reg:1/denied:unauthorized: pinging container registry reg:1: i/o timeout",
         "unexpected status code 503 Service Unavailable",
+        "denied:latest: i/o timeout",
     ],
 )
 def test_an_outage_of_the_registry_is_waited_for_whatever_the_image_is_called(message):
@@ -208,6 +210,11 @@ def test_an_outage_of_the_registry_is_waited_for_whatever_the_image_is_called(me
         "reading manifest 1 in docker.io/library/nope: manifest unknown",
         "no match for platform in manifest: not found",
         "Error response from daemon: pull access denied for app, repository does not exist",
+        "Error response from daemon: pull access denied for denied, repository does not exist",
+        PULL.format("reg.example/denied/x:1") + "requested access to the resource is denied",
+        PULL.format("reg.example/not/found:1") + "reg.example/not/found:1: not found",
+        PULL.format("reg.example/unauthorized/x:1") + "unexpected status: 401 Unauthorized",
+        PULL.format("ghcr.io/x/y:1") + "failed to authorize: unexpected status from GET request: 403 Forbidden",
     ],
 )
 def test_an_image_that_is_refused_is_stuck(message):
@@ -216,6 +223,20 @@ def test_an_image_that_is_refused_is_stuck(message):
     assert answer(AppState.PENDING, waiting, active=2).is_stuck
     beside = answer(AppState.RUNNING, waiting, pod(1, "Running", RUNNING), active=2, ready=1)
     assert beside.is_stuck, "the replica that runs waits for it"
+
+
+@pytest.mark.parametrize("piece", ["x", "/", '"', "a/", "x ", "denied ", '"x" ', "lookup ", "denied for "])
+def test_a_message_of_megabytes_costs_what_its_beginning_costs(piece):
+    """A registry, a webhook or a node writes it, and each poll reads it again: no other app was polled meanwhile."""
+    began = time.process_time()
+    for reason in ("ErrImagePull", "CreateContainerConfigError"):
+        waiting = pod(0, "Pending", {"waiting": {"reason": reason, "message": piece * 1_000_000}})
+        assert len(waiting.message) <= 4096
+        found = answer(AppState.PENDING, waiting, active=2)
+        assert found.is_stuck is (reason != "ErrImagePull" or "denied" in piece)
+    is_refused_pull(piece * 1_000_000)
+
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(

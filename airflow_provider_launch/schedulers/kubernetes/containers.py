@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["STARTING", "SideContainer", "epoch", "failed_among", "side_containers", "wait_among"]
+__all__ = ["MAX_MESSAGE", "STARTING", "SideContainer", "epoch", "failed_among", "side_containers", "wait_among"]
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a container that waits for nothing but its turn."""
 _LINES, _TEXT = 5, 300
+MAX_MESSAGE = 4096
+"""Letters of a message that are kept: a registry, a webhook or a node writes as many as it likes."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
         running=running is not None,
         exit_code=ended.get("exitCode") if ended else None,
         reason=current.get("reason", ""),
-        message=current.get("message", "") or last.get("message", ""),
+        # The last lines of a program are at its end.
+        message=(current.get("message", "") or last.get("message", ""))[-MAX_MESSAGE:],
         started=epoch((ended or running or {}).get("startedAt")),
         finished=epoch((ended or {}).get("finishedAt")),
     )

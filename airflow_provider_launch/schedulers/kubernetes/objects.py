@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer, epoch, side_containers, wait_among
+from airflow_provider_launch.schedulers.kubernetes.containers import (
+    MAX_MESSAGE,
+    SideContainer,
+    epoch,
+    side_containers,
+    wait_among,
+)
 from airflow_provider_launch.schedulers.kubernetes.manifests import CONTAINER
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.record import (
@@ -310,7 +316,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
         failed=_indexes(status.get("failedIndexes")),
         conditions={
             item["type"]: Condition(
-                item.get("reason", ""), item.get("message", ""), epoch(item.get("lastTransitionTime")) or 0.0
+                item.get("reason", ""), item.get("message", "")[:MAX_MESSAGE], epoch(item.get("lastTransitionTime")) or 0.0
             )
             for item in status.get("conditions") or []
             # A Job that was resumed keeps `Suspended`, as false.
@@ -363,7 +369,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
         disruptions=parse_int(notes.get(Annotation.IGNORED, "0"), 0, _MOST),
         phase=status.get("phase", ""),
         reason=reason,
-        message=message,
+        message=message[:MAX_MESSAGE],
         node=spec.get("nodeName", ""),
         image_id=sys.intern(ours.get("imageID", "")),
         created=epoch(metadata.get("creationTimestamp")) or 0.0,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
-from airflow_provider_launch.schedulers.kubernetes.containers import STARTING, failed_among
+from airflow_provider_launch.schedulers.kubernetes.containers import MAX_MESSAGE, STARTING, failed_among
 from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Pod, newest_attempts
 from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, Assessment
@@ -117,12 +117,13 @@ def ending_of(pod: Pod) -> str:
 _STUCK = frozenset({"CreateContainerConfigError", "InvalidImageName", "ErrImageNeverPull"})
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _REFUSED = re.compile(
-    r"(?<![\w.-])(?:not found|denied|unauthorized|authorization|manifest unknown|no match for platform)(?![.-]*\w)",
+    r"(?<![\w.-])(?:not found|denied|unauthorized|authorization|forbidden|manifest unknown|no match for platform)"
+    r"(?![.:-]*\w)",
     re.IGNORECASE,
 )
 """What registries answer to a pull that another one would not change; anything else may be an outage."""
-_NAMED = re.compile(r'"[^"]*"|\S*/\S*')
-"""What a message quotes: names of images and registries, addresses."""
+_NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|denied for) [^\s,]+')
+"""What a message quotes: names of images and registries, beside those with a slash."""
 _LOST_SOURCE = re.compile(
     r'\b(?:secret|configmap|persistentvolumeclaim) "[^"]*" not found|references non-existent \w+ key'
 )
@@ -137,12 +138,9 @@ def _is_stuck(pod: Pod) -> bool:
 
 def is_refused_pull(message: str) -> bool:
     """Return whether a registry has refused a pull, by the words of the message that are not names of the user."""
-    names = {name for text in _NAMED.findall(message) for name in re.split(r'[\s"/:@,()]+', text) if name}
-    rest = _NAMED.sub(" ", message)
-    if names:
-        either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        rest = re.sub(rf"(?<![\w.-])(?:{either})(?![\w-])", " ", rest)
-    return bool(_REFUSED.search(rest))
+    # Only where names stand: a registry's word is one, too, where a part of an image's name is the same word.
+    rest = _NAMED.sub(lambda found: "denied" if found[0].startswith("denied") else " ", message[:MAX_MESSAGE])
+    return bool(_REFUSED.search(" ".join(" " if "/" in word else word for word in rest.split())))
 
 
 def is_lost_source(reason: str) -> bool:
