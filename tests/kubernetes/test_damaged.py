@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_launch.schedulers.kubernetes import scheduler as scheduler_module
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.manifests import plan_text, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
@@ -52,6 +53,17 @@ def job(app_id: str, labels: Mapping[str, str] | None = None, notes: Mapping[str
         ({}, {Annotation.PLAN: "[" * 100_000}),
         ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": [["main", "main", 10**9, "REPLICA", 0]]})}),
         ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": 1})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": []})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "roles": [["main", "main", 1, "OTHER", 0]]})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "time_limit_s": "x"})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "time_limit_s": True})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "grace_s": None})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "queue": "no"})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "leader": 1})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "ttl_s": []})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "group": {}})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "sidecar_grace_s": "60"})}),
+        ({}, {Annotation.PLAN: json.dumps({**PLAN, "container_logs": [[]]})}),
     ],
 )
 def test_a_damaged_job_concerns_its_app_alone(labels, notes):
@@ -112,8 +124,10 @@ class Server:
         ({}, {Annotation.REQUEST: DEEP}),
         ({}, {Annotation.ATTEMPT: DIGITS}),
         ({}, {Annotation.OWNER: "[" * 100_000}),
+        ({}, {f"{Annotation.COMMITTED}0": '[["main", "j-bad"]]'}),
+        ({}, {f"{Annotation.COMMITTED}0": '{"main": ["j-bad"]}'}),
     ],
-    ids=["job", "bomb", "deep", "digits", "owner"],
+    ids=["job", "bomb", "deep", "digits", "owner", "pairs", "uids"],
 )
 def test_a_list_shows_the_others_beside_a_damaged_app(monkeypatch, labels, notes):
     jobs, services = [], []
@@ -141,6 +155,34 @@ def test_a_list_shows_the_others_beside_a_damaged_app(monkeypatch, labels, notes
     assert rows["good"].created_at is not None
     if Annotation.OWNER not in notes:
         assert (rows["bad"].state, rows["bad"].created_at) == (AppState.UNKNOWN, None)
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_of_its_app(monkeypatch):
+    """Whatever of it the checks have not seen: the poll of the others goes on."""
+    jobs, services = [], []
+    for app_id in ("bad", "good"):
+        request = build_request(AppDef("app", [Role("main", "image", entrypoint="true")]), KubernetesOpts(), app_id, {})
+        record = record_body(request)
+        record["metadata"] |= {"uid": app_id, "creationTimestamp": "2026-01-31T12:00:00Z"}
+        services.append(record)
+        jobs.append(job(app_id, {}, {Annotation.PLAN: plan_text(request)}))
+    server = Server({"jobs": jobs, "services": services})
+    monkeypatch.setattr(Cluster, "list", lambda _self, *args, **how: server.list(*args, **how))
+    monkeypatch.setattr(Cluster, "get", lambda _self, *args: server.get(*args))
+    original = scheduler_module.response_from
+
+    def fails(app: Any, plan: Any, *args: Any) -> Any:
+        if app.app_id == "bad" and plan.roles:
+            raise TypeError("'<' not supported")
+        return original(app, plan, *args)
+
+    monkeypatch.setattr(scheduler_module, "response_from", fails)
+    scheduler = create_scheduler("tests")
+
+    found = scheduler.describe_many(["bad", "good"])
+    assert (found["bad"].state, found["good"].state) == (AppState.UNKNOWN, AppState.RUNNING)
+    assert "TypeError" in found["bad"].msg
+    assert {row.app_id: row.state for row in scheduler.list()}["bad"] is AppState.UNKNOWN
 
 
 def test_what_we_write_is_read():

@@ -114,6 +114,7 @@ def test_a_failure_names_role_replica_and_cause(state, reason, text):
         ("last lines", "last lines"),
         ('{"loss": 0.3}', "<NONE>"),
         ("[1, 2]", "<NONE>"),
+        ("[" * 4000, "[" * 4000),
     ],
 )
 def test_a_result_of_a_program_that_then_failed_is_no_error_text(text, reply):

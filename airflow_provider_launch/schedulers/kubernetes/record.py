@@ -13,7 +13,7 @@ from airflow_provider_launch.schedulers.kubernetes.manifests import SIDECAR_GRAC
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.retry import RolePolicy
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
-from airflow_provider_launch.specs.roles import MAX_REPLICAS
+from airflow_provider_launch.specs.roles import MAX_REPLICAS, RetryPolicy
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
@@ -109,7 +109,7 @@ class AppRecord:
 
     def check(self) -> None:
         """Raise `ValueError`, `KeyError` or `TypeError` if its annotations are not what we write."""
-        _ = self.attempt, self.released, self.result, self.disrupted, dict(self.committed or {})
+        _ = self.attempt, self.released, self.result, self.disrupted, self.committed
 
     @property
     def attempt(self) -> int:
@@ -120,7 +120,12 @@ class AppRecord:
     def committed(self) -> dict[str, str] | None:
         """Role to uid of its Job in the present attempt; None: not all of them exist yet."""
         text = self.annotations.get(f"{Annotation.COMMITTED}{self.attempt}")
-        return None if text is None else parse_json(text, _MAX_TEXT)
+        if text is None:
+            return None
+        found = parse_json(text, _MAX_TEXT)
+        if not isinstance(found, dict) or not all(isinstance(uid, str) for uid in found.values()):
+            raise UntrustedError("the Jobs of an attempt are not named by their roles")
+        return found
 
     @property
     def released(self) -> bool:
@@ -152,24 +157,46 @@ class AppRecord:
 @lru_cache(maxsize=2048)
 def plan_in(text: str) -> Plan:
     """Return the plan in an annotation; raises one of `UNREADABLE` if it is not what we write."""
-    document = parse_json(text, _MAX_TEXT)
+    document = _Document(parse_json(text, _MAX_TEXT))
     roles = tuple(
-        PlannedRole(str(name), str(slug), int(count), RolePolicy(str(policy), int(retries)))
+        PlannedRole(str(name), str(slug), int(count), RolePolicy(RetryPolicy(policy).value, int(retries)))
         for name, slug, count, policy, retries in document["roles"]
     )
+    if not roles:
+        raise UntrustedError("the plan has no roles")
     # Each replica takes memory and time, whether or not it exists.
     if (total := sum(max(1, role.num_replicas) for role in roles)) > MAX_REPLICAS:
         raise UntrustedError(f"the plan has {total} replicas")
+    logs = document.of("container_logs", list, [])
+    if not all(isinstance(name, str) for name in logs):
+        raise UntrustedError("the plan has container_logs that are no names")
+    # The types, too: a field is used long after it was read, among those of all other apps.
     return Plan(
         roles,
-        document["time_limit_s"],
-        document["grace_s"],
-        document["queue"],
-        document.get("leader", False),
-        document.get("ttl_s"),
-        document.get("group"),
-        document.get("sidecar_grace_s", SIDECAR_GRACE_S),
-        tuple(document.get("container_logs", ())),
-        document.get("accepts_stop", False),
-        document.get("fails_on_disruption", False),
+        document.of("time_limit_s", (int, float, type(None))),
+        document.of("grace_s", int),
+        document.of("queue", bool),
+        document.of("leader", bool, default=False),
+        document.of("ttl_s", (int, type(None)), None),
+        document.of("group", (str, type(None)), None),
+        document.of("sidecar_grace_s", (int, float), SIDECAR_GRACE_S),
+        tuple(logs),
+        document.of("accepts_stop", bool, default=False),
+        document.of("fails_on_disruption", bool, default=False),
     )
+
+
+class _Document(dict[str, Any]):
+    """A document whose fields have types."""
+
+    def of(self, name: str, kinds: type | tuple[type, ...], default: Any = ...) -> Any:
+        """Return a field.
+
+        Raises:
+            KeyError: it is missing, and has no default.
+            UntrustedError: it is of another type.
+        """
+        value = self[name] if default is ... else self.get(name, default)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            raise UntrustedError(f"the plan has {name}={str(value)[:40]!r}")
+        return value

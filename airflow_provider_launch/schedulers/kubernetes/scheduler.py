@@ -44,7 +44,7 @@ from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_
 from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
-from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan, plan_in
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
@@ -209,7 +209,7 @@ class KubernetesScheduler(
             for app, plan, assessment in filter(None, assessed.values()):
                 if assessment.state in {AppState.PENDING, AppState.RUNNING} and not assessment.end:
                     self._observer.stop_sidecars(app, plan, now)
-            return {app_id: self._described(apps.get(app_id), assessed.get(app_id), now) for app_id in ids}
+            return {app_id: self._readable(apps.get(app_id), assessed.get(app_id), now) for app_id in ids}
 
     def _stopped_outside(
         self, found: tuple[App, Plan, Assessment], now: float, list_killed: Callable[[], Iterable[Mapping[str, Any]]]
@@ -265,6 +265,19 @@ class KubernetesScheduler(
             return None
         same = known.final_of == {job.uid for job in app.jobs.values() if not job.deleting}
         return known.final if same else None
+
+    def _readable(
+        self, app: App | None, assessed: tuple[App, Plan, Assessment] | None, now: float
+    ) -> DescribeAppResponse | None:
+        """Return the answer for an app; what cannot be read of it is no error of the others."""
+        try:
+            return self._described(app, assessed, now)
+        except UNREADABLE as error:
+            found = assessed[0] if assessed else app
+            assert found is not None
+            log.warning("app %s cannot be read", found.app_id, exc_info=True)
+            damage = f"its Jobs, pods or record cannot be read ({type(error).__name__}); restore them, or delete it"
+            return response_from(found, _NO_PLAN, Assessment(AppState.UNKNOWN, damage), (), None)
 
     def _described(
         self, app: App | None, assessed: tuple[App, Plan, Assessment] | None, now: float
@@ -472,7 +485,11 @@ class KubernetesScheduler(
             found = []
             for app, plan, assessment, record in assessed:
                 notes = record.annotations
-                state = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).state
+                try:
+                    state = response_from(app, plan, assessment, self._catalog.of(app.app_id).pods, None).state
+                except UNREADABLE:
+                    log.warning("app %s is listed as UNKNOWN", app.app_id, exc_info=True)
+                    state = AppState.UNKNOWN
                 name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
                 # A sweep takes only what it knows the age of; what is damaged, it could not delete.
                 created = None if plan is _NO_PLAN else record.created
@@ -484,10 +501,10 @@ class KubernetesScheduler(
             with readable(record):
                 record.check()
                 plan = app.plan() or plan_in(plan_text(unpacked(record.annotations[Annotation.REQUEST])))
+                app.record = record
+                return app, plan, assess(app, plan, now)
         except DamagedError as error:
             return app, _NO_PLAN, Assessment(AppState.UNKNOWN, str(error))
-        app.record = record
-        return app, plan, assess(app, plan, now)
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:
         with self._catalog.mutex:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from airflow_provider_launch.schedulers.responses import DescribeAppResponse, ap
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
-from airflow_provider_launch.util.untrusted import clean_text
+from airflow_provider_launch.util.untrusted import UntrustedError, clean_text, parse_json
 
 __all__ = [
     "cause_of",
@@ -32,7 +31,7 @@ __all__ = [
     "waits_for",
 ]
 
-_TEXT = 500
+_TEXT, _MAX_REPLY = 500, 64 * 1024
 
 Newest = dict[tuple[str, int], Pod]
 
@@ -280,7 +279,7 @@ def _reply(pod: Pod) -> str:
     if not text or not pod.exit_code or pod.ended_by == "StartError":
         return NONE
     try:
-        document = json.loads(text)
-    except ValueError:
+        document = parse_json(text, _MAX_REPLY)
+    except UntrustedError:
         return text  # the last lines of its log, where an overlay asks for them
     return text if isinstance(document, dict) and "message" in document else NONE
