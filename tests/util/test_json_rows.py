@@ -67,6 +67,21 @@ def test_a_long_object_costs_little() -> None:
     assert took_s < 20
 
 
+def test_an_object_of_escapes_that_is_left_out_costs_little() -> None:
+    """The regular expression that finds its end remembered each of them."""
+    piece = b"\\n" * 32 * 1024
+    chunks = [b'[{"x": "', *[piece] * 500, b'"}, {"n": 1}]']
+    tracemalloc.start()
+    try:
+        found = list(json_rows([b"".join(chunks[:300]), b"".join(chunks[300:])]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert found == [{"n": 1}]
+    assert peak < 250 * 2**20
+
+
 def test_rows_come_before_the_document_has_ended() -> None:
     def chunks():
         yield b' [{"n": 1}, {"n"'
