@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -104,10 +104,38 @@ def archive(files: dict[str, str | bytes]) -> bytes:
 
 def test_an_image_of_large_labels_is_refused(docker_apps, image_of_large_labels):
     app_id = f"large-{uuid4().hex[:8]}"
-    with pytest.raises(InvalidAppError, match=r"labels of 20000001 letters.*; build it without them"):
+    with pytest.raises(InvalidAppError, match=r"labels of 20000009 bytes.*; build it without them"):
         docker_apps.start(docker_apps.sh("true", image=image_of_large_labels), app_id=app_id)
 
     assert docker_apps.left(app_id) == []
+
+
+@pytest.fixture
+def moved_tag(docker_apps) -> Iterator[Callable[[dict[str, str]], str]]:
+    """Return a function that gives a name to an image with these labels, and returns the name."""
+    name = f"launch-tests/moved:{uuid4().hex[:8]}"
+
+    def move(labels: dict[str, str]) -> str:
+        container = docker_apps.client.containers.create(docker_apps.image, ["true"])
+        container.commit(*name.split(":"), changes=[f"LABEL {key}={json.dumps(text)}" for key, text in labels.items()])
+        container.remove()
+        return name
+
+    yield move
+    docker_apps.client.images.remove(name, force=True)
+
+
+@pytest.mark.parametrize("text", ["x" * 70_000, "<" * 12_000], ids=["large", "large as JSON"])
+def test_a_tag_that_moves_to_an_image_of_large_labels_is_checked_again(docker_apps, moved_tag, text, monkeypatch):
+    """What was found of a name is true of the image that had it then."""
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.images._KEPT_S", 0.0)
+    docker_apps.scheduler = docker_apps.another()
+    image = moved_tag({"a": "few"})
+    assert docker_apps.run(docker_apps.sh("true", image=image)).state is AppState.SUCCEEDED
+    moved_tag({"a": text})
+
+    with pytest.raises(InvalidAppError, match="; build it without them"):
+        docker_apps.start(docker_apps.sh("true", image=image))
 
 
 def test_a_container_of_large_labels_hides_no_other_app(docker_apps, image_of_large_labels, caplog):

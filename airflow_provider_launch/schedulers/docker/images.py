@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cachetools import LRUCache
+from cachetools import TTLCache
 
 from airflow_provider_launch.schedulers.docker.wire import (
     PULL,
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Images"]
 
 _PULL_SILENCE_S = 600.0
-_MOST_LABELS = 1024 * 1024
-_KEPT_NAMES = 1000
+_MOST_LABELS = 64 * 1024
+_KEPT_NAMES, _KEPT_S = 1000, 10.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 
@@ -35,8 +37,9 @@ class Images:
     def __init__(self, wire: Wire, connection: DockerConnection) -> None:
         self._wire = wire
         self._connection = connection
-        self._small: LRUCache[str, bool] = LRUCache(_KEPT_NAMES)
-        """Images whose labels were found to be few."""
+        self._small: TTLCache[str, bool] = TTLCache(_KEPT_NAMES, _KEPT_S)
+        """Names whose images had few labels. Not for long: a pull, a build or somebody else may move a tag."""
+        self._mutex = threading.Lock()
 
     def pull(self, image: str, platform: str | None) -> None:
         """Pull an image.
@@ -51,6 +54,8 @@ class Images:
         query = {"fromImage": repository, "tag": tag or "latest", **({"platform": platform} if platform else {})}
         headers = self.auth_headers(repository)
         how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": PULL}
+        with self._mutex:
+            self._small.pop(image, None)
         try:
             with self._wire.request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and shows what went wrong in the stream.
@@ -71,19 +76,23 @@ class Images:
         return self._labels(image) or {}
 
     def refuse_large_labels(self, image: str) -> None:
-        """Refuse an image whose labels would fill each list of containers; a name is checked once.
+        """Refuse an image whose labels would fill each list of containers; a name is asked for once in ten seconds.
 
         Raises:
             InvalidAppError: it has such labels.
         """
-        if image in self._small or (labels := self._labels(image)) is None:
+        with self._mutex:
+            if image in self._small:
+                return
+        if (labels := self._labels(image)) is None:
             return
-        if (size := sum(len(name) + len(value) for name, value in labels.items())) > _MOST_LABELS:
+        if (size := _size(labels)) > _MOST_LABELS:
             raise InvalidAppError(
-                f"image {image!r} has labels of {size} letters, and at most {_MOST_LABELS} are taken, because the "
-                f"engine repeats them in each list of containers; build it without them"
+                f"image {image!r} has labels of {size} bytes, and at most {_MOST_LABELS} are taken, because the "
+                f"engine repeats them for each container in each list; build it without them"
             )
-        self._small[image] = True
+        with self._mutex:
+            self._small[image] = True
 
     def _labels(self, image: str) -> Mapping[str, str] | None:
         if "//" in image or ".." in image:
@@ -146,3 +155,9 @@ class Images:
             "serveraddress": _DOCKER_HUB if server.lower() == "docker.io" else server,
         }
         return {"X-Registry-Auth": encode_header(login).decode()}
+
+
+def _size(labels: Mapping[str, str]) -> int:
+    """Return how many bytes they have in an answer of an engine: its JSON escapes what HTML would take for tags."""
+    text = json.dumps(labels)
+    return len(text) + 5 * sum(map(text.count, "<>&"))
