@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, parse_headers
+from http.client import HTTPException, parse_headers
 
 __all__ = ["Body", "HttpAnswer", "HttpTarget", "RefusedError", "open_answer"]
 
@@ -74,13 +74,28 @@ class HttpTarget:
 
     def _tunnel(self, timeout_s: float) -> socket.socket:
         assert self.proxy is not None
-        connection = HTTPConnection(*self.proxy, timeout=timeout_s)
-        connection.set_tunnel(self.host, self.port, headers=dict(self.proxy_headers))
+        connection = socket.create_connection(self.proxy, timeout_s)
+        deadline = time.monotonic() + timeout_s
         try:
-            connection.connect()
-        except HTTPException as error:
+            name = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
+            fields = [("Host", f"{name}:{self.port}"), *self.proxy_headers]
+            lines = [f"CONNECT {name}:{self.port} HTTP/1.1", *(f"{field}: {value}" for field, value in fields)]
+            connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+            # Not by http.client, which has limits for each line only.
+            header, more = _read_header(connection, deadline)
+            status = header.split(b"\r\n", 1)[0].split()
+            if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or more:  # noqa: PLR2004 - version and code
+                raise ValueError("it speaks otherwise, or before it is asked")
+            if not status[1].startswith(b"2"):
+                raise OSError(f"the proxy {self.proxy[0]} refuses: {b' '.join(status[1:]).decode('latin-1')[:300]}")
+            connection.settimeout(timeout_s)
+        except ValueError as error:
+            connection.close()
             raise OSError(f"the proxy {self.proxy[0]} does not answer as one: {error}") from error
-        return connection.sock
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 class Body:

@@ -18,9 +18,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from urllib3 import PoolManager
 
-__all__ = ["LimitedResponse", "beginning", "limit_pools", "lines_of", "time_limit", "whole"]
+__all__ = [
+    "LimitedResponse",
+    "TooLargeError",
+    "beginning",
+    "bounded",
+    "limit_pools",
+    "lines_of",
+    "time_limit",
+    "whole",
+]
 
 _LONGEST_SIZE_LINE = 64 * 1024
+
+
+class TooLargeError(OSError):
+    """An answer has more bytes than it may have."""
 
 
 class _Limits(threading.local):
@@ -153,15 +166,23 @@ def whole(pieces: Iterable[bytes], max_bytes: int) -> bytes:
     """Return all of an answer.
 
     Raises:
-        OSError: it is larger.
+        TooLargeError: it is larger.
     """
-    found, size = [], 0
+    return b"".join(bounded(pieces, max_bytes))
+
+
+def bounded(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Yield the pieces of an answer.
+
+    Raises:
+        TooLargeError: there are more bytes.
+    """
+    size = 0
     for piece in pieces:
         size += len(piece)
         if size > max_bytes:
-            raise OSError(f"the answer has more than {max_bytes} bytes")
-        found.append(piece)
-    return b"".join(found)
+            raise TooLargeError(f"the answer has more than {max_bytes} bytes")
+        yield piece
 
 
 def beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from airflow_provider_launch.schedulers.docker import log_reader
-from airflow_provider_launch.schedulers.docker.log_frames import Frame, frames_in
+from airflow_provider_launch.schedulers.docker.log_frames import Frame, FrameParser, frames_in
 from airflow_provider_launch.schedulers.docker.log_reader import LogReader
 from airflow_provider_launch.specs import SchedulerUnavailableError
 from tests.support.repeats import often
@@ -141,6 +143,38 @@ def test_reads_at_any_moment_lose_and_repeat_nothing(
     for stream in ("stdout", "stderr"):
         expected = [text for kind, text, _ in rows if kind == stream]
         assert [text for kind, text in told if kind == stream] == expected
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize("size", [1, 7, 64 * 1024])
+def test_frames_are_the_same_in_any_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.log_frames._LONGEST_FRAME", 64)
+    data = encoded(
+        [("stdout", BASE, b"one\n"), ("stderr", BASE + 1, b"x" * 150 + b"\n"), ("stdout", BASE + 2, b"two\n")]
+    )
+    frames = list(frames_in(data[at : at + size] for at in range(0, len(data), size)))
+
+    assert [stream for stream, _, _ in frames] == ["stdout", "stderr", "stderr", "stderr", "stdout"]
+    assert [time - BASE for _, time, _ in frames] == [0, 1, 1, 1, 2]
+    assert b"".join(text for _, _, text in frames) == b"one\n" + b"x" * 150 + b"\ntwo\n"
+
+
+def test_a_frame_of_gigabytes_is_delivered_as_it_comes() -> None:
+    """It was kept until it was whole, and joined anew with each of its pieces, in the thread of all streams."""
+    stamp = b"2026-01-31T12:00:00.000000000Z "
+    parser, began, got = FrameParser(), time.process_time(), 0
+    tracemalloc.start()
+    try:
+        list(parser.feed(b"\1\0\0\0\xff\xff\xff\xff" + stamp))
+        for _ in range(64 * 1024):
+            got += sum(len(text) for _, _, text in parser.feed(b"x" * 1024))
+        assert tracemalloc.get_traced_memory()[1] < 8 * MB
+    finally:
+        tracemalloc.stop()
+    assert got > 62 * MB
+    assert time.process_time() - began < 30
 
 
 def test_a_quiet_log_is_read_with_one_short_answer() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import inspect
 import json
 import resource
 import socket
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,9 +23,11 @@ from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop
 from airflow_provider_launch.schedulers.kubernetes import client as kubernetes_client
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
-from airflow_provider_launch.specs import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.specs import AppUnavailableError, LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.util.http_answer import HttpTarget, open_answer
 
-Act = Callable[[socket.socket], None]
+Act = Callable[..., None]
+"""Takes the connection, and the request where its second argument is `request`."""
 PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.43\r\nContent-Length: 2\r\n\r\nOK"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 STEP_S = 2.0
@@ -56,7 +61,8 @@ class Server:
                 if b"/_ping" in data:
                     connection.sendall(PING)
                 else:
-                    self._act(connection)
+                    takes = "request" in inspect.signature(self._act).parameters
+                    self._act(connection, **({"request": data} if takes else {}))
                     return
 
 
@@ -227,3 +233,146 @@ def test_events_that_take_too_long_cost_only_what_they_would_report(serve, monke
 def test_events_that_are_cut_off_are_an_outage(serve):
     with pytest.raises(SchedulerUnavailableError):
         stops_at(serve(lambda c: c.sendall(events_of([DIED, DIED])[: -len(DIED) - 20])))
+
+
+def with_body(body: bytes, status: bytes = b"200 OK") -> bytes:
+    head = b"HTTP/1.1 %b\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nContent-Length: %d\r\n\r\n"
+    return head % (status, len(body)) + body
+
+
+@CLIENTS
+def test_a_refusal_that_is_nested_deeply_is_text(serve, ask):
+    with pytest.raises(LaunchError):
+        ask(serve(lambda c: c.sendall(with_body(b"[" * 60_000, b"403 Forbidden"))))
+
+
+def test_a_list_of_kubernetes_without_an_end_is_given_up(serve, monkeypatch):
+    page = json.dumps({"items": [{"metadata": {"name": "x" * 1000}}], "metadata": {"continue": "more"}}).encode()
+    address = serve(endless_pages(page))
+    monkeypatch.setattr(kubernetes_client, "_MAX_LIST", MB // 8)
+    with pytest.raises(SchedulerUnavailableError, match="has more than 131072 bytes"):
+        ask_kubernetes(address)
+
+    monkeypatch.setattr(kubernetes_client, "_MAX_LIST", 2**40)
+    began = time.monotonic()
+    with pytest.raises(SchedulerUnavailableError):
+        ask_kubernetes(serve(endless_pages(b'{"items": [], "metadata": {"continue": "more"}}')))
+    assert time.monotonic() - began < 60
+
+
+def endless_pages(page: bytes) -> Act:
+    def act(connection: socket.socket) -> None:
+        connection.sendall(with_body(page))
+
+    return act
+
+
+def test_objects_that_fill_a_page_are_listed_by_smaller_ones(serve, monkeypatch):
+    """A server takes objects of a megabyte each, and all programs of a namespace must not wait for one of them."""
+    monkeypatch.setattr(kubernetes_client, "_MAX_ANSWER", 100_000)
+    items = [{"metadata": {"name": f"{number}-{'x' * 10_000}"}} for number in range(30)]
+    asked: list[int] = []
+
+    def act(connection: socket.socket, request: bytes) -> None:
+        query = parse_qs(urlsplit(request.split()[1].decode()).query)
+        limit, begin = int(query["limit"][0]), int(query.get("continue", ["0"])[0])
+        asked.append(limit)
+        more = {"continue": str(begin + limit)} if begin + limit < len(items) else {}
+        connection.sendall(with_body(json.dumps({"items": items[begin : begin + limit], "metadata": more}).encode()))
+
+    found, _ = ask_kubernetes(serve(act))
+    assert found == items
+    assert asked[:4] == [1000, 125, 15, 1]
+
+
+@pytest.mark.parametrize("page", [b'{"items": {"a": 1}}', b'{"items": [], "metadata": [1]}', b'{"items": 3}'])
+def test_a_list_that_is_none_is_an_error_of_the_connection(serve, page):
+    with pytest.raises(SchedulerUnavailableError):
+        ask_kubernetes(serve(endless_pages(page)))
+
+
+def test_a_list_of_docker_has_a_limit_as_a_whole(serve, monkeypatch):
+    monkeypatch.setattr("airflow_provider_launch.schedulers.docker.engine._MAX_LIST", MB)
+    row = json.dumps(
+        {"Id": "c", "State": "running", "Created": 1, "ImageID": "i", "Labels": {"a": "x" * 1000}}
+    ).encode()
+    with pytest.raises(SchedulerUnavailableError, match="more than 1048576 bytes"):
+        list_docker(serve(lambda c: c.sendall(with_body(b"[" + b",".join([row] * 2000) + b"]"))))
+
+
+def read_docker(address: str) -> object:
+    with contextlib.closing(Engine(DockerConnection(host=f"tcp://{address}", timeout_s=STEP_S))) as engine:
+        return engine.read_file("container", "/result", 4096)
+
+
+def header(kind: bytes, size: int) -> bytes:
+    made = tarfile.TarInfo("x")
+    made.type, made.size = kind, size
+    return made.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (header(tarfile.XHDTYPE, 8 * 2**30), b"x" * 65536),
+        (header(tarfile.GNUTYPE_LONGNAME, 8 * 2**30), b"x" * 65536),
+        (b"", header(tarfile.XHDTYPE, 0) * 100),
+        (b"", header(tarfile.GNUTYPE_LONGNAME, 0) * 100),
+        (b"", header(tarfile.GNUTYPE_LONGNAME, 1) * 100),
+    ],
+    ids=["large", "long name", "chain", "chain of names", "chain of odd names"],
+)
+def test_headers_of_an_archive_without_an_end_are_an_error_of_the_app(serve, first, more):
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AppUnavailableError, match="sends /result of container container damaged"):
+        read_docker(serve(endless(head + first, more)))
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * MB
+
+
+def test_a_file_of_an_archive_is_read_up_to_its_limit(serve):
+    data = header(tarfile.REGTYPE, 10 * MB) + b"x" * 10 * MB
+    assert read_docker(serve(lambda c: c.sendall(with_body(data)))) == (b"x" * 4096, 10 * MB)
+
+
+def follow_by_proxy(address: str) -> object:
+    """Open a log behind a proxy, by the sockets that one thread reads."""
+    host, _, port = address.partition(":")
+    return open_answer(HttpTarget("engine", 2375, proxy=(host, int(port))), "/log", {}, STEP_S)
+
+
+ENDLESS_PROXIES = {
+    "headers": endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000),
+    "header": endless(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536),
+    "dripping headers": endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", 0.2),
+    "dripping status": endless(b"HTTP/1.1 2", b"0", 0.2),
+    "refusal": lambda c: c.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n"),
+    "no proxy": lambda c: c.sendall(b"SSH-2.0-x\r\n\r\n\r\n"),
+    "words before a question": lambda c: c.sendall(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("act", ENDLESS_PROXIES.values(), ids=ENDLESS_PROXIES)
+def test_the_answer_of_a_proxy_has_one_limit(serve, act):
+    address, before, began = serve(act), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with pytest.raises(OSError, match="the proxy 127.0.0.1|takes too long|timed out"):
+        follow_by_proxy(address)
+    assert time.monotonic() - began < 60
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * MB
+
+
+def test_a_log_is_opened_through_a_proxy(serve):
+    asked: list[bytes] = []
+
+    def act(connection: socket.socket, request: bytes) -> None:
+        asked.append(request)
+        connection.sendall(b"HTTP/1.1 200 Connection established\r\nX: y\r\n\r\n")
+        asked.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nline\n")
+        connection.recv(1)
+
+    answer = follow_by_proxy(serve(act))
+    with answer.sock:
+        assert answer.first in {b"", b"line\n"}
+    assert asked[0] == b"CONNECT engine:2375 HTTP/1.1\r\nHost: engine:2375\r\n\r\n"
+    assert asked[1].startswith(b"GET /log HTTP/1.1\r\nHost: engine\r\n")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.util.untrusted import parse_json
 
 __all__ = ["NotFoundError", "TakenError", "server_message", "unreachable"]
 
-_TEXT = 1000
+_TEXT, _MAX_ANSWER = 1000, 1024 * 1024
 
 
 class NotFoundError(LaunchError):
@@ -32,8 +32,8 @@ class TakenError(LaunchError):
 def server_message(data: bytes) -> str:
     """Return the `message` of a JSON answer, or the answer itself where it has none; one line."""
     try:
-        text = json.loads(data)["message"]
-    except (ValueError, KeyError, TypeError):
+        text = parse_json(data, _MAX_ANSWER)["message"]
+    except (ValueError, KeyError, TypeError, IndexError):
         text = data.decode("utf-8", "replace")
     return " ".join(str(text).split())[:_TEXT]
 

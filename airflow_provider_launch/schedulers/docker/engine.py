@@ -36,7 +36,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.json_rows import json_rows
-from airflow_provider_launch.util.whole_answers import time_limit
+from airflow_provider_launch.util.whole_answers import bounded, time_limit
 
 if TYPE_CHECKING:
     from requests import Response
@@ -53,6 +53,10 @@ _CREATION_S = 5.0
 _EVENTS_S = 30.0
 """How long the list of events may take; an engine remembers some hundred."""
 _PIECE_BYTES = 64 * 1024
+_MAX_LIST = 512 * 1024 * 1024
+"""Of all containers together: 50 KB for each of ten thousand."""
+_MAX_HEADERS = 256 * 1024
+"""Of a file in an archive: names and attributes, which may be chained without an end."""
 _LEADS_NOWHERE = re.compile(
     r"too many links|too many levels of symbolic links|lstat .*: not a directory", re.IGNORECASE
 )
@@ -102,7 +106,8 @@ class Engine:
             try:
                 now = parsedate_to_datetime(response.headers["Date"]).timestamp()
                 with time_limit(ANSWER_S):
-                    rows = json_rows(response.iter_content(_PIECE_BYTES), _warn_of_skipped)
+                    pieces = bounded(response.iter_content(_PIECE_BYTES), _MAX_LIST)
+                    rows = json_rows(pieces, _warn_of_skipped)
                     return [container_in(row, known or {}, self._is_copy, restarts(row, now)) for row in rows], now
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise OSError(f"its list of containers cannot be read, or is cut off: {error}") from error
@@ -269,10 +274,10 @@ class Engine:
         try:
             archive = self.wire.request("GET", f"/containers/{container}/archive", {"path": path})
             with archive as response, time_limit(ANSWER_S):
-                return _only_file(_Stream(response.iter_content(65536)), limit)
+                return _only_file(_Stream(response.iter_content(65536), _MAX_HEADERS + limit), limit)
         except TakenError:
             return None
-        except (tarfile.TarError, EOFError) as error:
+        except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
             raise AppUnavailableError(f"the engine sends {path} of container {container} damaged: {error}") from error
         except NotFoundError as error:
             if path in str(error):
@@ -319,11 +324,12 @@ def _log_query(since: str | None, tail: int | None) -> dict[str, str]:
 
 
 class _Stream(io.RawIOBase):
-    """Chunks of an answer as a file."""
+    """Chunks of an answer as a file, of which so many bytes are read at most."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes], most: int) -> None:
         self._chunks = chunks
         self._rest = b""
+        self._left = most
 
     def readable(self) -> bool:
         return True
@@ -336,6 +342,9 @@ class _Stream(io.RawIOBase):
                 break
             parts.append(chunk)
             wanted -= len(chunk)
+        self._left -= size if size >= 0 else sum(map(len, parts))
+        if self._left < 0:
+            raise tarfile.ReadError("its headers are too large")
         data = b"".join(parts)
         cut = len(data) if size < 0 else size
         self._rest = data[cut:]
@@ -349,4 +358,5 @@ def _only_file(stream: _Stream, limit: int) -> tuple[bytes, int] | None:
         if member is None or not member.isfile():
             return None
         file = archive.extractfile(member)
-        return (file.read(limit) if file else b""), member.size
+        data = file.read(limit) if file else b""
+        return data, max(member.size, len(data))

@@ -18,6 +18,8 @@ MARGIN_NS = 5_000_000_000
 """How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
 _MAX_PENDING_BYTES = 4 * 1024 * 1024
 _HEADER = 8
+_LONGEST_FRAME = 1024 * 1024
+"""Some engines send a whole line as one frame, which may state up to 4 GB."""
 _SYSTEM_ERROR = 3
 """The stream by which the engine reports why it cannot read on, without a time."""
 _NS = 1_000_000_000
@@ -33,12 +35,16 @@ a line feed. A plain tuple, because a named one takes as long to make as all els
 
 
 class FrameParser:
-    """Frames of an answer as its pieces come."""
+    """Frames of an answer as its pieces come; one of more than a megabyte in parts of that size, as several."""
 
-    __slots__ = ("_rest", "_seconds")
+    __slots__ = ("_left", "_need", "_parts", "_seconds", "_size", "_stream", "_time")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._size, self._need = 0, _HEADER
+        self._left = self._time = 0
+        """What is to come of a frame that is delivered in parts, and its time."""
+        self._stream = ""
         self._seconds: dict[bytes, int] = {}
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
@@ -47,12 +53,29 @@ class FrameParser:
         Raises:
             OSError: the engine reports that it cannot read on.
         """
+        self._parts.append(chunk)
+        self._size += len(chunk)
+        if self._size < self._need:
+            return  # joined once, however many pieces it comes in
         seconds = self._seconds
-        data = self._rest + chunk if self._rest else chunk
+        data = b"".join(self._parts) if len(self._parts) > 1 else chunk
         at, size = 0, len(data)
-        while size - at >= _HEADER:
-            end = at + _HEADER + int.from_bytes(data[at + 4 : at + 8], "big")
+        while True:
+            if self._left:
+                self._need = min(self._left, _LONGEST_FRAME)
+                if size - at < self._need:
+                    break
+                yield self._stream, self._time, data[at : at + self._need]
+                self._left -= self._need
+                at += self._need
+                continue
+            if size - at < _HEADER:
+                self._need = _HEADER
+                break
+            length = int.from_bytes(data[at + 4 : at + 8], "big")
+            end = at + _HEADER + (length if length < _LONGEST_FRAME else _LONGEST_FRAME)
             if end > size:
+                self._need = end - at
                 break
             stamp, _, text = data[at + _HEADER : end].partition(b" ")
             second = stamp[:_SECOND]
@@ -66,9 +89,12 @@ class FrameParser:
             digits = stamp[_SECOND + 1 : -1][:9]
             # Docker's times are UTC; other engines write their zone.
             time = base + int(digits.ljust(9, b"0") or 0) if stamp.endswith(b"Z") else epoch_ns(stamp.decode("ascii"))
-            yield "stderr" if data[at] == 2 else "stdout", time, text  # noqa: PLR2004 - the engine's number
+            stream = "stderr" if data[at] == 2 else "stdout"  # noqa: PLR2004 - the engine's number
+            yield stream, time, text
             at = end
-        self._rest = data[at:]
+            if length > _LONGEST_FRAME:
+                self._left, self._stream, self._time = length - _LONGEST_FRAME, stream, time
+        self._parts, self._size = [data[at:]], size - at
 
 
 def frames_in(chunks: Iterable[bytes]) -> Iterator[Frame]:

@@ -56,7 +56,7 @@ _UNAVAILABLE = {_TOO_MANY, *_GATEWAY}
 _SERVER_ERROR = 500
 _REDIRECTS, _NOT_MODIFIED = 300, 304
 _PIECE_BYTES = 64 * 1024
-_MAX_DOCUMENT, _LONGEST_LINE = 256 * 1024 * 1024, 16 * 1024 * 1024
+_MAX_DOCUMENT, _LONGEST_LINE = 64 * 1024 * 1024, 16 * 1024 * 1024
 ANSWER_S = 300.0
 """How long an answer may take that is not followed."""
 _LIMITED = "the registry limits the rate of pulls, which a login may raise"

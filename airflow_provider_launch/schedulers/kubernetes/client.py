@@ -6,6 +6,7 @@ long as the JSON itself.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import re
@@ -26,7 +27,7 @@ from airflow_provider_launch.specs.errors import (
     SchedulerUnavailableError,
 )
 from airflow_provider_launch.util.http_answer import HttpAnswer, HttpTarget, open_answer
-from airflow_provider_launch.util.whole_answers import beginning, time_limit, whole
+from airflow_provider_launch.util.whole_answers import TooLargeError, beginning, time_limit, whole
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -44,8 +45,8 @@ __all__ = [
 ]
 
 PAGE = 1000
-_PIECE_BYTES, _MAX_ANSWER = 16 * 1024, 256 * 1024 * 1024
-"""A piece may inflate to a thousand times its size."""
+_PIECE_BYTES, _MAX_ANSWER, _MAX_LIST = 16 * 1024, 64 * 1024 * 1024, 512 * 1024 * 1024
+"""A piece may inflate to a thousand times its size. A list comes in pages, each of which is an answer."""
 _ANSWER_S, _MESSAGE_S = 300.0, 30.0
 """How long an answer may take as a whole, and the text of a refusal."""
 _GROUPS = {
@@ -119,15 +120,33 @@ class Cluster:
             if fields:
                 query["fieldSelector"] = fields
             try:
-                while True:
-                    page, now = self._get(self._path(kind), query)
-                    found += page.get("items") or []
-                    if not (token := page.get("metadata", {}).get("continue")):
-                        return found, now
-                    query["continue"] = token
+                with time_limit(_ANSWER_S):
+                    return found, self._list(kind, query, found)
             except _ExpiredError:
                 continue  # the rest of the list is too old by now: begin anew
         raise SchedulerUnavailableError(f"the list of {kind} at {self.url} changes faster than it is read")
+
+    def _list(self, kind: str, query: dict[str, str], found: builtins.list[dict[str, Any]]) -> float:
+        """Add the objects of all pages; return the server's time with the last one."""
+        left = _MAX_LIST
+        while True:
+            try:
+                page, now, size = self._get(self._path(kind), query)
+            except _TooLargeError:
+                if query["limit"] == "1":
+                    raise
+                # Objects of a megabyte each, which a server takes.
+                query["limit"] = str(int(query["limit"]) // 8 or 1)
+                continue
+            items, about = page.get("items") or [], page.get("metadata") or {}
+            if not isinstance(items, list) or not isinstance(about, dict):
+                raise self._unreachable(OSError(f"its list of {kind} is none"))
+            found += items
+            if (left := left - size) < 0:
+                raise self._unreachable(OSError(f"its list of {kind} has more than {_MAX_LIST} bytes"))
+            if not (token := about.get("continue")):
+                return now
+            query["continue"] = token
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object; None: there is none of this name."""
@@ -229,33 +248,38 @@ class Cluster:
         path = f"{_GROUPS[kind]}/namespaces/{quote(self.namespace)}/{kind}"
         return f"{path}/{quote(name, safe='')}" if name else path
 
-    def _get(self, path: str, query: Mapping[str, str] | None = None) -> tuple[dict[str, Any], float]:
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> tuple[dict[str, Any], float, int]:
+        """Return a document, the server's time, and how many bytes it had."""
         with self._open("GET", path, query or {}) as response:
-            document = self._body(response)
+            document, size = self._body(response)
             date = response.headers.get("Date")
         now = parsedate_to_datetime(date).timestamp() if date else time.time()
         ahead_s = now - time.time()
         # It shows whole seconds, so of several answers the latest time is the best; unless a clock was set.
         self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
-        return document, now
+        return document, now, size
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str = "application/json"
     ) -> dict[str, Any]:
         with self._open(method, path, query, body, content_type) as response:
-            return self._body(response)
+            return self._body(response)[0]
 
-    def _body(self, response: BaseHTTPResponse) -> dict[str, Any]:
+    def _body(self, response: BaseHTTPResponse) -> tuple[dict[str, Any], int]:
         from urllib3.exceptions import HTTPError
 
         try:
             with time_limit(_ANSWER_S):
-                document = json.loads(whole(response.stream(_PIECE_BYTES, decode_content=True), _MAX_ANSWER))
+                data = whole(response.stream(_PIECE_BYTES, decode_content=True), _MAX_ANSWER)
+            document = json.loads(data)
+        except TooLargeError as error:
+            response.close()
+            raise _TooLargeError(str(self._unreachable(error))) from error
         except (HTTPError, OSError, ValueError, RecursionError) as error:
             # The answer was cut off: its content is not known.
             response.close()
             raise self._unreachable(error) from error
-        return document if isinstance(document, dict) else {}
+        return document if isinstance(document, dict) else {}, len(data)
 
     def _open(
         self, method: str, path: str, query: Mapping[str, str], body: Any = None, content_type: str = "application/json"
@@ -366,6 +390,10 @@ class Cluster:
                 f"docs/kubernetes.md has the Role"
             )
         return SchedulerRejectedError(f"the Kubernetes API at {self.url} refuses {what} ({code}): {text}")
+
+
+class _TooLargeError(SchedulerUnavailableError):
+    """An answer is larger than one may be."""
 
 
 class _ExpiredError(LaunchError):

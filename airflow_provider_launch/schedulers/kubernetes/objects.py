@@ -316,7 +316,9 @@ def job_of(document: Mapping[str, Any]) -> Job:
         failed=_indexes(status.get("failedIndexes")),
         conditions={
             item["type"]: Condition(
-                item.get("reason", ""), item.get("message", "")[:MAX_MESSAGE], epoch(item.get("lastTransitionTime")) or 0.0
+                item.get("reason", ""),
+                item.get("message", "")[:MAX_MESSAGE],
+                epoch(item.get("lastTransitionTime")) or 0.0,
             )
             for item in status.get("conditions") or []
             # A Job that was resumed keeps `Suspended`, as false.
