@@ -64,9 +64,17 @@ stop() { # by our cancel, by scancel, or by Slurm itself: the reason is known no
 }
 is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS remembers that a file was missing, until the directory is read anew
 is_over() { is_marked cancel || [ -L end ]; }
-is_current() { # whether Slurm runs this very start of its job
-    timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed 1q |
-        grep -q " JobState=RUNNING .* Restarts=${SLURM_RESTART_COUNT:-0} "
+is_current() { # whether Slurm runs this very start of its job; a controller that gives no answer has not given it up
+    local found tries=0
+    while [ $((tries += 1)) -le 3 ] && ! is_stopped; do
+        found=$(LC_ALL=C timeout 5 scontrol -o show job "$SLURM_JOB_ID" 2>&1 | sed -n '/ JobState=\|Invalid job id/{p;q}')
+        case $found in
+            *" JobState=RUNNING "*" Restarts=${SLURM_RESTART_COUNT:-0} "*) return 0 ;;
+            ?*) return 1 ;;
+        esac
+        sleep 1
+    done
+    return 0
 }
 # Of a job that Slurm has put back into its queue, while this node was away.
 is_replaced() { ls run >/dev/null; [ -e "run/$((attempt + 1))" ]; }
