@@ -166,3 +166,13 @@ def test_an_app_whose_record_could_not_be_read_again_is_refused(metadata) -> Non
     built = build_request(AppDef("demo", [DRIVER], metadata), SlurmOpts(), "demo-1", {})
     with pytest.raises(InvalidAppError, match="cannot be recorded"):
         app_files(built, "instance")
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, "8f05f313beb5b4c8"), ({"setup": ["module load cuda"]}, "a0f59e5f8ac51027")])
+def test_an_option_that_came_later_makes_no_other_app(options, expected):
+    """A try after an upgrade asks for the app that the try before has submitted, and would be refused as another."""
+    app = AppDef("app", [Role("main", "/apps", entrypoint="true")])
+
+    assert build_request(app, SlurmOpts(**options), "app-1", {}).spec_hash == expected
+    changed = SlurmOpts(**options, on_setup_failure="continue")
+    assert build_request(app, changed, "app-1", {}).spec_hash != expected

@@ -42,6 +42,8 @@ APP_DIR = "\0d"
 CHECK_S = 10
 """Seconds after which a replica checks again whether its app has ended without a signal for it."""
 _MOST_REPLICAS = 1_000_000
+_LATER = {"on_setup_failure": "fail"}
+"""Options that came after others with their defaults: an app that was submitted before must be found again."""
 _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
 """Variables that Slurm gives to replicas; a launcher that runs in a job has those of its own job and rank."""
 _OF_BASH = frozenset(
@@ -139,7 +141,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     return SlurmRequest(
         app_id=app_id,
         name=app.name,
-        spec_hash=spec_hash(app, {**opts, **digests(workspaces)}),
+        spec_hash=spec_hash(app, {**_asked_for(opts), **digests(workspaces)}),
         ports={port_variable(role.name, name): port for role in app.roles for name, port in role.port_map.items()},
         time_limit_s=opts.time_limit_s,
         roles=[
@@ -158,6 +160,11 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         login_shell=bool(opts.setup),
         workspaces=dict(workspaces.values()),
     )
+
+
+def _asked_for(opts: SlurmOpts) -> dict[str, Any]:
+    """Return the options without those that came later and have their defaults."""
+    return {name: value for name, value in opts.items() if _LATER.get(name, ...) != value}
 
 
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
