@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_launch.schedulers.slurm import commands
-from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
+from airflow_provider_launch.schedulers.slurm.options import SlurmConnection, SlurmOpts
+from airflow_provider_launch.schedulers.slurm.request import build_request
 from airflow_provider_launch.schedulers.slurm.status import ENDS, LIVE
 from airflow_provider_launch.schedulers.slurm.store import Store
 from airflow_provider_launch.schedulers.slurm.transport import LocalTransport
+from airflow_provider_launch.specs import AppDef, Role, SchedulerRejectedError, SchedulerUnavailableError
 
 
 class Site:
@@ -59,3 +61,29 @@ def test_a_cancel_reaches_a_job_in_each_state(site, state) -> None:
 
 def test_the_scripts_know_each_end() -> None:
     assert set(commands._ENDED.split("|")) == set(ENDS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        ("7", SchedulerUnavailableError, "squeue does not list job 7, which"),
+        ("*** quota: 80 % of 12 TB ***\n7", SchedulerUnavailableError, "squeue does not list job 7, which"),
+        ("7\nsee https://hpc.example/news", SchedulerUnavailableError, "squeue does not list job 7, which"),
+        ("Submitted batch job 7", SchedulerUnavailableError, "squeue does not list job 7, which"),
+        ("7;b", SchedulerRejectedError, "held on another cluster"),
+        ("welcome\n7;b", SchedulerRejectedError, "held on another cluster"),
+        ("slurm-wlm 22.05.8", SchedulerRejectedError, "held on another cluster"),
+        ("", SchedulerRejectedError, "held on another cluster"),
+    ],
+)
+def test_a_banner_of_a_wrapper_hides_no_number(site, answer, error, text) -> None:
+    """What is refused for good is not asked for again, and its job stays held, where squeue was only late."""
+    site.root.mkdir(mode=0o700)
+    site.command("squeue")
+    (site.bin / "answer").write_text(answer + "\n")
+    site.command("sbatch", f"cat {site.bin / 'answer'}")
+    app = AppDef("app", [Role("main", "/", entrypoint="true")])
+
+    with pytest.raises(error, match=text):
+        site.store.submit(build_request(app, SlurmOpts(), "app-1", {}))
+    assert len(site.called("sbatch")) == 1

@@ -235,13 +235,14 @@ if [ ! "$found" ]; then
         [ ! "$found" ] || break
     done
     if [ ! "$found" ]; then
-        case $job in
-            *[!0-9]* | '')
-                echo "sbatch answered '$job', and squeue has no such job of this user: it may be held on another" \
-                    "cluster; use a connection with the slurm_conf or ssh_host of that cluster" >&2
-                exit 42 ;;
-        esac
-        echo "squeue does not list job $job, which sbatch has just made" >&2
+        # A wrapper of the site may print a banner beside the number.
+        number=$(printf '%s\n' "$job" | sed -nE 's/^[[:space:]]*(Submitted batch job )?([0-9]+)[[:space:]]*$/\2/p')
+        if [ ! "$number" ]; then
+            echo "sbatch answered '$job', and squeue has no such job of this user: it may be held on another" \
+                "cluster; use a connection with the slurm_conf or ssh_host of that cluster" >&2
+            exit 42
+        fi
+        echo "squeue does not list job" $number", which sbatch has just made" >&2
         exit 41
     fi
 fi
