@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_launch._task.cursors import pack, unpack
+from airflow_provider_launch.specs.roles import MAX_REPLICAS
 
 __all__ = ["FIRE_AFTER_S", "FollowProgress"]
 
+_MOST_SECONDS = 1e12
 FIRE_AFTER_S = 10.0
 """How long after a deferral a trigger fires at the earliest. See [launch] trigger_fire_after_s."""
 
@@ -82,7 +84,7 @@ class FollowProgress:
             _number(value.get("began")),
             _number(value.get("deadline")),
             _number(value.get("since")),
-            {str(name): count for name, count in roles.items() if isinstance(count, int)},
+            _replicas(roles),
             has_gap=bool(value.get("has_gap")),
         )
 
@@ -92,4 +94,17 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # What is larger is no time.
+    return value if is_number and abs(value) < _MOST_SECONDS else None  # type: ignore[operator, return-value]
+
+
+def _replicas(roles: Mapping[Any, Any]) -> dict[str, int]:
+    """Return the replicas of each role, as many as an app can have: each of them takes memory."""
+    found: dict[str, int] = {}
+    left = MAX_REPLICAS
+    for name, count in roles.items():
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= left > 0:
+            found[str(name)] = count
+            left -= max(1, count)
+    return found
