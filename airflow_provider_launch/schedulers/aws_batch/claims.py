@@ -89,11 +89,18 @@ class Claims:
     ) -> str | None:
         name = definition_name(request.app_id, attempt)
         while True:
-            rivals = [one for one in self._aws.active(name) if int(one["revision"]) < own]
+            active = self._aws.active(name)
+            rivals = [one for one in active if int(one["revision"]) < own]
             if was_claimed and not rivals:
-                # A submitter that replaces our claim has one of its own. Only a deletion leaves none.
+                # A submitter that replaces our claim has one of its own, or a later one has removed both while we
+                # stalled, and the app is its. Only a deletion leaves none.
                 self._aws.deregister(name, own)
-                raise deleted_meanwhile(request.app_id)
+                later = [one for one in active if int(one["revision"]) > own]
+                if not later:
+                    raise deleted_meanwhile(request.app_id)
+                for one in later:
+                    self._check(request, one, own, name)
+                return self._wait_for(request, attempt, own)
             for rival in rivals:
                 self._check(request, rival, own, name)
             if any(str(Tag.CANCELLED) in rival["tags"] for rival in rivals):
