@@ -107,21 +107,32 @@ class AttemptTracker:
         record = self._record
         if record is None:
             return
+        is_asked = False
         try:
             self.retry_while_unavailable(lambda: self._hook.scheduler.cancel(record.app_id))
+            is_asked = True
             state = self.await_end(record.app_id)
+        except AppKilledError:
+            if not is_asked:
+                self.cancel_killed()
+                return
+            self._log.warning("app %s is cancelled; the task was killed before it has ended", record.app_id)
+            self._note_kill(record)
+            return
         except Exception as problem:  # noqa: BLE001 - the task fails anyway, and what was left is logged
             self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
             return
-        if state is not AppState.SUCCEEDED:
-            metrics.count_cancelled(self._hook.options.backend)
         # It may have begun in the last moment: then the next try follows it, or takes its result.
         if state is None:
             self._log.warning("app %s is cancelled, and has not ended yet; the next try searches it", record.app_id)
         elif state is AppState.SUCCEEDED:
             self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
-        else:
+        elif state is AppState.CANCELLED:
+            metrics.count_cancelled(self._hook.options.backend)
             self._log.warning("app %s has not begun, and is cancelled", record.app_id)
+            self.close(error)
+        else:
+            self._log.warning("app %s has begun in the last moment, and is %s", record.app_id, state)
             self.close(error)
 
     def await_end(self, app_id: str) -> AppState | None:

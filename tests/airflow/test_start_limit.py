@@ -8,7 +8,9 @@ import time
 import pytest
 from airflow.sdk.serde import serialize
 
+from airflow_provider_launch._task.cancel_on_kill import AppKilledError
 from airflow_provider_launch.follow import start_limit
+from airflow_provider_launch.operators._attempt_tracker import AttemptTracker
 from airflow_provider_launch.specs.errors import AppNotStartedError, InvalidAppError
 from airflow_provider_launch.specs.states import AppState
 from tests.airflow.guarantees import launch as launch_at
@@ -212,3 +214,50 @@ def test_a_queue_that_starts_nothing_is_not_waited_for(place, deferrable, monkey
 def test_a_limit_is_a_duration() -> None:
     with pytest.raises(InvalidAppError, match="start_limit_s=0 must be more than 0 seconds"):
         launch(sh("true"), start_limit_s=0)
+
+
+@pytest.mark.parametrize(
+    ("becomes", "text"),
+    [
+        (AppState.CANCELLED, "has not begun, and is cancelled"),
+        (AppState.FAILED, "has begun in the last moment, and is FAILED"),
+        (AppState.SUCCEEDED, "has succeeded before its cancel; the next try takes its result"),
+        (None, "is cancelled, and has not ended yet; the next try searches it"),
+    ],
+)
+def test_what_became_of_an_app_that_did_not_begin_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:
+    """Only one whose end was seen counts as cancelled: the next try would count the others again."""
+    counted: list[str] = []
+    monkeypatch.setattr("airflow_provider_launch._task.metrics.count_cancelled", counted.append)
+    monkeypatch.setenv("AIRFLOW__LAUNCH__REPLACE_WAIT_S", "1")
+
+    def cancel(_self: FakeScheduler, app_id: str) -> None:
+        engine.cancelled.append(app_id)
+        engine.state(app_id, becomes or AppState.PENDING)
+
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", cancel)
+    how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)
+
+    assert isinstance(ran.error, AppNotStartedError)
+    assert ran.logged(text)
+    assert len(counted) == (becomes is AppState.CANCELLED)
+
+
+def test_a_kill_while_the_cancel_is_awaited_is_no_failure_of_it(engine, api, pending, monkeypatch) -> None:
+    check = AttemptTracker.check
+
+    def killed(self: AttemptTracker) -> None:
+        check(self)
+        if engine.cancelled:
+            raise AppKilledError("the task was killed")
+
+    monkeypatch.setattr(AttemptTracker, "check", killed)
+    monkeypatch.setattr(FakeScheduler, "_cancel_existing", lambda _self, app_id: engine.cancelled.append(app_id))
+    how = {"start_limit_s": 0.5, "poll_interval_s": 0.05}
+    ran, _ = run_to_end(launch(sh("true"), launch_conn_id="cluster", **how), api)
+
+    assert isinstance(ran.error, AppNotStartedError)
+    assert ran.logged("is cancelled; the task was killed before it has ended")
+    assert not ran.logged("could not be cancelled")
+    assert api.store["launch"]["state"] != "closed"
