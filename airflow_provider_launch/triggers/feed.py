@@ -65,6 +65,7 @@ class Feed:
         "_task_log",
         "_turn",
         "_written",
+        "app_id",
         "checkpoint",
         "is_heavy",
         "on_checkpoint",
@@ -83,6 +84,7 @@ class Feed:
         from_now: bool,
         limit: LogLimit = NO_LIMIT,
     ) -> None:
+        self.app_id = app_id
         begin = dict(cursors) if cursors else _NOWHERE
         self.reader = LogReader(
             scheduler,

@@ -177,7 +177,9 @@ class LogPump:
     def _drop(self, feed: Feed, error: Exception) -> None:
         """Stop serving a feed whose app, scheduler or log has raised an error."""
         log.error(
-            "the log of an app is not shown live any more; its task writes the rest when it has ended", exc_info=error
+            "the log of app %s is not shown live any more; its task writes the rest when it has ended",
+            feed.app_id,
+            exc_info=error,
         )
         with self._lock:
             self._feeds.pop(feed, None)

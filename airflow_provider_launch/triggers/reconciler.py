@@ -155,7 +155,13 @@ class Reconciler:
         for conn_id in left:
             # Else the last value would stand for ever.
             metrics.gauge("orphans_unseen", 0, conn_id=conn_id)
-        wait([self._start(watched) for watched in due], _ROUND_S)
+        started = {self._start(watched): watched.conn_id for watched in due}
+        for future in wait(started, _ROUND_S).not_done:
+            # Nobody else tells of it: it is left out of the rounds until it has answered.
+            log.warning(
+                "connection %r does not answer for %.0f s: its apps are compared with their tasks once it does",
+                started[future], _ROUND_S,
+            )  # fmt: skip
 
     def _start(self, watched: _Watched) -> Future[None]:
         done: Future[None] = Future()

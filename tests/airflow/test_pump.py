@@ -273,6 +273,25 @@ class PieceLog(Log):
         self.pieces.append((number, len(parts), parts[number]))
 
 
+def test_a_log_that_is_not_shown_live_is_named(
+    engine: FakeEngine, feeds: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A triggerer shows the logs of thousands of apps."""
+    pump = LogPump(1024 * 1024)
+    feed, _, app_id = feeds("broken")
+
+    def fail(_self: Feed) -> int:
+        raise ValueError("a line that cannot be read")
+
+    monkeypatch.setattr(Feed, "take_turn", fail)
+    engine.write(app_id, "worker", 0, "line\n")
+    pump.add(feed)
+    until(lambda: caplog.records)
+    pump.remove(feed)
+
+    assert f"the log of app {app_id} is not shown live any more" in caplog.text
+
+
 @pytest.fixture
 def piece_feeds(engine: FakeEngine) -> Callable[..., tuple[Feed, PieceLog, str]]:
     scheduler = FakeScheduler("session", engine)

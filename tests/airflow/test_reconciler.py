@@ -93,7 +93,7 @@ def test_apps_whose_task_is_over_are_cancelled_and_no_others(engine: FakeEngine,
 
 
 def test_a_connection_that_hangs_delays_no_other(
-    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, api: FakeExecutionApi, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     driven = Driven({submit(engine, "over"): "failed"})
     driven.it.use("hangs")
@@ -113,6 +113,7 @@ def test_a_connection_that_hangs_delays_no_other(
                 assert driven.wait() > 0
         assert engine.cancelled == ["over"]
         assert rounds.count("hangs") == 1
+        assert "connection 'hangs' does not answer for 3 s" in caplog.text
     finally:
         answered.set()
     until(lambda: not driven.it._watched["hangs"].is_busy)
