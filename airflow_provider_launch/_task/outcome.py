@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,15 +12,17 @@ from airflow_provider_launch.schedulers.api import Capability, DescribeAppRespon
 from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.schedulers.signals import signal_in, signal_name
 from airflow_provider_launch.specs.error_reply import ErrorReply
-from airflow_provider_launch.specs.errors import AppFailedError, UnsupportedError
+from airflow_provider_launch.specs.errors import AppFailedError, InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import clean_json, clean_text
 
-__all__ = ["as_xcom", "check_all_results", "failure", "first_failed", "handle_of", "result_of"]
+__all__ = ["MOST_RESULTS_BYTES", "as_xcom", "check_all_results", "failure", "first_failed", "handle_of", "result_of"]
 
+MOST_RESULTS_BYTES = 2 * 1024 * 1024
+"""Of all replicas together: 200 bytes for each of ten thousand."""
 _KILLED = 128 + signal.SIGKILL
 _ERROR_LINES, _ERROR_CHARS = 20, 1000
 
@@ -74,10 +77,25 @@ def check_all_results(scheduler: Scheduler[Any], results: str) -> None:
 
 
 def result_of(scheduler: Scheduler[Any], app_id: str, results: str) -> Any:
-    """Return what the app hands back: the first document, or a list of those of all replicas."""
+    """Return what the app hands back: the first document, or a list of those of all replicas.
+
+    Raises:
+        InvalidAppError: all of them together are too large to be handed to another task.
+    """
     if Capability.RESULT not in scheduler.capabilities:
         return None
-    return [*scheduler.iter_results(app_id)] if results == "all" else scheduler.result(app_id)
+    if results != "all":
+        return scheduler.result(app_id)
+    found, size = [], 0
+    for document in scheduler.iter_results(app_id):
+        size += len(json.dumps(document, separators=(",", ":"))) + 1
+        if size > MOST_RESULTS_BYTES:
+            raise InvalidAppError(
+                f"the results of the replicas have more than {MOST_RESULTS_BYTES} bytes together, which Airflow would "
+                f"store as one XCom; let each of them write less, or use results='first'"
+            )
+        found.append(document)
+    return found
 
 
 def handle_of(value: object) -> str:
