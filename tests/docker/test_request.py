@@ -160,7 +160,20 @@ def test_what_is_shown_is_what_is_sent_without_secrets() -> None:
 
 @pytest.mark.parametrize(
     "image",
-    ["Upper", "UPPER/case:1", "https://reg/x:1", "a b", "x\n", "a//b", "a..b", "x:", "-x", "reg.x/Y", "x@sha256:1"],
+    [
+        "Upper",
+        "UPPER/Case:1",
+        "reg/Upper",
+        "https://reg/x:1",
+        "a b",
+        "x\n",
+        "a//b",
+        "a..b",
+        "x:",
+        "-x",
+        "reg.x/Y",
+        "x@sha256:1",
+    ],
 )
 def test_what_cannot_name_an_image_is_refused(image: str) -> None:
     """Newer engines answer to it as to a missing image, which a task would wait for."""
@@ -175,7 +188,7 @@ def test_what_cannot_name_an_image_is_refused(image: str) -> None:
     [
         "busybox", "a/b_c__d-e--f.g", "reg/x:1", "localhost/x", "localhost:5000/a/b:T", "Reg.example.com:443/a:1_.-",
         "[::1]:5000/a", "127.0.0.1:1/a:none", f"a@sha256:{'b' * 64}", f"a:1@sha256:{'b' * 64}", f"sha256:{'a' * 64}",
-        "0123456789ab",
+        "0123456789ab", "MYHOST/x:1", "myHost/a/b",
     ],
 )  # fmt: skip
 def test_what_names_an_image_is_sent_as_it_is(image: str) -> None:

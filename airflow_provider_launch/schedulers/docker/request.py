@@ -66,7 +66,8 @@ _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0
 _NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _TAG = r"(?::\w[\w.-]{0,127})?"
 _DIGEST = r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
-_REGISTRY = rf"(?:(?=[^/]*[.:]|localhost/){_HOST}(?::[0-9]+)?/)?"
+# Newer engines also know a registry by its capital letters.
+_REGISTRY = rf"(?:(?=[^/]*[.:A-Z][^/]*/|localhost/){_HOST}(?::[0-9]+)?/)?"
 _IMAGE = re.compile(rf"{_REGISTRY}{_NAME}(?:/{_NAME})*{_TAG}{_DIGEST}|sha256:[0-9a-f]{{12,64}}", re.ASCII)
 """What can name an image: the grammar of the distribution project, as all engines read it."""
 _MAX_REQUEST, _MAX_DEPTH = 256 * _MB, 500
