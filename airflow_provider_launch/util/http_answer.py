@@ -82,12 +82,7 @@ class HttpTarget:
             lines = [f"CONNECT {name}:{self.port} HTTP/1.1", *(f"{field}: {value}" for field, value in fields)]
             connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
             # Not by http.client, which has limits for each line only.
-            header, more = _read_header(connection, deadline)
-            status = header.split(b"\r\n", 1)[0].split()
-            if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or more:  # noqa: PLR2004 - version and code
-                raise ValueError("it speaks otherwise, or before it is asked")
-            if not status[1].startswith(b"2"):
-                raise OSError(f"the proxy {self.proxy[0]} refuses: {b' '.join(status[1:]).decode('latin-1')[:300]}")
+            _check_tunnel(*_read_header(connection, deadline), self.proxy[0])
             connection.settimeout(timeout_s)
         except ValueError as error:
             connection.close()
@@ -201,6 +196,15 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
         raise
     sock.setblocking(False)
     return HttpAnswer(sock, body, first)
+
+
+def _check_tunnel(header: bytes, more: bytes, proxy: str) -> None:
+    """Raise `ValueError` or `OSError` if a proxy has not made the connection that CONNECT asks for."""
+    version, *status = header.split(b"\r\n", 1)[0].split() or [b""]
+    if not version.startswith(b"HTTP/1.") or not status or more:
+        raise ValueError("it speaks otherwise, or before it is asked")
+    if not status[0].startswith(b"2"):
+        raise OSError(f"the proxy {proxy} refuses: {b' '.join(status).decode('latin-1')[:300]}")
 
 
 def _read_header(sock: socket.socket, deadline: float) -> tuple[bytes, bytes]:

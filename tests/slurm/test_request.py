@@ -168,7 +168,9 @@ def test_an_app_whose_record_could_not_be_read_again_is_refused(metadata) -> Non
         app_files(built, "instance")
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, "8f05f313beb5b4c8"), ({"setup": ["module load cuda"]}, "a0f59e5f8ac51027")])
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, "8f05f313beb5b4c8"), ({"setup": ["module load cuda"]}, "a0f59e5f8ac51027")]
+)
 def test_an_option_that_came_later_makes_no_other_app(options, expected):
     """A try after an upgrade asks for the app that the try before has submitted, and would be refused as another."""
     app = AppDef("app", [Role("main", "/apps", entrypoint="true")])

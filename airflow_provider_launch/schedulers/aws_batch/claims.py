@@ -92,15 +92,7 @@ class Claims:
             active = self._aws.active(name)
             rivals = [one for one in active if int(one["revision"]) < own]
             if was_claimed and not rivals:
-                # A submitter that replaces our claim has one of its own, or a later one has removed both while we
-                # stalled, and the app is its. Only a deletion leaves none.
-                self._aws.deregister(name, own)
-                later = [one for one in active if int(one["revision"]) > own]
-                if not later:
-                    raise deleted_meanwhile(request.app_id)
-                for one in later:
-                    self._check(request, one, own, name)
-                return self._wait_for(request, attempt, own)
+                return self._adopt_of_later(request, attempt, own, active)
             for rival in rivals:
                 self._check(request, rival, own, name)
             if any(str(Tag.CANCELLED) in rival["tags"] for rival in rivals):
@@ -118,6 +110,23 @@ class Claims:
                 self._end_if_deleted(request, attempt, own, found)
                 return found
             own, was_claimed = self.register(request, attempt), True
+
+    def _adopt_of_later(
+        self, request: AwsBatchRequest, attempt: int, own: int, active: Iterable[Mapping[str, Any]]
+    ) -> str | None:
+        """Return the id of the job of those who have removed the claim before ours.
+
+        A submitter that replaces our claim has one of its own, or a later one has removed both while we stalled, and
+        the app is its. Only a deletion leaves none.
+        """
+        name = definition_name(request.app_id, attempt)
+        self._aws.deregister(name, own)
+        later = [one for one in active if int(one["revision"]) > own]
+        if not later:
+            raise deleted_meanwhile(request.app_id)
+        for one in later:
+            self._check(request, one, own, name)
+        return self._wait_for(request, attempt, own)
 
     def _end_if_deleted(self, request: AwsBatchRequest, attempt: int, revision: int, job_id: str) -> None:
         """End a job whose app was cancelled or deleted before the job was listed, so that nobody has ended it.
