@@ -106,6 +106,27 @@ def test_a_failure_names_role_replica_and_cause(state, reason, text):
     assert found.msg == text
 
 
+EXEC = "OCI runtime create failed: runc create failed: unable to start container process: "
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (EXEC + 'exec: "nope": executable file not found in $PATH: unknown', 127),
+        (EXEC + 'exec: "/nope": stat /nope: no such file or directory: unknown', 127),
+        (EXEC + 'exec: "/etc/passwd": permission denied: unknown', 126),
+        (EXEC + 'exec: "./no such file or directory": permission denied: unknown', 126),
+        (EXEC + 'exec: "a \\" permission denied": executable file not found in $PATH: unknown', 127),
+        (EXEC + "exec: stat /executable file not found: permission denied", 126),
+        ("exec container process `/permission denied`: No such file or directory", 127),
+        (EXEC + 'mounting "/no such file or directory": not a directory', 128),
+        ("", 128),
+    ],
+)
+def test_the_exit_code_of_a_program_that_cannot_start_is_not_read_from_its_name(message, code):
+    assert pod(0, "Failed", terminated(128, "StartError", message)).exit_code == code
+
+
 @pytest.mark.parametrize(
     ("text", "reply"),
     [

@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _MOST = 10**9
 
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
+_START_CODES = {"executable file not found": 127, "no such file or directory": 127, "permission denied": 126}
+"""Why a program could not be started, and the exit code that a shell has for it."""
 _DISRUPTION = re.compile(r"has condition (?:DisruptionTarget|TerminationTarget) ")
 
 
@@ -414,7 +417,7 @@ def _exit_code(ended: Mapping[str, Any]) -> int:
     code: int = ended["exitCode"]
     if ended.get("reason") != "StartError":
         return code
-    message = ended.get("message", "")
-    if "executable file not found" in message or "no such file or directory" in message:
-        return 127
-    return 126 if "permission denied" in message else code
+    # The runtime quotes the entrypoint, and its reason comes last.
+    message = _QUOTED.sub(" ", ended.get("message", "")[:MAX_MESSAGE]).lower()
+    last, found = max((message.rfind(words), exit_code) for words, exit_code in _START_CODES.items())
+    return found if last >= 0 else code
