@@ -76,6 +76,11 @@ def decided(
             AppState.FAILED,
             "r0/0 failed: it could not be started: CannotPullContainerError",
         ),
+        (
+            job("FAILED", container={"reason": "CannotPullContainerError: pull of reg/OutOfMemoryError:1 denied"}),
+            AppState.FAILED,
+            "r0/0 failed: it could not be started: CannotPullContainerError",
+        ),
         (job("A_NEW_STATE"), AppState.PENDING, ""),
     ],
 )

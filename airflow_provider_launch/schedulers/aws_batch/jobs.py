@@ -118,7 +118,8 @@ def _end_of(container: Mapping[str, Any], status_reason: str, outside: str = "")
     status_reason = "" if status_reason.startswith(OURS) or code is not None else status_reason
     return ReplicaEnd(
         code,
-        out_of_memory="OutOfMemory" in reason,
+        # It begins so: others quote the image, whose name may have that word.
+        out_of_memory=reason.startswith("OutOfMemory"),
         outside=outside,
         start_error=reason if code is None and reason.startswith("Cannot") else "",
         preempted=status_reason if is_host_lost else "",
