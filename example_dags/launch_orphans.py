@@ -25,17 +25,30 @@ with DAG(
 
     @task
     def cancel_orphans(conn_id: str) -> list[str]:
-        """Cancel the orphans of one connection, and return their handles."""
-        from airflow_provider_launch.hooks.launch import LaunchHook
+        """Cancel the orphans of one connection, and return their handles.
 
-        hook = LaunchHook.for_connection(conn_id)
+        A cancel that fails leaves none of the others; then the task fails, and the next run tries it again.
+        """
+        from airflow.sdk.observability.stats import Stats
+
+        from airflow_provider_launch.hooks.launch import LaunchHook
+        from airflow_provider_launch.specs.errors import LaunchError
+
+        hook, cancelled, failed = LaunchHook.for_connection(conn_id), [], []
         try:
-            orphans = hook.orphans()
-            for handle in orphans:
-                print(f"{handle} has no task any more, and is cancelled")
-                hook.runner.cancel(handle)
-            return orphans
+            for handle in hook.orphans():
+                try:
+                    hook.runner.cancel(handle)
+                except LaunchError as error:
+                    failed.append(f"{handle} could not be cancelled: {error}")
+                else:
+                    print(f"{handle} has no task any more, and is cancelled")
+                    Stats.incr("launch.orphans", tags={"backend": handle.partition(":")[0], "why": "dag"})
+                    cancelled.append(handle)
         finally:
             hook.close()
+        if failed:
+            raise RuntimeError("; ".join(failed))
+        return cancelled
 
     cancel_orphans.expand(conn_id=CONNECTIONS)

@@ -94,9 +94,9 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # What is larger is no time.
-    return value if is_number and abs(value) < _MOST_SECONDS else None  # type: ignore[operator, return-value]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _MOST_SECONDS else None  # what is larger is no time
 
 
 def _replicas(roles: Mapping[Any, Any]) -> dict[str, int]:
