@@ -157,7 +157,7 @@ class Reconciler:
             metrics.gauge("orphans_unseen", 0, conn_id=conn_id)
         started = {self._start(watched): watched.conn_id for watched in due}
         for future in wait(started, _ROUND_S).not_done:
-            # Nobody else tells of it: it is left out of the rounds until it has answered.
+            # Nobody else reports it: it is left out of the rounds until it has answered.
             log.warning(
                 "connection %r does not answer for %.0f s: its apps are compared with their tasks once it does",
                 started[future], _ROUND_S,

@@ -206,7 +206,7 @@ def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False
     Raises:
         OSError: a line is longer, and not to be left out.
     """
-    # Each byte is looked at once: a line may come in thousands of pieces.
+    # Each byte is taken once: a line may come in thousands of pieces.
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
