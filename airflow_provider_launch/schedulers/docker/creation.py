@@ -115,8 +115,7 @@ class Creation:
         """
         image = body["Image"]
         try:
-            self._engine.images.refuse_large_labels(image)
-            return self._engine.create(name, body, request.platform)
+            return self._engine.create(name, self._without_large_labels(body), request.platform)
         except NotFoundError as error:
             # The text names what is missing, and a network may be called `image`.
             if not _NO_IMAGE.match(str(error)):
@@ -132,11 +131,14 @@ class Creation:
                     f"bring it there, or use pull='missing'"
                 ) from error
         self._engine.images.pull(image, request.platform)
-        self._engine.images.refuse_large_labels(image)
         try:
-            return self._engine.create(name, body, request.platform)
+            return self._engine.create(name, self._without_large_labels(body), request.platform)
         except NotFoundError as error:
             raise SchedulerRejectedError(f"the Docker engine refuses container {name!r}: {error}") from error
+
+    def _without_large_labels(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        large = self._engine.images.large_labels(body["Image"])
+        return {**body, "Labels": {**dict.fromkeys(large, ""), **body["Labels"]}} if large else body
 
     def take_back(self, request: DockerRequest, mine: set[str]) -> None:
         """Remove what a refused submission has made; best effort, the refusal is what counts."""

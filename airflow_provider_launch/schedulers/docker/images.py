@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Images"]
 
 _PULL_SILENCE_S = 600.0
-_MOST_LABELS = 64 * 1024
+_MOST_LABELS, _LARGE_LABEL = 64 * 1024, 1024
 _KEPT_NAMES, _KEPT_S = 1000, 10.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
@@ -37,8 +37,8 @@ class Images:
     def __init__(self, wire: Wire, connection: DockerConnection) -> None:
         self._wire = wire
         self._connection = connection
-        self._small: TTLCache[str, bool] = TTLCache(_KEPT_NAMES, _KEPT_S)
-        """Names whose images had few labels. Not for long: a pull, a build or somebody else may move a tag."""
+        self._large: TTLCache[str, list[str]] = TTLCache(_KEPT_NAMES, _KEPT_S)
+        """Large labels of images, by name. Not for long: a pull, a build or another user may move a tag."""
         self._mutex = threading.Lock()
 
     def pull(self, image: str, platform: str | None) -> None:
@@ -55,7 +55,7 @@ class Images:
         headers = self.auth_headers(repository)
         how = {"headers": headers, "timeout_s": _PULL_SILENCE_S, "what": PULL}
         with self._mutex:
-            self._small.pop(image, None)
+            self._large.pop(image, None)
         try:
             with self._wire.request("POST", "/images/create", query, **how) as response:
                 # The engine answers 200 at once, and shows what went wrong in the stream.
@@ -75,24 +75,31 @@ class Images:
         """Return the labels of an image; none if it was removed."""
         return self._labels(image) or {}
 
-    def refuse_large_labels(self, image: str) -> None:
-        """Refuse an image whose labels would fill each list of containers; a name is asked for once in ten seconds.
+    def large_labels(self, image: str) -> list[str]:
+        """Return the labels of an image that a container must not inherit, asking the engine once in ten seconds.
+
+        The engine repeats all labels of a container in each list. Images of some builders describe themselves in
+        labels of 100 KB, which no container needs.
 
         Raises:
-            InvalidAppError: it has such labels.
+            InvalidAppError: it has too many labels without them.
         """
         with self._mutex:
-            if image in self._small:
-                return
+            if (known := self._large.get(image)) is not None:
+                return known
         if (labels := self._labels(image)) is None:
-            return
-        if (size := _size(labels)) > _MOST_LABELS:
-            raise InvalidAppError(
-                f"image {image!r} has labels of {size} bytes, and at most {_MOST_LABELS} are taken, because the "
-                f"engine repeats them for each container in each list; build it without them"
-            )
+            return []
+        large: list[str] = []
+        if _size(labels) > _MOST_LABELS:
+            large = [name for name, value in labels.items() if len(value) > _LARGE_LABEL]
+            if (size := _size({**labels, **dict.fromkeys(large, "")})) > _MOST_LABELS:
+                raise InvalidAppError(
+                    f"image {image!r} has {len(labels)} labels of {size} bytes, and at most {_MOST_LABELS} are "
+                    f"accepted, because the engine repeats them for each container in each list; build it with fewer"
+                )
         with self._mutex:
-            self._small[image] = True
+            self._large[image] = large
+        return large
 
     def _labels(self, image: str) -> Mapping[str, str] | None:
         if "//" in image or ".." in image:
