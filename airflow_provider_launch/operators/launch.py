@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
@@ -28,6 +29,7 @@ from airflow_provider_launch.operators.templates import (
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
@@ -172,10 +174,14 @@ class LaunchAppOperator(BaseOperator):
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
-        for field in (self.app, self.component_args):
-            for later in _resolved_later(field, of_objects=True):
-                if isinstance(later, XComArg):
-                    XComArg.apply_upstream_relationship(self, later)
+        _set_upstream(self, (self.app, self.component_args))
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Return the operator with some of its arguments; `expand` gives the others, for each of its tasks."""
+        made = super().partial(**kwargs)
+        made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
+        return made
 
     def _check_arguments(self) -> None:
         from airflow_provider_launch._task.options import (
@@ -451,6 +457,32 @@ def _with_masks(value: Any) -> Any:
             register(hidden_values(app.roles, {}, places_of(app, {})))
             return app
     return value
+
+
+def _set_upstream(task: Any, fields: Iterable[object]) -> None:
+    """Let the task run after those whose output stands inside of an object, where Airflow does not look."""
+    for field in fields:
+        for later in _resolved_later(field, of_objects=True):
+            if isinstance(later, XComArg):
+                XComArg.apply_upstream_relationship(task, later)
+
+
+@functools.cache
+def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
+    class Partial(base):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def expand(self, **mapped_kwargs: Any) -> MappedOperator:
+            return self._with_upstream(super().expand(**mapped_kwargs), mapped_kwargs)
+
+        def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+            return self._with_upstream(super().expand_kwargs(kwargs, strict=strict), kwargs)
+
+        def _with_upstream(self, task: MappedOperator, mapped: object) -> MappedOperator:
+            _set_upstream(task, (self.kwargs, mapped))
+            return task
+
+    return Partial
 
 
 def _has_xcom(value: object) -> bool:

@@ -93,6 +93,22 @@ def test_apps_of_another_task_are_data() -> None:
     assert "(app1-{{ ti.map_index }})" in api.rendered["request"]
 
 
+@pytest.mark.parametrize("where", ["partial", "expand", "expand_kwargs"])
+def test_a_task_runs_after_those_whose_output_stands_in_an_app(where: str) -> None:
+    """Airflow looks for them in lists and dicts, and not in objects."""
+    with a_dag():
+        maker = BaseOperator(task_id="maker")
+        app = AppDef("a", [Role("w", "", entrypoint="sh", args=["-c", maker.output])])
+        if where == "partial":
+            task = LaunchAppOperator.partial(task_id="t", app=app).expand(cfg=[{}, {}])
+        elif where == "expand":
+            task = LaunchAppOperator.partial(task_id="t").expand(app=[app, app])
+        else:
+            task = LaunchAppOperator.partial(task_id="t").expand_kwargs([{"app": app}])
+
+    assert task.upstream_task_ids == {"maker"}
+
+
 def test_the_stored_dag_has_no_secrets_of_the_apps() -> None:
     """Airflow stores objects in a DAG as their text."""
     app = AppDef("a", [Role("w", "", entrypoint="true", env={"DB_PASSWORD": "hunter2"})])
