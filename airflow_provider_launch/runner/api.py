@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import threading
 import time
 import warnings
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.owner import TaskKey
     from airflow_provider_launch.specs.runopts import CfgVal, runopts
     from airflow_provider_launch.workspace.api import WorkspaceBuilder
+
+log = logging.getLogger(__name__)
 
 __all__ = ["NONE", "Runner", "get_configured_trackers", "get_runner", "pin_workspace_images"]
 
@@ -138,6 +141,10 @@ class Runner:
                 if unknown := _unknown_param(scheduler, own):
                     scheduler.close()
                     raise InvalidRunConfigException(f"scheduler_params of {name!r}: {unknown}", name, own)
+                for param in common:
+                    # Another scheduler may know it.
+                    if "did you mean" in (unknown := _unknown_param(scheduler, [param])):
+                        log.warning("scheduler %r ignores an %s", name, unknown)
                 self._schedulers[name] = scheduler
             return self._schedulers[name]
 

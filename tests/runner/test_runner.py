@@ -414,6 +414,15 @@ def test_a_misspelt_parameter_of_a_scheduler_is_refused(backend, name, meant):
         assert Runner("s", scheduler_params={name: "x"}).scheduler("local")
 
 
+def test_a_misspelt_parameter_of_all_schedulers_is_warned_of(caplog):
+    """It is refused by none: another one may know it."""
+    with Runner("s", scheduler_params={"namespce": "x", "image_repo": "y"}) as runner:
+        runner.scheduler("kubernetes")
+
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert text == "scheduler 'kubernetes' ignores an unknown parameter 'namespce'; did you mean 'namespace'?"
+
+
 def test_a_misspelt_option_in_a_text_is_refused(runner):
     with pytest.raises(InvalidRunConfigException, match="unknown option 'queu'; did you mean 'queue'"):
         runner.cfg_from_str("fake", "queue=a", "queu=b")
