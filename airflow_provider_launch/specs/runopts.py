@@ -288,7 +288,11 @@ def _wrong_value(
     if get_origin(opt.opt_type) is Literal:
         reason = f"option {name!r} must be {kind}, not {shown}"
     else:
-        reason = f"option {name!r} must be of type {kind}, but {shown} is {type(value).__name__}"
+        found = type(value).__name__
+        if isinstance(value, (Mapping, list, tuple)) and found in kind:
+            parts = value.values() if isinstance(value, Mapping) else value
+            found += f" of {' and '.join(sorted({type(part).__name__ for part in parts}))}"
+        reason = f"option {name!r} must be of type {kind}, but {shown} is {found}"
     # The cause may quote the value, which must not be seen for a secret.
     if why and shown != "***":
         reason += f": {why}"

@@ -108,7 +108,7 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise UntrustedError(f"{name} is not a number of JSON")
+    raise UntrustedError(f"{name} is not a number of JSON, which has null for it")
 
 
 def _json_int(text: str) -> int:

@@ -232,6 +232,13 @@ def test_what_batch_cannot_do_is_refused_with_a_cure(roles, how, words) -> None:
     assert ";" in str(caught.value)
 
 
+def test_a_role_without_a_size_has_one_of_fargate() -> None:
+    made = request(role(resource=Resource(-1, 0, -1)), platform="FARGATE", execution_role_arn="x")
+
+    needs = made.definition(0, 0)["containerProperties"]["resourceRequirements"]
+    assert {need["type"]: need["value"] for need in needs} == {"VCPU": "1", "MEMORY": "2048"}
+
+
 def test_a_replica_without_a_shell_has_a_node_range_and_a_number_of_its_own() -> None:
     one = request(role("a"), role("b", num_replicas=3, args=["--rank", macros.replica_id]), shell=False)
     ranges = one.definition(0, 0)["nodeProperties"]["nodeRangeProperties"]

@@ -188,6 +188,8 @@ def test_gpus_that_cannot_be_distinguished(gpus, why):
         ("https://index.docker.io/v1/", "team/x"),
         ("index.docker.io", "docker.io/team/x"),
         ("docker.io", "index.docker.io/team/x"),
+        ("https://hub.docker.com", "team/x"),
+        ("registry-1.docker.io", "team/x"),
         ("https://reg.example.com/v2/", "reg.example.com/x"),
         (" REG.example.com/", "reg.example.com/x"),
         ("reg.example.com", "REG.example.com/x"),

@@ -23,6 +23,12 @@ def test_what_cannot_be_stored_is_the_apps_error(text: str) -> None:
         parse_result(text.encode(), len(text))
 
 
+@pytest.mark.parametrize("text", ["NaN", '{"loss": -Infinity}'])
+def test_a_number_that_json_lacks_is_answered_with_the_one_it_has(text: str) -> None:
+    with pytest.raises(InvalidAppError, match="which has null for it"):
+        parse_result(text.encode(), len(text))
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"null"])
 def test_an_empty_file_is_null(data: bytes) -> None:
     assert parse_result(data, len(data)) is None

@@ -335,3 +335,9 @@ def test_a_secret_is_not_shown_in_an_error():
         with pytest.raises(InvalidRunConfigException) as caught:
             failing()
         assert "hunter2" not in str(caught.value)
+
+
+def test_a_dict_of_wrong_parts_is_not_only_named_by_its_own_type(opts) -> None:
+    """It said: must be of type dict[str, str], but {'a': 1} is dict."""
+    with pytest.raises(InvalidRunConfigException, match=r"type dict\[str, str\], but \{'a': 1\} is dict of int"):
+        opts.resolve({"run_as": "x", "env": {"a": 1}})

@@ -16,9 +16,10 @@ from airflow_provider_launch.schedulers.environment import RANK0_ENV, port_varia
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
+from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 
-__all__ = ["AWSLOGS", "container_properties", "has_log_result", "log_driver", "result_address"]
+__all__ = ["AWSLOGS", "container_properties", "has_log_result", "log_driver", "result_address", "size_of"]
 
 AWSLOGS = "awslogs"
 _MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
@@ -162,9 +163,14 @@ def _ports(request: _App) -> dict[str, str]:
     }
 
 
+def size_of(resource: Resource) -> tuple[int, int]:
+    """Return the vCPUs and the memory in MiB of a replica, of which AWS Batch needs to know both."""
+    return max(resource.cpu, 0) or 1, max(resource.memMB, 0) or 2048
+
+
 def _resources(role: Role) -> list[dict[str, str]]:
-    resource = role.resource
-    found = {"VCPU": max(resource.cpu, 0) or 1, "MEMORY": max(resource.memMB, 0) or 2048, "GPU": max(resource.gpu, 0)}
+    cpu, mem_mb = size_of(role.resource)
+    found = {"VCPU": cpu, "MEMORY": mem_mb, "GPU": max(role.resource.gpu, 0)}
     return [{"type": kind, "value": str(value)} for kind, value in found.items() if value]
 
 

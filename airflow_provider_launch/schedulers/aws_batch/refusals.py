@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_launch.schedulers.aws_batch.container import has_log_result, log_driver
+from airflow_provider_launch.schedulers.aws_batch.container import has_log_result, log_driver, size_of
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
@@ -135,9 +135,10 @@ def _refuse_fargate(role: Role, opts: AwsBatchOpts) -> None:
             )
     if not opts.execution_role_arn:
         raise InvalidAppError("Fargate needs a role to pull images and write logs; set option execution_role_arn")
-    least, most, step = _FARGATE.get(role.resource.cpu, (0, -1, 1))
-    if not least <= role.resource.memMB <= most or role.resource.memMB % step:
+    cpu, mem_mb = size_of(role.resource)
+    least, most, step = _FARGATE.get(cpu, (0, -1, 1))
+    if not least <= mem_mb <= most or mem_mb % step:
         raise UnsupportedError(
-            f"role {role.name!r}: resource cpu={role.resource.cpu} with memMB={role.resource.memMB} is none of "
+            f"role {role.name!r}: resource cpu={cpu} with memMB={mem_mb} is none of "
             f"Fargate's sizes on 'aws_batch'; choose e.g. cpu=1, memMB=2048, see the AWS Batch user guide"
         )

@@ -28,7 +28,7 @@ __all__ = ["Images"]
 _PULL_SILENCE_S = 600.0
 _MOST_LABELS, _LARGE_LABEL = 64 * 1024, 1024
 _KEPT_NAMES, _KEPT_S = 1000, 10.0
-_DOCKER_HUB = "https://index.docker.io/v1/"
+_DOCKER_HUB, _HUB_NAMES = "https://index.docker.io/v1/", frozenset({"hub.docker.com", "registry-1.docker.io"})
 
 
 class Images:
@@ -153,8 +153,9 @@ class Images:
             raise InvalidAppError(
                 f"image {repository!r} is no name of an image ({error}); write name:tag or registry/name:tag"
             ) from error
+        registry = resolve_index_name((known.registry or "docker.io").strip().lower())
         # The password of one registry is not shown to another.
-        if server.lower() != resolve_index_name((known.registry or "docker.io").strip().lower()):
+        if server.lower() != ("docker.io" if registry in _HUB_NAMES else registry):
             return {}
         login = {
             "username": known.registry_username,
