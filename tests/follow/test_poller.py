@@ -224,31 +224,3 @@ def test_who_does_not_answer_is_asked_less_and_less(scheduler):
     poller.join(5)
 
     assert 2 <= len(scheduler.engine.describe_calls) <= 6
-
-
-def test_apps_that_wait_long_are_asked_for_rarely(scheduler):
-    """A queue may take days, and each worker that waits in it asks; what runs is asked for as often as before."""
-    scheduler.poll_interval_s = 0.2
-    heard = threading.Event()
-    poller = Poller(scheduler)
-    poller.subscribe("a", lambda _answer: heard.set())
-    assert heard.wait(5)
-    with poller._changed:
-        assert poller._interval() == pytest.approx(0.2, abs=0.3)
-        for waited_s, expected_s in ((60.0, 6.0), (150.0, 15.0), (10_000.0, 15.0)):
-            poller._waiting["a"] = time.monotonic() - waited_s
-            assert poller._interval() == pytest.approx(expected_s, abs=0.5)
-        poller._inboxes["b"] = [lambda _answer: None]
-        assert poller._interval() == pytest.approx(0.2), "one of them may run"
-        del poller._inboxes["b"]
-        inboxes = list(poller._inboxes["a"])
-    scheduler.engine.state("a", AppState.RUNNING)
-    heard.clear()
-    poller.hurry("a")
-    assert heard.wait(5)
-    with poller._changed:
-        assert poller._waiting == {}
-        assert poller._interval() == pytest.approx(0.2)
-    for inbox in inboxes:
-        poller.unsubscribe("a", inbox)
-    poller.join(5)
