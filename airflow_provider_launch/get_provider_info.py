@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["get_provider_info"]
-
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider info, in the form of Airflow's `provider_info.schema.json`."""

@@ -11,28 +11,6 @@ from pathlib import Path
 
 from airflow_provider_launch import __version__
 
-__all__ = [
-    "ENV_LAUNCHCONFIG",
-    "ENV_LAUNCH_CUSTOM_NAMED_RESOURCES",
-    "ENV_LAUNCH_HOME",
-    "ENV_LAUNCH_IMAGE",
-    "ENV_LAUNCH_RESULT_PATH",
-    "ENV_TORCHXCONFIG",
-    "ENV_TORCHX_CUSTOM_NAMED_RESOURCES",
-    "ENV_TORCHX_HOME",
-    "ENV_TORCHX_IMAGE",
-    "ENV_TORCHX_INTERNAL_SESSION_ID",
-    "ENV_TORCHX_JOB_ID",
-    "ENV_TORCHX_PARENT_RUN_ID",
-    "ENV_TORCHX_RANK0_HOST",
-    "ENV_TORCHX_TRACKERS",
-    "IMAGE",
-    "LAUNCH_HOME",
-    "TORCHX_HOME",
-    "getenv",
-    "tracker_config_env_var_name",
-]
-
 ENV_TORCHX_JOB_ID = "TORCHX_JOB_ID"
 ENV_TORCHX_IMAGE = "TORCHX_IMAGE"
 ENV_TORCHX_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"

@@ -8,8 +8,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.backends import BACKENDS, BackendInfo
 from airflow_provider_launch.schedulers.structured_opts import json_schema_fields
 
-__all__ = ["config_options", "provider_info", "provider_info_document"]
-
 _PACKAGE = "airflow_provider_launch"
 _NAME = "Launch"
 _STANDARD_FIELDS = ["host", "schema", "login", "password", "port"]

@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.errors import LaunchError
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["AppKilledError", "CancelThread"]
-
 # A worker sends SIGKILL 5 s after SIGTERM when a task was marked failed or cleared.
 JOIN_S = 4.0
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from airflow_provider_launch.util.untrusted import parse_json
 
-__all__ = ["MAX_PACKED", "pack", "unpack"]
-
 MAX_PACKED = 60_000
 _MAX_TEXT = 16 * 1024 * 1024
 

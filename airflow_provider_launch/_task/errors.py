@@ -6,8 +6,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_launch.specs.errors import AppNotStartedError, AppStatusError, InvalidAppError
 
-__all__ = ["FinalAppError", "final_errors"]
-
 
 class FinalAppError(AirflowFailException, InvalidAppError):
     """The app, its options or the connection are wrong: the task ends without further tries."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["event_of_failure"]
-
 # Values of `airflow.sdk.bases.operator`: TRIGGER_FAIL_REPR and TriggerFailureReason.TRIGGER_TIMEOUT.
 _FAIL = "__fail__"
 _TIMEOUT = "Trigger timeout"

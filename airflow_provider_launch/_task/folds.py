@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["folded", "unfolded"]
-
 # The view folds the log at these words, wherever they stand in a line.
 _WORDS = ("::group::", "::endgroup::")
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.progress import FollowProgress
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 
-__all__ = ["AppFollow"]
-
 _LOG_FAILURES = 5
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["line_logger"]
-
 _TOKEN = "eyJ"  # noqa: S105 - how each JSON web token begins
 _PATTERN = "JWT_PATTERN"
 

@@ -12,8 +12,6 @@ from airflow_provider_launch.schedulers.spec_hash import LINEAGE_PARENT, LINEAGE
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["parent_env", "with_parent_run"]
-
 _PROVIDER = "airflow.providers.openlineage"
 
 

@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import LogLine
 
-__all__ = ["NO_LIMIT", "LogLimit", "Rest", "check_max_log_bytes"]
-
 
 def check_max_log_bytes(value: object) -> None:
     """Refuse what is no number of bytes.

@@ -7,8 +7,6 @@ import functools
 import socket
 from typing import Any
 
-__all__ = ["count", "count_cancelled", "gauge", "seconds"]
-
 
 def count(name: str, number: int = 1, **tags: str) -> None:
     """Add to the counter `launch.<name>`."""

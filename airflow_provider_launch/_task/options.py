@@ -17,20 +17,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.handles import ParsedAppHandle
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = [
-    "DELETE_SUCCEEDED",
-    "FollowOptions",
-    "allowed_conn_id",
-    "check_exit_codes",
-    "check_log_roles",
-    "check_on_finish",
-    "check_results",
-    "check_seconds",
-    "check_streams",
-    "conn_ids",
-    "default_deferrable",
-]
-
 DELETE_SUCCEEDED = "delete_succeeded"
 _ON_FINISH = ("keep", DELETE_SUCCEEDED, "delete")
 _RESULTS = ("first", "all")

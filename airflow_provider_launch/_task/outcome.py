@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import clean_json, clean_text
 
-__all__ = ["MOST_RESULTS_BYTES", "as_xcom", "check_all_results", "failure", "first_failed", "handle_of", "result_of"]
-
 MOST_RESULTS_BYTES = 2 * 1024 * 1024
 """Of all replicas together: 200 bytes for each of ten thousand."""
 _KILLED = 128 + signal.SIGKILL

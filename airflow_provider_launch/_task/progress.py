@@ -9,8 +9,6 @@ from typing import Any
 from airflow_provider_launch._task.cursors import pack, unpack
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 
-__all__ = ["FIRE_AFTER_S", "FollowProgress"]
-
 _MOST_SECONDS = 1e12
 FIRE_AFTER_S = 10.0
 """How long after a deferral a trigger fires at the earliest. See [launch] trigger_fire_after_s."""

@@ -9,8 +9,6 @@ from typing import TypeVar
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.util.backoff import backoff
 
-__all__ = ["retry_while_unavailable"]
-
 T = TypeVar("T")
 
 _STEP_S = 0.1

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = [
-    "Place",
-    "chosen",
-    "copied_variables",
-    "forms_of",
-    "hidden_in_fields",
-    "hidden_values",
-    "kept_values",
-    "places_of",
-    "register",
-    "shown_request",
-]
-
 _SHORTEST = 5
 """Airflow masks nothing shorter, and warns of it."""
 _NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "bearer", "always", "never"})

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.log_limit import LogLimit
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["PROGRESS_S", "TaskLog", "duration", "pieces"]
-
 PIECE_BYTES = 32 * 1024
 _TAIL_LINES = 10
 _TAIL_CHARS = 500

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from airflow_provider_launch.runtime.tracking import FsspecResultTracker
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Store `booth_eval` under the number of the trial, and print it."""

@@ -6,8 +6,6 @@ import argparse
 import shutil
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Copy the file; directories of the target are made."""

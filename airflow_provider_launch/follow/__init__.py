@@ -15,7 +15,8 @@ from airflow_provider_launch.follow.events import (
     Unreachable,
 )
 from airflow_provider_launch.follow.follower import Follower
-from airflow_provider_launch.follow.poller import Answer, Poller, poll_many
+from airflow_provider_launch.follow.poll_schedule import Answer
+from airflow_provider_launch.follow.poller import Poller, poll_many
 
 __all__ = [
     "Answer",

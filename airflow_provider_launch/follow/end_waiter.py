@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.follow.poller import Poller
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["EndWaiter"]
-
 _WAIT_S = 10.0
 """How long the scheduler may be silent; so long a thread may outlive its watch."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0

@@ -12,21 +12,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.errors import SchedulerRejectedError, SchedulerUnavailableError
     from airflow_provider_launch.specs.states import AppState
 
-__all__ = [
-    "AttemptEnded",
-    "Ended",
-    "Event",
-    "LogGap",
-    "LogLines",
-    "Progress",
-    "Reached",
-    "StateChanged",
-    "Tick",
-    "Unfinished",
-    "Unreachable",
-    "gap_of_unknown_roles",
-]
-
 
 @dataclass(frozen=True)
 class StateChanged:

@@ -15,7 +15,8 @@ from airflow_provider_launch.follow.end_waiter import EndWaiter
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
 from airflow_provider_launch.follow.log_places import LogItem, place_after
 from airflow_provider_launch.follow.log_reader import LogReader
-from airflow_provider_launch.follow.poller import Answer, Poller
+from airflow_provider_launch.follow.poll_schedule import Answer
+from airflow_provider_launch.follow.poller import Poller
 from airflow_provider_launch.follow.replicas import Standing, standings_of, waiting
 from airflow_provider_launch.follow.state_tracker import StateTracker, StateUpdate
 from airflow_provider_launch.schedulers.api import has_own
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, JsonValue, Scheduler, Stream
     from airflow_provider_launch.specs.roles import Role
-
-__all__ = ["Follower"]
 
 TICK_S = 0.2
 _CLOSE_S = 0.5

@@ -10,8 +10,6 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["HostGate", "gate_of"]
-
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 _PROBE_S = 2.0
 """How long a try may take until another reader makes one: it may hang, of one replica only."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
     from airflow_provider_launch.schedulers.api import JsonValue
 
-__all__ = ["LogItem", "cursor_in", "pieces_in", "place_after", "replica_key", "with_pieces"]
-
 _FROM, _SKIP, _PIECES = "launch_from", "launch_skip", "launch_pieces"
 
 

@@ -10,8 +10,6 @@ from airflow_provider_launch.follow.events import LogLines
 if TYPE_CHECKING:
     from airflow_provider_launch.follow.log_places import LogItem
 
-__all__ = ["LogQueue"]
-
 # Less than one read of a busy log: the reader waits until the writer has written. Two busy threads of one
 # interpreter pass its lock to and fro at each record, which costs more than the work of both.
 QUEUE_LINES = 256

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LogReader"]
-
 _BUSY_S = 0.1
 _IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
 _NEAR_S = 0.5

@@ -13,8 +13,6 @@ from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
 
-__all__ = ["Answer", "Inbox", "PollSchedule", "PolledApp"]
-
 Answer = DescribeAppResponse | None | Exception
 """What is known of an app: its description, None for "no such app", or why nothing is known."""
 Inbox = Callable[[Answer], None]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Answer", "Poller", "poll_many"]
-
 
 def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
     """Ask once for all apps; what went wrong is an answer too, and never raised.

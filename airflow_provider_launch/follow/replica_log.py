@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import JsonValue
     from airflow_provider_launch.schedulers.log_streams import LogStream
 
-__all__ = ["ReplicaLog"]
-
 
 @dataclass(slots=True)
 class ReplicaLog:

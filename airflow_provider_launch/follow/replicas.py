@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.specs.roles import Role
 
-__all__ = ["Phase", "Standing", "standings_of", "waiting"]
-
 
 class Phase(Enum):
     """Where a replica stands, as far as its log is concerned."""

@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.states import AppState
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["STUCK_S", "StartLimit", "is_waiting"]
-
 STUCK_S = 60.0
 """How long an app may wait for what does not come by itself: somebody may be about to bring it."""
 _WAITING = frozenset({AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING})

@@ -17,10 +17,8 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
-    from airflow_provider_launch.follow.poller import Answer
+    from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
-
-__all__ = ["UNKNOWN_S", "StateTracker", "StateUpdate"]
 
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
 """After which time without an answer the scheduler counts as out of reach, at most and at least."""

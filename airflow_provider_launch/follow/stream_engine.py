@@ -28,8 +28,6 @@ from airflow_provider_launch.schedulers.logs import LogLine
 
 log = logging.getLogger(__name__)
 
-__all__ = ["MAX_STREAMS", "StreamEngine", "Subscriber", "stream_engine"]
-
 MAX_STREAMS = 200
 """Open streams of one process."""
 HELD_BYTES = 8 * 1024 * 1024

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["AppAcquirer"]
-
 # Airflow cuts what it stores of a rendered field far earlier; a log line must stay below 64 KB.
 _SHOWN_CHARS = 16_000
 

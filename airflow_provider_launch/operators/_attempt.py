@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from airflow_provider_launch.schedulers.ids import slug
 from airflow_provider_launch.util.untrusted import clean_json
 
-__all__ = ["KEY", "KILLED", "Memory", "NextStep", "Record", "StateStore", "app_id_for", "next_step"]
-
 KEY = "launch"
 KILLED = "killed"
 

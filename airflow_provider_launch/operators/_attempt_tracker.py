@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.hooks.launch import LaunchHook
     from airflow_provider_launch.operators._fields import OperatorFields
 
-__all__ = ["AttemptTracker"]
-
 T = TypeVar("T")
 
 _KILLED_CANCEL_S = 3.0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._fields import OperatorFields
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["check_component", "component_app", "is_open"]
-
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _LATER = "{{ later }}"
 

@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.macros import SUBSTITUTED
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["data_env", "marked", "settled", "settled_app"]
-
 _MARK = "\U0010fffd"
 """In place of a `$`: of the last private use area, where nobody assigns letters."""
 

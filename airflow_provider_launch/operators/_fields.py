@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.operators._sources import Sources
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 
-__all__ = ["OperatorFields"]
-
 
 class OperatorFields(Protocol):
     """The rendered fields of a `LaunchAppOperator`, and where a run leaves what `on_kill` and the links need."""

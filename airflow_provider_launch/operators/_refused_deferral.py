@@ -11,8 +11,6 @@ from airflow_provider_launch.runner.orphans import GONE, OVER
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.owner import TaskKey
 
-__all__ = ["cancel_if_refused"]
-
 
 def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
     """Have `cancel(state)` called at the end of this process if the task is over by then, or its run was deleted.

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
     from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
-__all__ = ["OperatorRun"]
-
 _DEFER_AFTER_S = 10.0
 
 

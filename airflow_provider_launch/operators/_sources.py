@@ -13,8 +13,6 @@ from urllib.parse import unquote, urlsplit
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["Sources", "texts_in"]
-
 _SHORTEST_PART = 3
 """A text of a run as short as that may be a part of any path."""
 

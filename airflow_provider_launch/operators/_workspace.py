@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["with_workspace", "workspace_from"]
-
 
 def workspace_from(value: Any) -> Workspace | None:
     """Return the workspace that an argument of the operator describes; None: there is none.

@@ -429,7 +429,8 @@ class LaunchAppOperator(BaseOperator):
 
 def _as_app(value: Any) -> AppDef:
     """Return a checked app."""
-    from airflow_provider_launch.specs.check import app_from_dict, check_app
+    from airflow_provider_launch.specs.app_dict import app_from_dict
+    from airflow_provider_launch.specs.check import check_app
     from airflow_provider_launch.specs.errors import InvalidAppError
     from airflow_provider_launch.specs.roles import AppDef
 
@@ -448,7 +449,7 @@ def _with_masks(value: Any) -> Any:
     Airflow stores rendered fields before the task begins. What is no valid app is refused later.
     """
     from airflow_provider_launch._task.secrets import hidden_values, places_of, register
-    from airflow_provider_launch.specs.check import app_from_dict
+    from airflow_provider_launch.specs.app_dict import app_from_dict
     from airflow_provider_launch.specs.roles import AppDef
 
     with contextlib.suppress(Exception):

@@ -21,8 +21,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 
-__all__ = ["Inputs", "build_app", "code_folder", "prefixed_only"]
-
 ROLE = "task"
 DATA_DIR = "/launch/data"
 """Where a container sees the files of a task with a catalog."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.statuses import RoleStatus
 
-__all__ = ["XCOM_KEY", "Attempt"]
-
 XCOM_KEY = "attempt"
 
 

@@ -25,8 +25,6 @@ from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-__all__ = ["Conditional", "Dag", "Fail", "Map", "Parallel", "Pipeline", "Step", "Stub", "Success", "Task"]
-
 
 class Step:
     """A step; `a >> b` lets b follow a, and the order of a list does where nothing else is given.

@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.errors import LaunchError
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-__all__ = ["CatalogError", "CatalogItem", "RunCatalog", "matches"]
-
 _ON_THIS_HOST = ("file", "local", "")
 _CHUNK = 1024 * 1024
 HASHED_UP_TO = 1024 * _CHUNK

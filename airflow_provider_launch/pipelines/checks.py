@@ -21,8 +21,6 @@ from airflow_provider_launch.pipelines.model import (
 )
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
-__all__ = ["find_problems", "incoming", "reachable", "step_path"]
-
 
 def find_problems(model: PipelineModel) -> list[Problem]:
     """Return everything that is wrong with the graphs, the names and the executors."""

@@ -21,8 +21,6 @@ from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 from airflow_provider_launch.pipelines.render import Renderer
 from airflow_provider_launch.pipelines.validation import Config, load
 
-__all__ = ["dag_from_file", "dag_from_model", "load_pipelines"]
-
 PATTERNS = ("*.yaml", "*.yml")
 
 

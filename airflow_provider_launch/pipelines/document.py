@@ -11,8 +11,6 @@ import yaml
 
 from airflow_provider_launch.pipelines.problems import Place, Problem
 
-__all__ = ["Document", "KeyPath", "load_document", "read_text"]
-
 KeyPath = tuple[Hashable, ...]
 LARGEST_FILE = 4 * 1024 * 1024
 DEEPEST = 100

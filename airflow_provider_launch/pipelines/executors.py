@@ -14,18 +14,6 @@ from airflow_provider_launch.pipelines.problems import PipelineError, Place, Pro
 from airflow_provider_launch.specs.mounts import parse_mount
 from airflow_provider_launch.util.entrypoints import find
 
-__all__ = [
-    "BACKENDS",
-    "PLUGINS_GROUP",
-    "Backend",
-    "ExecutorSettings",
-    "Placement",
-    "executor_problems",
-    "placement",
-    "setting_names",
-    "task_limit",
-]
-
 PLUGINS_GROUP = "airflow_provider_launch.executors"
 MOCKED = "mocked"
 _GONE = {

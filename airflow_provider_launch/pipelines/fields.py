@@ -8,8 +8,6 @@ from typing import Any
 from airflow_provider_launch.pipelines.document import Document, KeyPath
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
-__all__ = ["Fields"]
-
 _MISSING = object()
 
 

@@ -15,8 +15,6 @@ from typing import BinaryIO
 
 from airflow_provider_launch.specs.errors import LaunchError
 
-__all__ = ["FolderError", "TaskFolder", "make_dirs", "private_folder", "refuse_foreign", "refuse_shared"]
-
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC

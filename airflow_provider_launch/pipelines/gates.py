@@ -14,19 +14,6 @@ from airflow_provider_launch.pipelines import parameters
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = [
-    "PARAMETERS_KEY",
-    "CaseGate",
-    "FailOperator",
-    "FanIn",
-    "FanOut",
-    "JoinGate",
-    "OutcomeGate",
-    "Scope",
-    "Source",
-    "StubOperator",
-]
-
 PARAMETERS_KEY = "parameters"
 _NEVER_RAN = ("upstream_failed", "removed")
 

@@ -17,16 +17,6 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.statuses import RoleStatus
 
-__all__ = [
-    "CodeIdentity",
-    "app_identity",
-    "dag_identity",
-    "git_identity",
-    "image_identities",
-    "provider_identity",
-    "with_digests",
-]
-
 _TIMEOUT_S = 2.0
 _FRESH_S = 30.0
 _MAX_FILES = 20

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FAILED", "JOIN", "MAX_LENGTH", "OK", "dag_id_of", "folder_of", "task_id_of"]
-
 OK, FAILED, JOIN = "__ok", "__failed", "__join"
 MAX_LENGTH = 250
 

@@ -9,8 +9,6 @@ from typing import Any
 from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
 from airflow_provider_launch.pipelines.problems import Problem, closest
 
-__all__ = ["ConnectionPlaceholders", "mapping_of", "resolve"]
-
 _SPELLINGS = {"docker_image": "image", "environment": "env", "memMB": "memory_mb", "nodes": "replicas"}
 _MERGED = frozenset({"env", "labels", "annotations", "resources", "node_selector"})
 """Mappings whose keys are merged; everything else is replaced as a whole."""

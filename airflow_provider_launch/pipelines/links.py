@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-__all__ = ["AttemptsLink"]
-
 
 class AttemptsLink(BaseOperatorLink):
     """The XComs of the task, of which `attempt` states where it ran, from which code, and how it ended."""

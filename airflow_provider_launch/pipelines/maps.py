@@ -13,8 +13,6 @@ from airflow_provider_launch.pipelines.ids import folder_of
 from airflow_provider_launch.pipelines.model import Graph, MapStep
 from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
 
-__all__ = ["mapped", "unrolled"]
-
 
 def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
     """Make a group that Airflow runs once for each element of a parameter's list."""

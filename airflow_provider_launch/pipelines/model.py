@@ -9,24 +9,6 @@ from typing import Any
 
 from airflow_provider_launch.pipelines.problems import Place
 
-__all__ = [
-    "Catalog",
-    "ConditionalStep",
-    "DagStep",
-    "ExecutorSection",
-    "FailStep",
-    "Graph",
-    "MapStep",
-    "ParallelStep",
-    "PipelineModel",
-    "Return",
-    "Step",
-    "StubStep",
-    "SuccessStep",
-    "TaskStep",
-    "steps_of",
-]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -14,8 +14,6 @@ from airflow_provider_launch.schedulers.result_document import check_result
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
-__all__ = ["REDUCERS", "Known", "as_text", "from_environment", "merged", "reduced", "returned_values"]
-
 REDUCERS: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "min": min,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.gates import Scope, Source
     from airflow_provider_launch.pipelines.model import Graph
 
-__all__ = ["GraphRenderer", "Part"]
-
 
 @dataclass
 class Part:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["PipelineError", "Place", "Problem", "closest"]
-
 
 @dataclass(frozen=True)
 class Place:

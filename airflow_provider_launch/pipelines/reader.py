@@ -27,8 +27,6 @@ from airflow_provider_launch.pipelines.model import (
 )
 from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
-__all__ = ["COMMAND_TYPES", "STEP_TYPES", "read_document", "read_file"]
-
 COMMAND_TYPES = ("python", "shell", "notebook", "app")
 STEP_TYPES = ("task", "stub", "as-is", "success", "fail", "parallel", "map", "dag", "conditional")
 _GONE_COMMANDS = {

@@ -9,8 +9,6 @@ from typing import Any
 
 from airflow_provider_launch.util.untrusted import clean_json
 
-__all__ = ["KEY", "AttemptRecord", "appended", "summary"]
-
 KEY = "launch_attempts"
 """Key in Airflow's task state store."""
 MAX_ATTEMPTS, MAX_BYTES = 50, 48 * 1024

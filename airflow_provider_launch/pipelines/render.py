@@ -39,8 +39,6 @@ from airflow_provider_launch.pipelines.plugin_operator import PluginStepOperator
 from airflow_provider_launch.pipelines.step_operator import StepOperator
 from airflow_provider_launch.pipelines.task_kwargs import task_kwargs
 
-__all__ = ["Renderer"]
-
 
 class Renderer:
     """Makes the tasks of one pipeline, inside of its DAG."""

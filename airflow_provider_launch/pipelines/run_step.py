@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.states import AppState
 
-__all__ = ["find_step", "run_step"]
-
 
 def find_step(model: PipelineModel, name: str) -> tuple[TaskStep, list[str]]:
     """Return a task, and the names of the elements of the maps around it.

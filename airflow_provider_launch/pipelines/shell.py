@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_launch.pipelines.parameters import as_text
 
-__all__ = ["given_lines", "shell_script"]
-
 # awk, because every image with a shell has it; it knows the environment, and quotes as JSON wants it.
 _HAND_BACK = r"""launch_hand_back() {
   launch_code=$?

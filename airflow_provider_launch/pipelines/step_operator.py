@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.pipelines.model import PipelineModel, TaskStep
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
-__all__ = ["StepOperator"]
-
 
 def _built_later(**_: Any) -> None:
     raise AssertionError("the app of a step is built when it runs")

@@ -11,8 +11,6 @@ from airflow_provider_launch.pipelines.gates import Scope
 from airflow_provider_launch.pipelines.model import TaskStep
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 
-__all__ = ["task_kwargs"]
-
 _SECONDS = ("execution_timeout", "retry_delay", "max_retry_delay")
 _OURS = {
     "task_id": "the name of the step",

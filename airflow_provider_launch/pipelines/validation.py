@@ -11,8 +11,6 @@ from airflow_provider_launch.pipelines.model import PipelineModel
 from airflow_provider_launch.pipelines.problems import PipelineError, Problem
 from airflow_provider_launch.pipelines.reader import read_document, read_file
 
-__all__ = ["load", "load_document", "validate"]
-
 Config = str | Path | Mapping[str, Any]
 
 

@@ -12,8 +12,6 @@ from airflow_provider_launch.plugins.resource_tags import IS_FRACTIONAL, RESOURC
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.util.plugin_registry import PluginRegistry, PluginType, RegistrationError, registry
 
-__all__ = ["Fractionals", "Register", "register"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Fractionals = Mapping[float, str] | Callable[[Resource], Mapping[float, str]]
 

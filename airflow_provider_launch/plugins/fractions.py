@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.resources import Resource
 
-__all__ = ["EIGHTH", "HALF", "QUARTER", "SIXTEENTH", "WHOLE", "halve_mem_down_to", "powers_of_two_gpus"]
-
 WHOLE = 1.0
 HALF = WHOLE / 2
 QUARTER = WHOLE / 4

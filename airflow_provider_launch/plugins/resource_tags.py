@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["IS_FRACTIONAL", "RESOURCE_NAME"]
-
 RESOURCE_NAME = "torchx/named_resources.name"
 IS_FRACTIONAL = "torchx/named_resources.is_fractional"

@@ -29,8 +29,9 @@ from airflow_provider_launch.specs.errors import (
     UnknownSchedulerException,
     UnsupportedError,
 )
-from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.handles import ParsedAppHandle, make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.roles import AppDef
+from airflow_provider_launch.specs.sentinels import AppHandle
 from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus
 from airflow_provider_launch.specs.workspaces import Workspace

@@ -32,22 +32,6 @@ from airflow_provider_launch.specs.runopts import CfgVal, runopt, runopts
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import get_type_name
 
-__all__ = [
-    "CONFIG_FILE",
-    "CONFIG_PREFIX_DELIM",
-    "DEFAULT_CONFIG_DIRS",
-    "PLACEHOLDER",
-    "apply",
-    "dump",
-    "find_configs",
-    "get_config",
-    "get_configs",
-    "load",
-    "load_sections",
-    "read_options",
-    "read_sections",
-]
-
 log = logging.getLogger(__name__)
 
 CONFIG_FILE = ".launchconfig"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import CfgVal
     from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["prepare_workspaces", "submit_dryrun", "validate"]
-
 
 def prepare_workspaces(
     app: AppDef,

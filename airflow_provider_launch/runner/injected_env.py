@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["inject_env"]
-
 
 def inject_env(
     app: AppDef, backend: str, session: str, parent_run_id: str | None, trackers: Mapping[str, str | None] | None

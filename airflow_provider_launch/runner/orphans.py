@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.states import is_terminal
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.responses import ListAppResponse
 
-__all__ = ["ABSENT", "CONFIRM_S", "GONE", "OVER", "Findings", "Orphan", "OrphanFinder", "SeenRuns"]
-
 OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """States of a task instance that wants its app no more. `queued`, `scheduled` and None are not among them: an Airflow
 scheduler that dies resets tasks to these, and their next try adopts the app."""

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from airflow_provider_launch.runner.config import find_configs, read_sections
 from airflow_provider_launch.settings import ENV_TORCHX_TRACKERS, tracker_config_env_var_name
 
-__all__ = ["get_configured_trackers"]
-
 _PREFIXES = ("launch", "torchx")
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.runopts import CfgVal
     from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["built_images", "pin_workspace_images"]
-
 
 def built_images(backend: Any, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[tuple[str, Workspace], str]:
     """Build each workspace of the app and return (image, workspace) to the image with it; the app is not changed."""

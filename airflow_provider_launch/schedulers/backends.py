@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
     from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
-__all__ = ["BACKENDS", "BackendInfo"]
-
 _PACKAGE = "airflow_provider_launch"
 
 

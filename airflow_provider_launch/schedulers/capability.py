@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Capability"]
-
 
 class Capability(str, Enum):
     """What only some schedulers can do; the others refuse it at dry run."""

@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.roles import DeviceMount
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DEVICES", "KNOWN_DEVICES", "get_device_mounts", "to_devicemounts"]
-
 _PATHS = {
     EFA_DEVICE: "/dev/infiniband/uverbs{}",
     NEURON_DEVICE: "/dev/neuron{}",

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["GPU_VARIABLES", "RANK0_ENV", "inherited_env", "port_variable", "refuse_equal_port_variables", "replica_env"]
-
 RANK0_ENV = "TORCHX_RANK0_HOST"
 """Variable that holds the host of replica 0 of the first role; the value of `macros.rank0_env`."""
 GPU_VARIABLES = (

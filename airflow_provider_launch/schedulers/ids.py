@@ -6,8 +6,6 @@ import hashlib
 import os
 import re
 
-__all__ = ["END_CANDIDATES", "START_CANDIDATES", "make_stable", "make_unique", "random_id", "random_uint64", "slug"]
-
 # Neither vowels nor characters that look like others, so that no id is a word or is misread.
 START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
 END_CANDIDATES = START_CANDIDATES + "012345679"

@@ -15,8 +15,6 @@ from airflow_provider_launch.schedulers.logs import JsonValue, LogLine, Stream
 if TYPE_CHECKING:
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-__all__ = ["LineParser", "LogStream", "PlaceLostError", "StreamEnd", "lines_in"]
-
 _BLOCK_BYTES = 64 * 1024
 _PLACE_S = 2.0
 """How long the place from which to go on is searched for."""

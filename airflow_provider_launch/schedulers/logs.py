@@ -11,19 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 if TYPE_CHECKING:
     from re import Pattern
 
-__all__ = [
-    "LONGEST_LINE",
-    "JsonValue",
-    "LogChunk",
-    "LogLine",
-    "Stream",
-    "cut_lines",
-    "filter_regex",
-    "last_refresh",
-    "split_lines",
-    "split_lines_iterator",
-]
-
 JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007 - evaluated
 """What survives `json.dumps` and `json.loads`."""
 

@@ -13,14 +13,6 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
 from airflow_provider_launch.util.untrusted import clean_text
 
-__all__ = [
-    "PHASE_STATES",
-    "DescribeAppResponse",
-    "ListAppResponse",
-    "add_error_files",
-    "app_response",
-]
-
 NOT_SET = "<NOT_SET>"
 
 PHASE_STATES: Mapping[Phase, AppState] = {

@@ -8,8 +8,6 @@ from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, parse_json
 
-__all__ = ["RESERVED_KEYS", "RESULT_LIMIT_BYTES", "check_result", "parse_result"]
-
 RESULT_LIMIT_BYTES = 4096
 RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
 """With these Airflow marks objects in an XCom: it refuses to store them, or makes an object of them where one reads

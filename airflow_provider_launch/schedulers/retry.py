@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Decision", "Phase", "ReplicaAttempt", "RetryAction", "RolePolicy", "decide"]
-
 
 class Phase(str, Enum):
     """Where the latest attempt of a replica stands."""

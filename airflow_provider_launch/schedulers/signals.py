@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["signal_in", "signal_name"]
-
 _BY_SIGNAL = range(129, 193)
 """Exit codes by which a shell, and what runs containers, report a signal."""
 

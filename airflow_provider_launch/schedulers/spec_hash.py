@@ -12,8 +12,6 @@ from typing import Any
 from airflow_provider_launch.specs.owner import NOT_ASKED_FOR, OWNER
 from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["LINEAGE_PARENT", "LINEAGE_ROOT_PARENT", "spec_hash"]
-
 LINEAGE_PARENT = "OPENLINEAGE_PARENT_ID"
 LINEAGE_ROOT_PARENT = "OPENLINEAGE_ROOT_PARENT_ID"
 """Variables by which OpenLineage's integrations find the run of which theirs is a part; other ones in each try."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Iterable
 
-__all__ = ["Tee"]
-
 _POLL_S = 0.1
 _CHUNK_BYTES = 64_000
 

@@ -31,8 +31,6 @@ from airflow_provider_launch.util.types import decode_optional, get_type_name, s
 if typing.TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StructuredOpts", "json_schema_fields", "resolve_options"]
-
 _O = TypeVar("_O", bound="StructuredOpts")
 _ABSENT = object()
 

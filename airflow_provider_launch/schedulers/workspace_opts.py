@@ -9,8 +9,6 @@ from annotated_types import Gt
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
-__all__ = ["ImageWorkspaceOpts", "WorkspaceOpts"]
-
 
 @dataclass(frozen=True)
 class WorkspaceOpts(StructuredOpts):

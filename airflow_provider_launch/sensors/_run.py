@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.schedulers.api import DescribeAppResponse, Scheduler
 
-__all__ = ["SensorRun"]
-
 T = TypeVar("T")
 
 KEY = "launch_sensor"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from airflow_provider_launch.settings import TORCHX_HOME
 from airflow_provider_launch.specs import cases
-from airflow_provider_launch.specs.check import app_from_dict, app_to_dict, check_app
+from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
+from airflow_provider_launch.specs.check import check_app
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
@@ -24,7 +25,7 @@ from airflow_provider_launch.specs.errors import (
     UnknownSchedulerException,
     UnsupportedError,
 )
-from airflow_provider_launch.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
+from airflow_provider_launch.specs.handles import ParsedAppHandle, make_app_handle, parse_app_handle
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import NULL_RESOURCE, Resource
 from airflow_provider_launch.specs.roles import (
@@ -38,7 +39,7 @@ from airflow_provider_launch.specs.roles import (
     VolumeMount,
 )
 from airflow_provider_launch.specs.runopts import CfgVal, runopt, runopts
-from airflow_provider_launch.specs.sentinels import ALL, MISSING, NONE, UNKNOWN
+from airflow_provider_launch.specs.sentinels import ALL, MISSING, NONE, UNKNOWN, AppHandle
 from airflow_provider_launch.specs.states import AppState, ReplicaState, is_started, is_terminal
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus, RoleStatus
 from airflow_provider_launch.specs.workspaces import Workspace

@@ -22,8 +22,6 @@ from airflow_provider_launch.specs.roles import (
 from airflow_provider_launch.specs.type_check import Problem, raise_problems, shown, type_problems
 from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["app_from_dict", "app_to_dict"]
-
 _T = TypeVar("_T")
 _Path = tuple[Any, ...]
 _ENV_DEPTH = len(("roles", 0, "env"))

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.resources import Resource
 
-__all__ = ["CapabilityKey"]
-
-
 V = TypeVar("V")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["camel_to_snake", "is_spelling_of", "snake_to_camel"]
-
 
 def snake_to_camel(name: str) -> str:
     """Return `clusterName` for `cluster_name`; a leading underscore stays."""

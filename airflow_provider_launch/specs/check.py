@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import (
@@ -25,8 +24,6 @@ from airflow_provider_launch.specs.type_check import Problem, raise_problems, sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["app_from_dict", "app_to_dict", "check_app"]
 
 _MAX_PORT = 65535
 _LONGEST = 131_071

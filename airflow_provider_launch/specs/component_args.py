@@ -23,8 +23,6 @@ from airflow_provider_launch.util.types import (
     strip_annotated,
 )
 
-__all__ = ["ComponentArgs", "ComponentUsageError", "bound_args", "namespace_of", "parsed_args"]
-
 _EMPTY = inspect.Parameter.empty
 
 

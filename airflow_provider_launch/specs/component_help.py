@@ -9,8 +9,6 @@ from typing import Any
 
 from airflow_provider_launch.util.docstrings import google_docstring
 
-__all__ = ["TorchXArgumentHelpFormatter", "get_fn_docstring"]
-
 
 class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
     """Ends the help of each argument with ` (required)` or ` (default: X)`."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.runopts import CfgVal
 
-__all__ = ["AppDryRunInfo"]
-
 T = TypeVar("T")
 
 

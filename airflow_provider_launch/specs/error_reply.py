@@ -14,8 +14,6 @@ from typing import Any
 
 from airflow_provider_launch.util.untrusted import clean_text
 
-__all__ = ["ErrorReply", "wrapped"]
-
 _NOT_AVAILABLE = "<N/A>"
 _WIDTH = 80
 _RPC_ERROR = re.compile(r"\b\w+\('On WorkerInfo\([^\n]*\):")

@@ -27,19 +27,6 @@ from airflow_provider_launch.util.modules import import_attr
 from airflow_provider_launch.util.plugin_registry import PluginType, registry
 from airflow_provider_launch.util.strings import closest
 
-__all__ = [
-    "Component",
-    "ComponentNotFoundException",
-    "ComponentValidationException",
-    "ComponentsFinder",
-    "CustomComponentsFinder",
-    "ModuleComponentsFinder",
-    "get_builtin_source",
-    "get_component",
-    "get_components",
-    "module_relname",
-]
-
 BUILTINS = "airflow_provider_launch.components"
 GROUP = PluginType.COMPONENT.value
 Validators = Sequence[ComponentFunctionValidator] | None

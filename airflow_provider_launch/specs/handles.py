@@ -8,8 +8,6 @@ from typing import NamedTuple
 from airflow_provider_launch.specs.errors import MalformedAppHandleException
 from airflow_provider_launch.specs.sentinels import AppHandle
 
-__all__ = ["AppHandle", "ParsedAppHandle", "make_app_handle", "parse_app_handle"]
-
 # The last slash separates the app id; all others belong to the session.
 _HANDLE = re.compile(r"(?P<scheduler>.+?)://(?P<session>.*)/(?P<app_id>[^/\n]+)")
 

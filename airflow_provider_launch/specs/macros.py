@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import Role
 
-__all__ = ["SUBSTITUTED", "macros", "near_misses"]
-
 _RoleT = TypeVar("_RoleT", bound="Role")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from airflow_provider_launch.specs.roles import BindMount, DeviceMount, MountType, VolumeMount
 from airflow_provider_launch.util.types import str_to_bool
 
-__all__ = ["parse_mount", "parse_mounts"]
-
 _SPELLINGS = {
     "type": "type",
     "src": "src",

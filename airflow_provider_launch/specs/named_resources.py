@@ -19,8 +19,6 @@ from airflow_provider_launch.util import entrypoints
 from airflow_provider_launch.util.plugin_registry import PluginType, registry
 from airflow_provider_launch.util.strings import closest
 
-__all__ = ["ResourceFactory", "get_named_resources", "named_resources", "resource"]
-
 ResourceFactory = Callable[[], Resource]
 
 GROUP = "airflow_provider_launch.named_resources"

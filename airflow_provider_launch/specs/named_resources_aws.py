@@ -12,16 +12,6 @@ from airflow_provider_launch.specs.resources import Resource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "EFA_DEVICE",
-    "K8S_ITYPE",
-    "MEM_TAX",
-    "NAMED_RESOURCES",
-    "NEURON_DEVICE",
-    "GiB",
-    "instance_type_from_resource",
-]
-
 EFA_DEVICE = "vpc.amazonaws.com/efa"
 NEURON_DEVICE = "aws.amazon.com/neurondevice"
 K8S_ITYPE = "node.kubernetes.io/instance-type"

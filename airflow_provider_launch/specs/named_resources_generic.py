@@ -10,8 +10,6 @@ from airflow_provider_launch.specs.resources import Resource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["NAMED_RESOURCES"]
-
 # name: cpu, gpu, memMB
 _SIZES = {
     "gpu.small": (8, 1, 32768),

@@ -24,19 +24,6 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = [
-    "DEL",
-    "JOIN",
-    "MARKER",
-    "PUT",
-    "OverlaySpec",
-    "apply_overlay",
-    "get_overlay",
-    "guarded",
-    "set_overlay",
-    "validate_overlay",
-]
-
 log = logging.getLogger(__name__)
 
 MARKER = "__torchx_overlays__"

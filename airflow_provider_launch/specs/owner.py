@@ -8,20 +8,6 @@ from typing import Any, NamedTuple
 
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
-__all__ = [
-    "DEPLOYMENT",
-    "LEAVE",
-    "NOT_ASKED_FOR",
-    "OWNER",
-    "POLICY",
-    "TRY",
-    "TaskKey",
-    "owner_from",
-    "owner_of",
-    "owner_text",
-    "task_of",
-]
-
 OWNER = "airflow"
 """The key in `AppDef.metadata` under which the operator writes the task."""
 TRY = "try_number"

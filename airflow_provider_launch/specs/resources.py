@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["NULL_RESOURCE", "GiB", "Resource"]
-
 GiB = 1024
 """One GiB in the unit of `Resource.memMB`."""
 

@@ -17,8 +17,6 @@ from airflow_provider_launch.specs.errors import InvalidRunConfigException, _sho
 from airflow_provider_launch.util.strings import closest
 from airflow_provider_launch.util.types import decode_optional, get_type_name, str_to_bool, strip_annotated, to_dict
 
-__all__ = ["CfgVal", "runopt", "runopts"]
-
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
 log = logging.getLogger(__name__)

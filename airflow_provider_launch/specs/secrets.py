@@ -6,18 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "MASK",
-    "hidden_in_args",
-    "hidden_in_env",
-    "hidden_in_text",
-    "is_secret_name",
-    "masked_args",
-    "masked_document",
-    "masked_env",
-    "masked_text",
-]
-
 MASK = "***"
 
 # Whole words of a name, or parts of one, as `DB_PASSWORD`, `dbPassword` and `db-password` have them.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ALL", "MISSING", "NONE", "UNKNOWN", "AppHandle"]
-
 MISSING = "<MISSING>"
 """Never set."""
 

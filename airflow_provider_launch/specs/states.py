@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["AppState", "ReplicaState", "is_started", "is_terminal"]
-
 
 class AppState(int, Enum):
     """Where an app, or one replica of it, stands. SUCCEEDED, FAILED and CANCELLED are final."""

@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.errors import AppFailedError, AppStatusError
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["AppStatus", "ReplicaStatus", "RoleStatus"]
-
 _ALL_STATES = 0xFF
 _EXTRAS = ("exit_code", "error_msg", "start_time", "end_time", "num_restarts", "reason", "image_id")
 _MAX_LINE = 500

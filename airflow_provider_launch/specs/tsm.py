@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch.specs import roles as specs_roles
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import InvalidAppError, SessionMismatchException
-from airflow_provider_launch.specs.handles import AppHandle, parse_app_handle
+from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.resources import NULL_RESOURCE, Resource
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy
 from airflow_provider_launch.specs.runopts import CfgVal, runopts
-from airflow_provider_launch.specs.sentinels import ALL, MISSING, NONE
+from airflow_provider_launch.specs.sentinels import ALL, MISSING, NONE, AppHandle
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import AppStatus, ReplicaStatus
 
@@ -33,32 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from airflow_provider_launch.runner import Runner
-
-__all__ = [
-    "ALL",
-    "MISSING",
-    "NONE",
-    "NULL_CONTAINER",
-    "NULL_RESOURCE",
-    "AppDryRunInfo",
-    "AppHandle",
-    "AppState",
-    "AppStatus",
-    "Application",
-    "ConfigValue",
-    "Container",
-    "ElasticRole",
-    "Resource",
-    "RetryPolicy",
-    "Role",
-    "RoleReplicaStatus",
-    "RunConfig",
-    "SchedulerBackend",
-    "Session",
-    "SessionMismatchException",
-    "macros",
-    "runopts",
-]
 
 SchedulerBackend = str
 ConfigValue = CfgVal

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter
 
-__all__ = ["Problem", "path_text", "raise_problems", "shown", "type_problems"]
-
 Problem = tuple[tuple[Any, ...], str]
 """The path to a value, and what is wrong with it together with the cure."""
 

@@ -8,8 +8,6 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["Workspace"]
-
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 

@@ -31,18 +31,6 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing.engine import Engine
 
-__all__ = [
-    "NODE_CLOCK_S",
-    "Apps",
-    "ContractBase",
-    "MakeProcess",
-    "MakeScheduler",
-    "read_on",
-    "replicas",
-    "until",
-    "within",
-]
-
 MakeScheduler = Callable[[], Scheduler[Any]]
 MakeProcess = Callable[[], OtherProcess]
 

@@ -11,8 +11,6 @@ from airflow_provider_launch.schedulers.api import DescribeAppResponse
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, until
 
-__all__ = ["CostTests"]
-
 _SUBMITTERS = 8
 _LIVE = 5
 

@@ -21,8 +21,6 @@ from airflow_provider_launch.testing._process import OtherProcess
 from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
 
-__all__ = ["SEED", "CursorTests"]
-
 SEED = "LAUNCH_CONTRACT_SEED"
 """Variable with the seed of a run that is to be repeated; each random test prints its own."""
 

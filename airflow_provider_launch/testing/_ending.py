@@ -14,8 +14,6 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, until
 
-__all__ = ["EndingTests"]
-
 DEAF = "trap '' TERM; echo up; while :; do sleep 0.2; done"
 """Ignores TERM."""
 POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.2; done"

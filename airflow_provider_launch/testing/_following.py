@@ -30,8 +30,6 @@ from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
 from airflow_provider_launch.testing._starting import NeverBegins
 
-__all__ = ["FollowTests", "lines_of"]
-
 _POLL_S = 0.2
 _SELDOM_S = 60.0
 _DRAIN_S = 2.0

@@ -22,8 +22,6 @@ from airflow_provider_launch.testing._base import Apps, ContractBase, within
 from airflow_provider_launch.testing.engine import Engine
 from airflow_provider_launch.util.untrusted import clean_json
 
-__all__ = ["HostileTests"]
-
 _MB = 1024 * 1024
 _LONGEST_LINE = 17 * _MB
 """Lines are cut at 16 MB, and marked."""

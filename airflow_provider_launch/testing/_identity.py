@@ -13,14 +13,12 @@ import pytest
 from airflow_provider_launch.schedulers.api import Capability
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
-from airflow_provider_launch.specs.handles import AppHandle, make_app_handle
+from airflow_provider_launch.specs.handles import make_app_handle
 from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.sentinels import AppHandle
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, until
 from airflow_provider_launch.testing._process import OtherProcess
-
-__all__ = ["IdentityTests"]
-
 
 MOMENTS = (0.05, 0.3, 0.6, 0.9, 1.2)
 """When a launcher is killed, in parts of the time that a start takes: before, amid and after what it does."""

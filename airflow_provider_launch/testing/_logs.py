@@ -14,8 +14,6 @@ from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, read_on, until, within
 from airflow_provider_launch.testing._process import OtherProcess
 
-__all__ = ["LogTests", "read_all"]
-
 _READ_S = 3.0
 _LINES = 50_000
 _POLICIES = {

@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas, until, within
 from airflow_provider_launch.testing._following import lines_of
 
-__all__ = ["OutageTests"]
-
 _POLL_S = 0.2
 _OUTAGE_S = 4.0
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["OtherProcess", "OtherProcessError"]
-
 _END_TIMEOUT_S = 30.0
 _CALL_TIMEOUT_S = 240.0  # pytest-timeout, where there is one, mostly allows 300 s for a test
 

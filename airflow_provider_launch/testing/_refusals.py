@@ -16,8 +16,6 @@ from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, 
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
 
-__all__ = ["RefusalTests"]
-
 
 class RefusalTests(ContractBase):
     """What is offered works, and what is not is refused with role, field, backend and cure."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-__all__ = ["SOAK", "often"]
-
 T = TypeVar("T")
 
 SOAK = os.environ.get("LAUNCH_SOAK", "0") not in ("", "0")

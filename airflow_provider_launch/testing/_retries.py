@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.roles import RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProcess, replicas
 
-__all__ = ["CAPABILITY", "RetryTests"]
-
 CAPABILITY = {
     RetryPolicy.REPLICA: Capability.REPLICA_RETRY,
     RetryPolicy.APPLICATION: Capability.APPLICATION_RETRY,

@@ -16,8 +16,6 @@ from airflow_provider_launch.specs.roles import AppDef, RetryPolicy
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import NODE_CLOCK_S, Apps, ContractBase, replicas
 
-__all__ = ["RunningTests"]
-
 ODD_TEXTS = (
     "a,b;c=d",
     "it's",

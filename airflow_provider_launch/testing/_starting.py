@@ -17,8 +17,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, until
 
-__all__ = ["NeverBegins", "StartTests"]
-
 NeverBegins = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 

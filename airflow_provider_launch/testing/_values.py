@@ -13,8 +13,6 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
 
-__all__ = ["ValueTests"]
-
 NAMES = (
     "plain",
     "_",

@@ -16,8 +16,6 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.testing._base import Apps, ContractBase
 
-__all__ = ["WorkspaceTests"]
-
 
 class WorkspaceTests(ContractBase):
     """A scheduler that mirrors workspaces: the replicas run the code of now."""

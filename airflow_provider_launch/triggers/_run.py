@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch._task.options import FollowOptions
     from airflow_provider_launch.follow.events import Event
-    from airflow_provider_launch.follow.poller import Answer
+    from airflow_provider_launch.follow.poll_schedule import Answer
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
     from airflow_provider_launch.triggers.connections import Shared
-
-__all__ = ["TriggerRun", "is_of_user"]
 
 _DRAIN_S = 2.0
 _STEP_S = 0.02

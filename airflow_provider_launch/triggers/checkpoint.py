@@ -10,8 +10,6 @@ from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.progress import FollowProgress
 from airflow_provider_launch.triggers.pipe import comms_bytes_unread
 
-__all__ = ["Checkpoint", "begin_checkpoint", "end_checkpoint", "waits_for_trigger"]
-
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02
 _FIRED = "fired"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.hooks.extras import LaunchOptions
     from airflow_provider_launch.schedulers.api import Scheduler
 
-__all__ = ["Connections", "Shared"]
-
 
 @dataclass
 class Shared:

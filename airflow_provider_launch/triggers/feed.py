@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.follow.events import Event
     from airflow_provider_launch.schedulers.api import JsonValue, LogLine, Scheduler, Stream
 
-__all__ = ["LONG_CHARS", "RECORD_BYTES", "TURN_BYTES", "Feed"]
-
 TURN_BYTES = 8 * 1024
 LONG_CHARS = 16 * 1024
 """A line of more is written in pieces, each in a turn of its own."""

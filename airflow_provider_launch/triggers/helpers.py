@@ -10,9 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-__all__ = ["Helpers"]
-
-
 T = TypeVar("T")
 
 

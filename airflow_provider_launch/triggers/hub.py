@@ -13,8 +13,6 @@ from airflow_provider_launch.triggers.reconciler import INTERVAL_S, Reconciler
 from airflow_provider_launch.triggers.task_states import TaskStates
 from airflow_provider_launch.triggers.ticker import Ticker
 
-__all__ = ["Hub", "hub"]
-
 _BYTES_PER_S = 256 * 1024
 _CHECK_S = 5.0
 """How often triggers check for silence and the clock; all else wakes them."""

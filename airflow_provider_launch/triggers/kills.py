@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.helpers import Helpers
     from airflow_provider_launch.triggers.task_states import TaskStates
 
-__all__ = ["KILL_S", "Kills"]
-
 KILL_S = 60.0
 """How long a cancel is repeated while Airflow or the scheduler does not answer."""
 _PAUSE_S = 0.5

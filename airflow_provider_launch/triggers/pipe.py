@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["comms_bytes_unread", "log_bytes_unread"]
-
 
 def log_bytes_unread() -> int | None:
     """Return the bytes of log records on their way to the supervisor; None: not known here."""

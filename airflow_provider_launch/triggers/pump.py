@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import JsonValue
     from airflow_provider_launch.triggers.feed import Feed
 
-__all__ = ["LogPump"]
-
 log = logging.getLogger(__name__)
 
 _READERS, _MOST_READERS = 4, 32

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.owner import TaskKey
     from airflow_provider_launch.triggers.connections import Connections, Shared
 
-__all__ = ["Reconciler"]
-
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0

@@ -14,8 +14,6 @@ from airflow_provider_launch.specs.owner import TaskKey
 if TYPE_CHECKING:
     from airflow_provider_launch.triggers.helpers import Helpers
 
-__all__ = ["TaskStates"]
-
 # A run that is marked as failed ends its triggers in one go: one request then answers for a whole mapped task.
 _GATHER_S = 0.05
 

@@ -7,8 +7,6 @@ import contextvars
 import logging
 from typing import Protocol
 
-__all__ = ["Member", "Ticker"]
-
 log = logging.getLogger(__name__)
 
 

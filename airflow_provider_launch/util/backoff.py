@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["backoff"]
-
 
 def backoff(first_s: float, max_s: float) -> Iterator[float]:
     """Yield pauses in seconds without end: each twice as long as the one before, up to `max_s`."""

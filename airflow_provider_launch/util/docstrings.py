@@ -8,8 +8,6 @@ import itertools
 import re
 import textwrap
 
-__all__ = ["field_docstrings", "google_docstring"]
-
 
 def field_docstrings(cls: type) -> dict[str, str]:
     """Return the text below each annotated field, own and inherited; nothing where there is no source.

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, parse_headers
 
-__all__ = ["Body", "HttpAnswer", "HttpTarget", "RefusedError", "open_answer"]
-
 _OK = 200
 _MAX_HEADER_BYTES, _MAX_SIZE_LINE, _MAX_TEXT = 64 * 1024, 1024, 2000
 _READ_BYTES = 64 * 1024

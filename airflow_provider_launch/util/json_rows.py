@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["json_rows"]
-
 _MAX_ROW, _SHOWN = 16 * 1024 * 1024, 300
 _BETWEEN = re.compile(r"[\s,]*")
 _decode = json.JSONDecoder().raw_decode

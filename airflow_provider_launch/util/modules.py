@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["import_attr", "load_module"]
-
 log = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.metadata import EntryPoint
 
-__all__ = ["PluginRegistry", "PluginType", "RegistrationError", "registry"]
-
 
 class PluginType(str, Enum):
     """What can be plugged in; the value is the group of its entry points."""

@@ -8,8 +8,6 @@ import uuid
 
 from airflow_provider_launch.settings import ENV_TORCHX_INTERNAL_SESSION_ID as TORCHX_INTERNAL_SESSION_ID
 
-__all__ = ["CURRENT_SESSION_ID", "TORCHX_INTERNAL_SESSION_ID", "get_session_id_or_create_new", "get_torchx_session_id"]
-
 CURRENT_SESSION_ID: str | None = None
 
 _lock = threading.Lock()

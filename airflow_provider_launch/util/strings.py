@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["closest", "normalize_str"]
-
 
 def normalize_str(data: str) -> str:
     """Return `data` in lower case with only `[a-z0-9-]` and no leading dash: `_-Job!` gives `job`."""

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["for_each_parallel", "limited"]
-
 _PARALLEL = 4
 
 T = TypeVar("T")

@@ -10,21 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "decode",
-    "decode_from_string",
-    "decode_optional",
-    "get_argparse_param_type",
-    "get_type_name",
-    "is_bool",
-    "is_primitive",
-    "none_throws",
-    "str_to_bool",
-    "strip_annotated",
-    "to_dict",
-    "to_list",
-]
-
 T = TypeVar("T")
 
 _TRUE = frozenset({"true", "1", "yes", "on"})

@@ -12,8 +12,6 @@ import re
 import zlib
 from typing import Any, NoReturn
 
-__all__ = ["UntrustedError", "clean_json", "clean_text", "inflate", "parse_int", "parse_json"]
-
 DEEPEST = 100
 """Levels of lists and objects; JSON parsers on the way to the next task refuse more, each at another depth."""
 LARGEST_INT = 2**63 - 1

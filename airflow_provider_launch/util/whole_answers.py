@@ -18,17 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from urllib3 import PoolManager
 
-__all__ = [
-    "LimitedResponse",
-    "TooLargeError",
-    "beginning",
-    "bounded",
-    "limit_pools",
-    "lines_of",
-    "time_limit",
-    "whole",
-]
-
 _LONGEST_SIZE_LINE = 64 * 1024
 
 

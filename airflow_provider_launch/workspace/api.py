@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = [
-    "LAUNCH_IGNORE",
-    "TORCHX_IGNORE",
-    "BuildCache",
-    "PkgInfo",
-    "WorkspaceBuilder",
-    "WorkspaceMixin",
-    "walk_workspace",
-]
-
 T = TypeVar("T")
 PackageType = TypeVar("PackageType")
 WorkspaceConfigType = TypeVar("WorkspaceConfigType")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import Role
     from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["CopiedWorkspaceMixin"]
-
 
 class CopiedWorkspaceMixin(WorkspaceMixin[None]):
     """A dry run only finds and measures the files; there is nothing to build."""

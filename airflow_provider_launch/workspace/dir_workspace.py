@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import Role
     from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["DirWorkspaceMixin", "TmpDirWorkspaceMixin"]
-
 log = logging.getLogger(__name__)
 
 

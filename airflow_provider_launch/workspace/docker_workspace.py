@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
     from airflow_provider_launch.specs.workspaces import Workspace
 
-__all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "ImageBuilds", "ImageRepoMissingError", "refuse_no_repository"]
-
 log = logging.getLogger(__name__)
 
 TORCHX_DOCKERFILE = DOCKERFILE

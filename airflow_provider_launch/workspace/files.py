@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
 
-__all__ = ["WorkspaceFiles", "digests", "workspaces_of"]
-
 _ALWAYS = (".git", "*/.git", "__pycache__", "*/__pycache__")
 """Left out unless the ignore file takes them back: they differ from worker to worker and would change every image."""
 _MB = 1_000_000

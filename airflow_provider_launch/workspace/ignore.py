@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["DOCKERFILE", "DOCKER_IGNORE", "LAUNCH_IGNORE", "TORCHX_IGNORE", "IgnoreRules"]
-
 LAUNCH_IGNORE = ".launchignore"
 TORCHX_IGNORE = ".torchxignore"
 DOCKER_IGNORE = ".dockerignore"

@@ -15,8 +15,6 @@ from tests.engines.aws_batch.containers import LABEL
 from tests.engines.aws_batch.fixtures import params_for
 from tests.engines.aws_batch.names import QUEUE, REGION
 
-__all__ = ["BatchPlace"]
-
 
 class BatchPlace:
     """Jobs of one server, whose containers run in Docker."""

@@ -14,8 +14,6 @@ from kubernetes.stream import stream
 from airflow_provider_launch.schedulers.kubernetes.naming import Label
 from airflow_provider_launch.specs import Role
 
-__all__ = ["KubernetesPlace"]
-
 _CHECK_S = 0.2
 
 

@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 
 from airflow_provider_launch.specs import Resource, Role
 
-__all__ = ["SlurmPlace"]
-
 
 class SlurmPlace:
     """Apps below a directory of the test's own, behind a pipe in front of sshd."""

@@ -14,7 +14,6 @@ from airflow_provider_launch.schedulers.docker import observer
 from airflow_provider_launch.schedulers.docker.request import container_body, request_in
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
 from airflow_provider_launch.schedulers.ids import make_unique
-from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs import (
     AppConflictError,
     AppDef,
@@ -28,6 +27,7 @@ from airflow_provider_launch.specs import (
     SchedulerUnavailableError,
     macros,
 )
+from airflow_provider_launch.specs.secrets import masked_env
 from tests.faults import Fault, drop, drop_answer, error, leave
 
 pytestmark = pytest.mark.engine("docker")

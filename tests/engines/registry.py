@@ -16,8 +16,6 @@ import pytest
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import install
 
-__all__ = ["install_registry", "missing_registry", "registry"]
-
 _PROGRAM = "docker-registry"
 _START_S = 20.0
 

@@ -17,8 +17,6 @@ from tests.faults.wire import Answer, Request
 if TYPE_CHECKING:
     from tests.faults.proxy import Exchange
 
-__all__ = ["Action", "Fault", "cut", "delay", "drop", "drop_answer", "error", "leave", "silence"]
-
 Action = Callable[["Exchange"], None]
 
 

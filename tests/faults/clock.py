@@ -15,8 +15,6 @@ from email.utils import format_datetime, parsedate_to_datetime
 from tests.faults.frames import HEADER, frames, head_of
 from tests.faults.wire import Answer, Request
 
-__all__ = ["NS", "Clock", "formatted", "parsed"]
-
 NS = 10**9
 _RFC3339 = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
 _PREFIX = re.compile(_RFC3339 + rb"(?= )")

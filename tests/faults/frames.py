@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["HEADER", "frames", "head_of"]
-
 HEADER = 8
 
 

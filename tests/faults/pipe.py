@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TcpPipe"]
-
 
 class TcpPipe:
     """Stands before a port of this host while the context lasts."""

@@ -33,8 +33,6 @@ from tests.faults.wire import Answer, Headers, Request, Stream, framed, read_ans
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Exchange", "FaultProxy", "connector"]
-
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 _TICK_S = 0.05
 

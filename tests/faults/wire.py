@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-__all__ = ["Answer", "Headers", "Request", "Stream", "body_of", "framed", "read_answer", "read_request"]
-
 Headers = list[tuple[str, str]]
 _PIECE = 65536
 

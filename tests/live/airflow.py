@@ -21,8 +21,6 @@ import httpx
 from tests.live.dags import POOLS
 from tests.support.local import until
 
-__all__ = ["Airflow", "free_ports"]
-
 DAGS = Path(__file__).with_name("dags.py")
 PIPELINES = Path(__file__).with_name("pipelines")
 MAINTENANCE = Path(__file__).parents[2] / "example_dags" / "launch_orphans.py"

@@ -18,8 +18,6 @@ from tests.engines.docker import cleanup
 from tests.engines.docker.fixtures import DockerEngine
 from tests.support.local import processes_below
 
-__all__ = ["DockerApps", "EngineApps", "LocalApps", "apps_of"]
-
 
 class EngineApps(Protocol):
     """The apps of one engine. A run of Airflow names its apps after itself."""

@@ -15,8 +15,6 @@ from tests.engines.docker import packages
 from tests.live.airflow import Airflow, free_ports
 from tests.live.engines import LocalApps
 
-__all__ = ["Postgres", "airflow_on_postgres"]
-
 _USER = "postgres"
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from tests.live.airflow import Airflow
 from tests.support.local import until
 
-__all__ = ["ENDED", "POLL_S", "Run", "texts_of"]
-
 ENDED = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 # Each request costs Airflow some of the CPU that the scenarios share.
 POLL_S = 1.0

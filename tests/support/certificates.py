@@ -10,8 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["write_pair"]
-
 
 def write_pair(folder: Path, name: str) -> dict[str, str]:
     """Write a certificate for this host, signed by itself, and its key; return the files `cert` and `key`."""

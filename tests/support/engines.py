@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["refuse_unknown", "required"]
-
 _VARIABLE = "LAUNCH_REQUIRE_ENGINES"
 _ALL = "all"
 

@@ -30,8 +30,6 @@ from airflow_provider_launch.specs.runopts import runopts
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
-__all__ = ["FakeEngine", "FakeRequest", "FakeScheduler", "an_app"]
-
 
 def an_app(name: str = "app", replicas: int = 1, roles: Iterable[str] = ("worker",)) -> AppDef:
     """Return a small valid app."""

@@ -14,8 +14,6 @@ from airflow_provider_launch.specs.states import is_terminal
 from airflow_provider_launch.util.http_answer import Body, HttpAnswer
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler
 
-__all__ = ["FakeStream", "StreamingEngine", "StreamingScheduler"]
-
 _LAST = b"0\r\n\r\n"
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_launch.follow import Event, Follower, LogLines, StateChanged
 
-__all__ = ["collect", "launch_threads", "states", "texts", "until"]
-
 
 def collect(follower: Follower, limit_s: float = 10.0) -> list[Event]:
     """Return all events up to the last one."""

@@ -23,8 +23,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["PassedBefore"]
-
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = "airflow_provider_launch"
 KEPT_S = 7 * 24 * 3600

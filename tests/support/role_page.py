@@ -8,8 +8,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["rules_of_the_page"]
-
 
 def rules_of_the_page(checkout: Path) -> list[dict[str, Any]]:
     """Return the rules."""

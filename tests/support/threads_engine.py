@@ -10,8 +10,6 @@ from pathlib import Path
 
 from airflow_provider_launch.testing import Engine
 
-__all__ = ["ThreadsEngine"]
-
 
 class ThreadsEngine(Engine):
     """The processes of this host, and a root that can be taken away: it is a link."""

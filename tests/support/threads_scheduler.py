@@ -42,7 +42,6 @@ from airflow_provider_launch.schedulers.api import (
     split_lines,
 )
 from airflow_provider_launch.schedulers.ids import make_unique
-from airflow_provider_launch.schedulers.masking import masked_env
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.errors import (
@@ -56,10 +55,9 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_of
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 from airflow_provider_launch.specs.runopts import runopts
+from airflow_provider_launch.specs.secrets import masked_env
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
-
-__all__ = ["AppThread", "ThreadsScheduler", "create_scheduler"]
 
 Json = dict[str, Any]
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["TwoRuns"]
-
 
 class TwoRuns:
     """The plugin, for one session."""

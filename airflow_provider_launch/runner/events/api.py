@@ -7,8 +7,6 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["LaunchEvent", "SourceType", "TorchxEvent"]
-
 
 class SourceType(str, Enum):
     """Who made the call."""

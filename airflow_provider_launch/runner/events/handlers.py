@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["get_logging_handler"]
-
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
     """Return the handler of a destination: `console` writes to stderr, `null` nowhere.

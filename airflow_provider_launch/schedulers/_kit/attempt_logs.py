@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_launch.schedulers.logs import LogChunk, LogLine
 
-__all__ = ["Attempt", "AttemptRead", "read_attempts", "unread_attempts"]
-
 A = TypeVar("A")
 
 

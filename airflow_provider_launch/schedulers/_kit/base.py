@@ -21,8 +21,6 @@ from airflow_provider_launch.specs.runopts import runopts
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BuiltinScheduler", "connection_from"]
-
 
 class Connection(Protocol):
     """What the connection options of every backend have."""

@@ -6,8 +6,6 @@ import time
 
 from airflow_provider_launch.util.backoff import backoff
 
-__all__ = ["BusyRetry"]
-
 
 class BusyRetry:
     """The pauses of one request, each twice as long as the one before.

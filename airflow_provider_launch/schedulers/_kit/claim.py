@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from airflow_provider_launch.specs.errors import AppConflictError, SchedulerRejectedError
 
-__all__ = ["Candidate", "deleted_meanwhile", "elect", "refuse_other_spec"]
-
 
 @dataclass(frozen=True, order=True)
 class Candidate:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from airflow_provider_launch.schedulers.signals import signal_in
 
-__all__ = ["ReplicaEnd", "ending_reason", "ending_text", "failure_message", "incidents_text"]
-
 _INCIDENTS = 3
 
 

@@ -20,19 +20,6 @@ from airflow_provider_launch.schedulers._kit.attempt_logs import Attempt, Attemp
 from airflow_provider_launch.schedulers._kit.time_index import IndexFile, line_ends, line_times
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, JsonValue, LogChunk, LogLine, Stream, split_lines
 
-__all__ = [
-    "CHUNK_BYTES",
-    "LONGEST_LINE",
-    "LogFile",
-    "OpenIndex",
-    "OpenLog",
-    "index_position_in",
-    "open_file",
-    "position_in",
-    "read_chunk",
-    "unfinished_text",
-]
-
 CHUNK_BYTES = 256 * 1024
 _UNFINISHED_BYTES = 4096
 _ORDER = (Stream.STDOUT, Stream.STDERR)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 from airflow_provider_launch.util.untrusted import parse_json
 
-__all__ = ["NotFoundError", "TakenError", "server_message", "unreachable"]
-
 _TEXT, _MAX_ANSWER = 1000, 1024 * 1024
 
 

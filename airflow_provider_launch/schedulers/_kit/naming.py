@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["dns_slug", "file_slug", "unique_slugs"]
-
 
 def file_slug(name: str) -> str:
     """Return what is left of `name` in a file name or the name of a container; may be empty."""

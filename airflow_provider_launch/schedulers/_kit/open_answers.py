@@ -8,8 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["OpenAnswers"]
-
 
 class _Response(Protocol):
     def close(self) -> None: ...

@@ -11,8 +11,6 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.overlays import MARKER, PUT, apply_overlay, get_overlay
 from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["overlays_of", "patched", "refuse_changes", "refuse_unplaced"]
-
 
 def refuse_unplaced(app: AppDef, namespace: str, kinds: Sequence[str]) -> None:
     """Refuse overlays that this scheduler cannot place; those of other schedulers are not its own.

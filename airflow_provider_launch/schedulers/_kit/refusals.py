@@ -10,8 +10,6 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.specs.sentinels import NONE
 
-__all__ = ["refuse_more_gpus", "refuse_unsupported"]
-
 _RETRIES = {
     RetryPolicy.REPLICA: Capability.REPLICA_RETRY,
     RetryPolicy.APPLICATION: Capability.APPLICATION_RETRY,

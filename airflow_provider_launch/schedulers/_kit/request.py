@@ -12,16 +12,6 @@ from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inheri
 from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 
-__all__ = [
-    "AppRequest",
-    "RoleRequest",
-    "assign_ports",
-    "common_fields",
-    "format_app",
-    "format_role",
-    "request_from_json",
-]
-
 FIRST_PORT = 20000
 """The first port that is assigned where a role leaves the choice to the launcher."""
 

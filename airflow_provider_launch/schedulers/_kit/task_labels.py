@@ -13,8 +13,6 @@ from airflow_provider_launch.schedulers.ids import make_stable
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.owner import owner_of
 
-__all__ = ["refuse_own_labels", "safe_label", "safe_label_name", "task_labels"]
-
 _OURS = "launch.io/"
 _LENGTH = 63
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")

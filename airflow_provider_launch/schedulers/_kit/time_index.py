@@ -15,8 +15,6 @@ from typing import Protocol
 
 from airflow_provider_launch.schedulers.logs import Stream
 
-__all__ = ["FIRST_BYTES", "IndexFile", "line_ends", "line_times"]
-
 FIRST_BYTES = 16 * 1024
 """What one read of the index takes first: minutes of output."""
 _BLOCK_BYTES = 256 * 1024

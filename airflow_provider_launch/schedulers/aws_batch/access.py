@@ -14,8 +14,6 @@ from airflow_provider_launch.specs.errors import InvalidAppError, MissingDepende
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 
-__all__ = ["Clients", "MakeClients", "TokenBucket", "bucket", "clients_of", "make_clients"]
-
 _POOL = 20
 _ATTEMPTS = 3
 

@@ -17,8 +17,6 @@ from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
-__all__ = ["Catalog", "Known"]
-
 Job = dict[str, Any]
 
 _FEW = 2

@@ -21,8 +21,6 @@ from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED
 from airflow_provider_launch.specs.errors import AppConflictError, LaunchError, SchedulerRejectedError
 
-__all__ = ["Claims", "is_deleted"]
-
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0

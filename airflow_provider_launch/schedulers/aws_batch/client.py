@@ -15,8 +15,6 @@ from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError, SchedulerUnavailableError
 
-__all__ = ["Aws", "BadTokenError", "DeniedError", "LostAnswerError", "NotFoundError", "RefusedError"]
-
 _IDS = 100
 _THROTTLED_S = 60.0
 _FILTER_SHARE = 0.4

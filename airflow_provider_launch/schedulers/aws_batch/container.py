@@ -19,8 +19,6 @@ from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
 
-__all__ = ["AWSLOGS", "container_properties", "has_log_result", "log_driver", "result_address", "size_of"]
-
 AWSLOGS = "awslogs"
 _MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 """Not set on the main node itself, where the script sets ours."""

@@ -11,8 +11,6 @@ from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.request import AwsBatchRequest
 from airflow_provider_launch.schedulers.retry import Phase
 
-__all__ = ["OURS", "AttemptLog", "Replica", "has_ended", "log_group", "replica_id", "replicas_of", "stopped_outside"]
-
 # https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 _PHASES = {
     "SUBMITTED": Phase.WAITING,

@@ -17,8 +17,6 @@ from airflow_provider_launch.schedulers.aws_batch.client import Aws, NotFoundErr
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
-__all__ = ["LogFeed"]
-
 _STREAMS = 100
 _FEW = 2
 _KEPT_S = 90.0

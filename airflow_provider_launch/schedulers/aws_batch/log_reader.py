@@ -15,8 +15,6 @@ from airflow_provider_launch.schedulers.aws_batch.jobs import AttemptLog
 from airflow_provider_launch.schedulers.aws_batch.log_feed import LogFeed
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
-__all__ = ["LogReader", "Marks"]
-
 logger = logging.getLogger(__name__)
 
 _QUIET_S = 5.0

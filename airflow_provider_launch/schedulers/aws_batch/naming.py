@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from airflow_provider_launch.schedulers.ids import slug
 
-__all__ = ["APP_ID", "LogGroup", "Tag", "app_slug", "attempt_of", "definition_name", "job_name", "mark"]
-
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,99}\Z")
 """No `_`, which stands between the app and its attempt in the names of jobs."""
 _PREFIX = "launch-"

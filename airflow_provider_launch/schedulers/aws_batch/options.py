@@ -9,8 +9,6 @@ from annotated_types import Ge, Le
 
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 
-__all__ = ["AwsBatchConnection", "AwsBatchOpts"]
-
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
 @dataclass(frozen=True)

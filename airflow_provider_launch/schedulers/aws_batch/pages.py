@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from airflow_provider_launch.schedulers.aws_batch.jobs import log_group
 
-__all__ = ["job_page", "other_pages"]
-
 _CONSOLES = {"cn-": "console.amazonaws.cn", "us-gov-": "console.amazonaws-us-gov.com"}
 
 

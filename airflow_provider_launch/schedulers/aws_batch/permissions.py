@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from airflow_provider_launch.schedulers.aws_batch.client import Aws, DeniedError, NotFoundError, RefusedError
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup, definition_name
 
-__all__ = ["ACTIONS", "missing_permissions"]
-
 _NOBODY = "launch-permission-check"
 _GROUP = LogGroup("/aws/batch/job")
 

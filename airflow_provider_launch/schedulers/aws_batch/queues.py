@@ -10,8 +10,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.aws_batch.client import Aws
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
 
-__all__ = ["Queues"]
-
 _KEPT_S = 60.0
 _BUSY_S = 10.0
 """After this the queue is asked again when AWS did not answer."""

@@ -12,8 +12,6 @@ from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role
 
-__all__ = ["refuse_unsupported_layout"]
-
 _RESULT_PATH = "LAUNCH_RESULT_PATH"
 _NODE_GROUPS, _NODES, _CHILDREN, _RETRIES = 5, 1000, 10_000, 9
 # https://docs.aws.amazon.com/batch/latest/userguide/fargate.html: vCPUs to memory in MiB, from, to, step

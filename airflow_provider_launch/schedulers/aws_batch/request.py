@@ -19,16 +19,14 @@ from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchOpts
 from airflow_provider_launch.schedulers.aws_batch.refusals import refuse_unsupported_layout
 from airflow_provider_launch.schedulers.environment import GPU_VARIABLES, inherited_env, refuse_equal_port_variables
-from airflow_provider_launch.schedulers.masking import MASK, is_secret_name, masked_args, masked_document, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.app_dict import app_from_dict, app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.secrets import MASK, is_secret_name, masked_args, masked_document, masked_env
 from airflow_provider_launch.util.untrusted import inflate, parse_json
-
-__all__ = ["AwsBatchRequest", "Layout", "Place", "build_request", "format_request", "request_in"]
 
 log = logging.getLogger(__name__)
 

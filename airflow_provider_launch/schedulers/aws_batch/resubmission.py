@@ -11,8 +11,6 @@ from airflow_provider_launch.schedulers.aws_batch.client import Aws
 from airflow_provider_launch.schedulers.aws_batch.naming import Tag, definition_name
 from airflow_provider_launch.schedulers.aws_batch.status import CANCELLED
 
-__all__ = ["Resubmission"]
-
 log = logging.getLogger(__name__)
 
 

@@ -53,8 +53,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.untrusted import clean_text
 
-__all__ = ["AwsBatchScheduler", "create_scheduler"]
-
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_S = 90.0

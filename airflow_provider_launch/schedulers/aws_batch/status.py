@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus, RoleStatus
 
-__all__ = ["CANCELLED", "Action", "Decision", "decide", "response_from"]
-
 CANCELLED = f"{OURS}cancelled"
 """The reason with which a job is terminated is its only field that we may write after its submission."""
 # https://docs.aws.amazon.com/batch/latest/userguide/job-queue-blocked.html

@@ -10,8 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["REPLICA", "RESULT_PATH", "Script", "has_replica"]
-
 REPLICA = "\x00replica\x00"
 """Stands in a text for the number of the replica, which is known only where it runs."""
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses

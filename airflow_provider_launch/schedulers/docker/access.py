@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = [
-    "connect",
-    "has_no_session",
-    "http_target",
-    "is_dead",
-    "is_plaintext",
-    "no_address",
-    "transport_errors",
-]
-
 _KEEPALIVE_S = 30
 _KEPT_CONNECTIONS = 16
 _PORT, _TLS_PORT = 2375, 2376

@@ -14,8 +14,6 @@ from airflow_provider_launch.schedulers.docker.log_reader import CURSOR_KEYS, Ch
 from airflow_provider_launch.schedulers.docker.log_stream import LogStreams
 from airflow_provider_launch.schedulers.log_streams import LogStream
 
-__all__ = ["AttemptsLog"]
-
 
 class AttemptsLog:
     """Reads logs of the apps of one engine. The cursor is that of one container, with `"at"`: which attempt it is."""

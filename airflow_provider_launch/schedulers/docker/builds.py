@@ -9,19 +9,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO, Any
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.options import DockerConnection
-from airflow_provider_launch.schedulers.docker.wire import (
-    PULL,
-    NotFoundError,
-    RegistryError,
-    Wire,
-    document_in,
-    documents_in,
-)
+from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
-
-__all__ = ["Builds", "connect_builds"]
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,12 @@ from collections.abc import Iterable
 
 from cachetools import FIFOCache, LRUCache
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.docker.containers import App, Container, apps_in
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Kind
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, request_in
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError
 from airflow_provider_launch.specs.errors import UnknownAppException
-
-__all__ = ["Catalog"]
 
 _KEPT_APPS, _KEPT_REQUESTS = 5000, 200
 """A request may have 50 KB; of apps that have ended, or are only checked together with others, none is needed."""

@@ -19,23 +19,6 @@ from airflow_provider_launch.specs.errors import AppUnavailableError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
-__all__ = [
-    "App",
-    "Container",
-    "DamagedError",
-    "Detail",
-    "Plan",
-    "apps_in",
-    "container_in",
-    "discarded_name",
-    "end_of",
-    "epoch_ns",
-    "exit_code_of",
-    "readable",
-    "start_error",
-    "taken_name",
-]
-
 _EXIT_CODE = re.compile(r"Exited \((\d{1,10})\)")
 _LATELY = re.compile(r"Exited \(\d+\) (?:Less than|\d+ second|About a minute|\d+ minute)")
 _CANCELLED_START = re.compile("context canceled|context cancelled", re.IGNORECASE)

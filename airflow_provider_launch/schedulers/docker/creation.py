@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.docker.engine import Engine
 from airflow_provider_launch.schedulers.docker.naming import Label, container_name
 from airflow_provider_launch.schedulers.docker.reconcile import Attempt
 from airflow_provider_launch.schedulers.docker.request import NAMELESS, DockerRequest, container_body
-from airflow_provider_launch.schedulers.docker.wire import BadRequestError, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.wire import BadRequestError
 from airflow_provider_launch.specs.errors import AppConflictError, InvalidAppError, LaunchError, SchedulerRejectedError
 from airflow_provider_launch.util.threads import for_each_parallel
-
-__all__ = ["Creation", "blamed", "first_attempts"]
 
 _BLAMED = (
     ("reference format", "its field image"),

@@ -15,21 +15,14 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.docker.containers import Container, container_in
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
 from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, learn
 from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
-from airflow_provider_launch.schedulers.docker.wire import (
-    ANSWER_S,
-    LIST_NEWER,
-    NotFoundError,
-    TakenError,
-    Wire,
-    document_in,
-    documents_in,
-)
+from airflow_provider_launch.schedulers.docker.wire import ANSWER_S, LIST_NEWER, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,
     SchedulerRejectedError,
@@ -43,8 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
     from airflow_provider_launch.util.http_answer import HttpAnswer
-
-__all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
 

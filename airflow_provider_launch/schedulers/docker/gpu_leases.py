@@ -16,8 +16,6 @@ from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerRejectedError
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["GpuLeases"]
-
 _RIVAL_PAUSE_S, _RIVALS_S = 0.3, 5.0
 _NAMED = 5
 """Apps that a refusal names."""

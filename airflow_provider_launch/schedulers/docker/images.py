@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING
 
 from cachetools import TTLCache
 
-from airflow_provider_launch.schedulers.docker.wire import (
-    PULL,
-    NotFoundError,
-    RegistryError,
-    Wire,
-    document_in,
-    documents_in,
-)
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
+from airflow_provider_launch.schedulers.docker.wire import PULL, RegistryError, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import InvalidAppError, SchedulerRejectedError
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
-
-__all__ = ["Images"]
 
 _PULL_SILENCE_S = 600.0
 _MOST_LABELS, _LARGE_LABEL = 64 * 1024, 1024

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from airflow_provider_launch.schedulers._kit.endings import ending_text, incidents_text
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of
 
-__all__ = ["incidents"]
-
 
 def incidents(app: App, details: Mapping[str, Detail]) -> str:
     """Return what users should know of an app while it runs; empty: nothing has happened."""

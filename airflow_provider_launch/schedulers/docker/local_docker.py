@@ -17,8 +17,6 @@ from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef
 
-__all__ = ["LocalDockerOpts", "LocalDockerScheduler", "create_scheduler"]
-
 
 @dataclass(frozen=True)
 class LocalDockerOpts(DockerOpts):

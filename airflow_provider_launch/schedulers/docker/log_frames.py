@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from airflow_provider_launch.schedulers.docker.containers import epoch_ns
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 
-__all__ = ["MARGIN_NS", "Frame", "FrameParser", "LineReader", "Position", "frames_in"]
-
 MARGIN_NS = 5_000_000_000
 """How far before the newest time a read begins: more than the streams are ever apart, or a clock steps back."""
 _MAX_PENDING_BYTES = 4 * 1024 * 1024

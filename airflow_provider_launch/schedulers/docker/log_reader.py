@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.engine import Engine
 
-__all__ = ["CURSOR_KEYS", "Chunk", "LogReader", "cursor_after", "is_before", "places_in", "reader_from", "since_of"]
-
 CHUNK_BYTES = 64 * 1024
 """Not more: the lines of a larger chunk outlive a round of the garbage collector, which then reads through all of
 Airflow's objects again and again."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.docker.engine import Engine
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
-__all__ = ["FrameLines", "LogStreams"]
-
 _TAIL, _TAIL_FACTOR, _TAIL_MAX = 1000, 8, 512_000
 """Frames before the end among which the place is searched for, as the engine finds the end of a log fast, and a time
 slowly. For a log in which it was not among them, the next time among more."""

@@ -9,17 +9,6 @@ from types import MappingProxyType
 from airflow_provider_launch.schedulers._kit.naming import file_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
 
-__all__ = [
-    "APP_ID",
-    "UNSET",
-    "Kind",
-    "Label",
-    "alias",
-    "container_name",
-    "mark_name",
-    "role_slugs",
-]
-
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,179}")
 """What can begin the name of a container, with room for role, replica and attempt."""
 _ALIAS_LENGTH = 63

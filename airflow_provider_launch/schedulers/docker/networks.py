@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.docker.naming import Label
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError, Wire, document_in
+from airflow_provider_launch.schedulers.docker.wire import Wire, document_in
 from airflow_provider_launch.specs.errors import SchedulerRejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["Networks"]
 
 
 class Networks:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.docker.catalog import Catalog
 from airflow_provider_launch.schedulers.docker.containers import (
@@ -41,7 +42,6 @@ from airflow_provider_launch.schedulers.docker.reconcile import (
     to_inspect,
 )
 from airflow_provider_launch.schedulers.docker.request import DockerRequest, mark_body
-from airflow_provider_launch.schedulers.docker.wire import NotFoundError, TakenError
 from airflow_provider_launch.specs.errors import (
     AppConflictError,
     AppUnavailableError,
@@ -51,8 +51,6 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.threads import for_each_parallel
-
-__all__ = ["Observer"]
 
 log = logging.getLogger(__name__)
 

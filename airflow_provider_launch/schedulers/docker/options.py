@@ -10,8 +10,6 @@ from annotated_types import Ge, Le
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 from airflow_provider_launch.schedulers.workspace_opts import ImageWorkspaceOpts
 
-__all__ = ["APP_NETWORK", "SHARED_NETWORK", "DockerConnection", "DockerOpts"]
-
 APP_NETWORK, SHARED_NETWORK = "app", "launch"
 
 

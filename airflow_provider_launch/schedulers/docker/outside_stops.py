@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OutsideStop", "learn"]
-
 _DEADLY = {str(one.value): one.name for one in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)}
 """Signals that ask a program to end; others, as SIGHUP, mean something else to many programs."""
 

@@ -22,19 +22,6 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 
-__all__ = [
-    "CANCEL",
-    "FAIL",
-    "Assessment",
-    "Attempt",
-    "EndMark",
-    "assess",
-    "end_mark",
-    "ended_well",
-    "is_lasting",
-    "to_inspect",
-]
-
 CANCEL = "cancel"
 FAIL, _RESTART = "fail", "restart"
 _NS = 1_000_000_000

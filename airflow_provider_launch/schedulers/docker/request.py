@@ -29,29 +29,14 @@ from airflow_provider_launch.schedulers.docker.containers import readable
 from airflow_provider_launch.schedulers.docker.naming import Kind, Label
 from airflow_provider_launch.schedulers.docker.options import APP_NETWORK, SHARED_NETWORK, DockerOpts
 from airflow_provider_launch.schedulers.environment import RANK0_ENV, refuse_equal_port_variables, replica_env
-from airflow_provider_launch.schedulers.masking import masked_document, masked_env, masked_text
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, Role, VolumeMount
+from airflow_provider_launch.specs.secrets import masked_document, masked_env, masked_text
 from airflow_provider_launch.util.untrusted import parse_json
-
-__all__ = [
-    "NAMELESS",
-    "OVERLAY_KIND",
-    "DockerRequest",
-    "DockerRole",
-    "build_request",
-    "container_body",
-    "format_request",
-    "mark_body",
-    "record_body",
-    "refuse_broken_overlays",
-    "request_from",
-    "request_in",
-]
 
 RESULT_PATH = "/tmp/launch-result.json"  # noqa: S108 - in the container, which nobody else uses
 ERROR_PATH = "/tmp/launch-error.json"  # noqa: S108 - the same

@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile, refuse_other_spec
 from airflow_provider_launch.schedulers._kit.endings import ending_text
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers._kit.naming import file_slug
 from airflow_provider_launch.schedulers.api import (
     Capability,
@@ -61,7 +62,7 @@ from airflow_provider_launch.schedulers.docker.request import (
     request_in,
 )
 from airflow_provider_launch.schedulers.docker.status import response_from
-from airflow_provider_launch.schedulers.docker.wire import BadRequestError, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.docker.wire import BadRequestError
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.responses import add_error_files
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
@@ -80,8 +81,6 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.threads import for_each_parallel
 from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, ImageBuilds
-
-__all__ = ["DockerScheduler", "create_scheduler"]
 
 log = logging.getLogger(__name__)
 

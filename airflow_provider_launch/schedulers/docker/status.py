@@ -17,8 +17,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["response_from"]
-
 _NS = 1_000_000_000
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from cachetools import LRUCache
 
-__all__ = ["Uptimes"]
-
 _KEPT_CONTAINERS = 50_000
 _UP = re.compile(r"Up (?:(?P<number>\d{1,9})|Less than a|About an?) (?P<unit>[a-z]+?)s?(?: \(|$)")
 _SECONDS = {

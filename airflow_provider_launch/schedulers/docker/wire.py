@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.docker.options import DockerConnection
 
-__all__ = [
-    "ANSWER_S",
-    "LIST_NEWER",
-    "PULL",
-    "BadRequestError",
-    "NotFoundError",
-    "RegistryError",
-    "TakenError",
-    "Wire",
-    "document_in",
-    "documents_in",
-]
-
 PULL = "the pull"
 LIST_NEWER = "the list of newer containers"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _TOO_MANY = 400, 404, 409, 429

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 
-__all__ = ["Access", "refuse_programs", "stamps"]
-
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HTTP_PORT, _HTTPS_PORT = 80, 443
 _ONE_LINE = (

@@ -16,8 +16,6 @@ from airflow_provider_launch.schedulers.kubernetes.objects import Pod
 from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.logs import Stream
 
-__all__ = ["AttemptsLog"]
-
 _REFUSED_S = 600.0
 """For how long no log of a node is followed that has no watchers left: all pods of a node share them."""
 _LOST = "[launch] the pod that ran before was removed, and its log with it: lines may be missing here\n"

@@ -25,8 +25,6 @@ from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequ
 from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["Catalog", "DamagedError", "Known", "readable", "selector"]
-
 _NAMED_APPS = 40
 """Apps that are asked for by name; of more of them everything is listed."""
 _UNSTEADY_APPS = 3

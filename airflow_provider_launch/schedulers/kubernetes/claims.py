@@ -6,8 +6,9 @@ import logging
 import time
 
 from airflow_provider_launch.schedulers._kit.claim import refuse_other_spec
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
-from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, MalformedError
 from airflow_provider_launch.schedulers.kubernetes.manifests import job_body, pod_body, record_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import is_gated
@@ -21,8 +22,6 @@ from airflow_provider_launch.specs.errors import (
     SchedulerRejectedError,
     SchedulerUnavailableError,
 )
-
-__all__ = ["Claims"]
 
 log = logging.getLogger(__name__)
 

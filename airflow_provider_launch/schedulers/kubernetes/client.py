@@ -34,16 +34,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection
 
-__all__ = [
-    "Cluster",
-    "ConflictError",
-    "MalformedError",
-    "NotFoundError",
-    "NotStartedError",
-    "TakenError",
-    "chunks",
-]
-
 PAGE = 1000
 _PIECE_BYTES, _MAX_ANSWER, _MAX_LIST = 16 * 1024, 64 * 1024 * 1024, 512 * 1024 * 1024
 """A piece may inflate to a thousand times its size. A list comes in pages, each of which is an answer."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["MAX_MESSAGE", "STARTING", "SideContainer", "epoch", "failed_among", "side_containers", "wait_among"]
-
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a container that waits for nothing but its turn."""
 _LINES, _TEXT = 5, 300

@@ -8,8 +8,6 @@ from airflow_provider_launch.schedulers._kit.endings import incidents_text
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod
 from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
-__all__ = ["HELD", "incidents"]
-
 HELD = "suspended: a queue, or a person, holds it back"
 """Why a Job without pods waits."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 
-__all__ = ["LONGEST_LINE", "MARGIN_S", "STAMP", "LineReader", "LineSplitter", "split"]
-
 MARGIN_S = 5
 """How far before the last line a read begins: more than the streams are ever apart, or a clock steps back."""
 _NS = 1_000_000_000

@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["CURSOR_KEYS", "RESUMED_LINES", "Chunk", "LogReader"]
-
 CHUNK_BYTES = 1024 * 1024
 RESUMED_LINES = 20_000
 """The place to go on is first searched in so many last lines of a log: a flood has many more in few seconds."""

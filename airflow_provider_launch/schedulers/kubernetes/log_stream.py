@@ -9,8 +9,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.kubernetes.log_lines import STAMP, LineReader, LineSplitter
 from airflow_provider_launch.schedulers.logs import LogLine
 
-__all__ = ["StampedLines"]
-
 _NO_WATCHERS = "too many open files"
 _CURE = "raise fs.inotify.max_user_instances on the node"
 

@@ -21,24 +21,11 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     packed,
     without_values,
 )
-from airflow_provider_launch.schedulers.masking import masked_args, masked_document, masked_env, masked_text
 from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.owner import owner_text
 from airflow_provider_launch.specs.roles import RetryPolicy, Role
-
-__all__ = [
-    "BACKSTOP_S",
-    "CONTAINER",
-    "SIDECAR_GRACE_S",
-    "format_request",
-    "job_body",
-    "owner",
-    "plan_text",
-    "pod_body",
-    "record_body",
-    "refuse_too_large",
-]
+from airflow_provider_launch.specs.secrets import masked_args, masked_document, masked_env, masked_text
 
 CONTAINER = "main"
 BACKSTOP_S = 60

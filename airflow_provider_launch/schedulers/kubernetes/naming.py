@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from airflow_provider_launch.schedulers._kit.naming import dns_slug, unique_slugs
 from airflow_provider_launch.schedulers.ids import make_stable
 
-__all__ = ["APP_ID", "NAME_LENGTH", "Annotation", "Label", "app_slug", "group_name", "job_name", "role_slugs"]
-
 NAME_LENGTH = 63
 """Characters of one part of a host name, by the rules of DNS; values of labels have the same limit."""
 APP_ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")

@@ -28,19 +28,6 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import parse_int
 
-__all__ = [
-    "App",
-    "Condition",
-    "Job",
-    "Pod",
-    "apps_in",
-    "epoch",
-    "job_of",
-    "newest_attempts",
-    "pod_of",
-    "pods_in",
-]
-
 log = logging.getLogger(__name__)
 
 _MOST = 10**9

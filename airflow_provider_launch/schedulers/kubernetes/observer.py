@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError
 from airflow_provider_launch.schedulers._kit.reconcile import reconcile
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, selector
-from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError, TakenError
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError
 from airflow_provider_launch.schedulers.kubernetes.manifests import BACKSTOP_S, job_body, owner, preemptions_body
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pods_in
@@ -34,8 +35,6 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.threads import for_each_parallel
-
-__all__ = ["Observer"]
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["OURS", "checked_overlay", "merged"]
-
 OURS = {
     "pod": {"restartPolicy", "subdomain", "hostname", "activeDeadlineSeconds"},
     "container": {"name", "command", "args", "image", "terminationMessagePath"},

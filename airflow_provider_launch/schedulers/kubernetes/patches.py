@@ -13,8 +13,6 @@ from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequ
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 
-__all__ = ["refuse_broken_overlays"]
-
 
 def refuse_broken_overlays(request: KubernetesRequest) -> None:
     """Refuse overlays that do not fit, or that change what the launcher relies on.

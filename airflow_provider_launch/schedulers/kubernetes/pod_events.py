@@ -17,8 +17,6 @@ from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
 
-__all__ = ["PodEvents"]
-
 _ASKED_S, _ASKED_LATER_S = 10.0, 30.0
 """How often the events of one app are asked for, without a reason and with one."""
 _SECOND_S = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.schedulers.kubernetes.client import NotFoundError
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.kubernetes.naming import Label, group_name
 from airflow_provider_launch.specs.errors import LaunchError
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.client import Cluster
     from airflow_provider_launch.schedulers.kubernetes.objects import App, Job
     from airflow_provider_launch.schedulers.kubernetes.record import Plan
-
-__all__ = ["GATED", "QueueState", "evictions_in", "is_gated", "queue_state", "reason_in"]
 
 GATED = "SchedulingGated"
 """The reason of a pod that Kueue, or another controller, holds back."""

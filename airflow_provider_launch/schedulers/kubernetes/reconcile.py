@@ -17,8 +17,6 @@ from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAtt
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
-__all__ = ["CANCEL", "LEADER", "OWN", "PEER", "RESTART", "SIDECARS", "STRAY", "TIME", "Assessment", "assess"]
-
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER, SIDECARS = "leader", "sidecars"
 """Why a Job is ended: its own failure, that of another role, another attempt, a limit, a cancel; it has no app; the

@@ -18,8 +18,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
-__all__ = ["UNREADABLE", "AppRecord", "DamagedError", "Plan", "PlannedRole", "plan_in"]
-
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
 """What is raised over labels and annotations that are not what we write."""
 _MOST = 10**9

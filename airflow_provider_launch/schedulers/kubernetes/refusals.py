@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-__all__ = ["asks_for_restricted", "is_passing", "quantity"]
-
 _QUOTA = re.compile(r"exceeded quota: \S+, requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)")
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),

@@ -8,8 +8,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 
-__all__ = ["REMOVED", "failed_without_pod", "first_killed", "succeeded_without_pod"]
-
 REMOVED = "its pod was removed from outside, and its log with it"
 
 

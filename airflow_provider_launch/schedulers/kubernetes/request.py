@@ -37,18 +37,6 @@ from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.util.untrusted import inflate, parse_json
 
-__all__ = [
-    "MESSAGE_PATH",
-    "OVERLAY_KINDS",
-    "KubernetesRequest",
-    "KubernetesRole",
-    "build_request",
-    "packed",
-    "restricted",
-    "unpacked",
-    "without_values",
-]
-
 MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
 """What the replica writes there, Kubernetes keeps in the pod's status: a result, or the text of an error."""
 OVERLAY_KINDS = ("V1Pod", "V1Job")

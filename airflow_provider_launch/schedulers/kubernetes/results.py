@@ -7,8 +7,6 @@ from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["result_in"]
-
 _POD_BYTES = 12 * 1024
 """The kubelet divides this among all containers of a pod, init containers too, whatever each of them writes.
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from airflow_provider_launch.schedulers._kit.base import BuiltinScheduler
 from airflow_provider_launch.schedulers._kit.claim import deleted_meanwhile
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text, failure_message
+from airflow_provider_launch.schedulers._kit.http import NotFoundError
 from airflow_provider_launch.schedulers.api import (
     Capability,
     DescribeAppResponse,
@@ -31,9 +32,9 @@ from airflow_provider_launch.schedulers.api import (
     check_replica,
 )
 from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsLog
-from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, DamagedError, readable, selector
+from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
-from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError, NotFoundError
+from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError
 from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text, refuse_too_large
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
@@ -44,7 +45,7 @@ from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_
 from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
-from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, Plan, plan_in
+from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
 from airflow_provider_launch.schedulers.kubernetes.removals import first_killed, succeeded_without_pod
 from airflow_provider_launch.schedulers.kubernetes.request import (
     OVERLAY_KINDS,
@@ -74,8 +75,6 @@ from airflow_provider_launch.specs.roles import AppDef, Role
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.workspace.docker_workspace import DockerWorkspaceMixin, refuse_no_repository
-
-__all__ = ["VERBS", "KubernetesScheduler", "create_scheduler"]
 
 log = logging.getLogger(__name__)
 

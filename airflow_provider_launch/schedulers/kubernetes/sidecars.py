@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts
 from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
-__all__ = ["jobs_kept", "pods_kept"]
-
 
 def pods_kept(app: App, plan: Plan, pods: Iterable[Pod], now: float) -> list[Pod]:
     """Return the pods to stop: their programs have failed."""

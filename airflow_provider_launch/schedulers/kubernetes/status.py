@@ -20,17 +20,6 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import UntrustedError, clean_text, parse_json
 
-__all__ = [
-    "cause_of",
-    "ending_of",
-    "is_lost_source",
-    "is_refused_pull",
-    "killed_pod",
-    "response_from",
-    "waits_again",
-    "waits_for",
-]
-
 _TEXT, _MAX_REPLY = 500, 64 * 1024
 
 Newest = dict[tuple[str, int], Pod]

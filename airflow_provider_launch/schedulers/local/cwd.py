@@ -18,8 +18,6 @@ from airflow_provider_launch.schedulers.structured_opts import resolve_options
 from airflow_provider_launch.specs.dryrun import AppDryRunInfo
 from airflow_provider_launch.specs.roles import AppDef, Role
 
-__all__ = ["LocalCwdScheduler", "create_scheduler"]
-
 
 class LocalCwdScheduler(LocalScheduler):
     """Runs each replica in the current directory; image, mounts and devices are ignored, with a note in the request."""

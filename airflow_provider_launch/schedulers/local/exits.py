@@ -8,8 +8,6 @@ from typing import Any
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_text
 from airflow_provider_launch.schedulers.signals import signal_name
 
-__all__ = ["ending_of"]
-
 
 def ending_of(document: Mapping[str, Any]) -> str:
     """Return how an attempt ended.

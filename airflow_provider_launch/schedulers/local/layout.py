@@ -32,28 +32,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 
-__all__ = [
-    "APP",
-    "BELL",
-    "CANCEL",
-    "DELETE",
-    "JOURNAL",
-    "LOCK",
-    "PORTS",
-    "ROOT_ID",
-    "STATE",
-    "append_journal",
-    "attempt_dir",
-    "attempts_of",
-    "boot_id",
-    "is_gone",
-    "parse_record",
-    "read_json",
-    "remove_app",
-    "role_dir",
-    "write_json",
-]
-
 APP = "app.json"
 LOCK = "lock"
 STATE = "state.json"

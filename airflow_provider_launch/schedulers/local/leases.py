@@ -18,8 +18,6 @@ from typing import Any
 from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 
-__all__ = ["Leases", "free_gpus", "gpu_env"]
-
 FIRST_PORT, LAST_PORT = 20000, 32767
 """Below the range from which Linux takes the ports of outgoing connections."""
 GPUS = "gpus.json"

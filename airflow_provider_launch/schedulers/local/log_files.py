@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 
 from airflow_provider_launch.schedulers._kit import file_log
-from airflow_provider_launch.schedulers._kit.file_log import LONGEST_LINE
 from airflow_provider_launch.schedulers.local import layout
 from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.local.safe_files import open_regular
 from airflow_provider_launch.schedulers.logs import JsonValue, LogChunk, LogLine, Stream
 from airflow_provider_launch.util.untrusted import UntrustedError
-
-__all__ = ["LONGEST_LINE", "read_chunk", "read_ending", "read_reply", "read_unfinished"]
 
 LONGEST_REPLY = 64 * 1024
 

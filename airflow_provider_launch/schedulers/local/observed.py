@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.responses import DescribeAppResponse
     from airflow_provider_launch.specs.roles import Role
 
-__all__ = ["Observed"]
-
 POLL_AGAIN_S = 1.0
 """Seconds for which an answer is believed without a line in the journal: then the supervisor may have been killed."""
 KEPT_ROLES = 1024

@@ -14,23 +14,6 @@ import signal
 import sys
 import time
 
-__all__ = [
-    "PR_SET_CHILD_SUBREAPER",
-    "PR_SET_PDEATHSIG",
-    "children",
-    "descendants",
-    "is_locked",
-    "kill_all",
-    "kill_marked",
-    "marked",
-    "prctl",
-    "send",
-    "send_if_same",
-    "start_time",
-    "take_lock",
-    "try_lock",
-]
-
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _KILL_ROUNDS = 100

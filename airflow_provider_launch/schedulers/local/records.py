@@ -22,8 +22,6 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.util.untrusted import UntrustedError
 
-__all__ = ["APP_ID", "Records"]
-
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """The ids that can be the name of a directory, and of none outside the root."""
 _SWEEP_EVERY_S = 3600.0

@@ -21,16 +21,14 @@ from airflow_provider_launch.schedulers.environment import (
     replica_env,
 )
 from airflow_provider_launch.schedulers.local.options import LocalOpts
-from airflow_provider_launch.schedulers.masking import masked_args, masked_env
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
 from airflow_provider_launch.settings import IMAGE
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
+from airflow_provider_launch.specs.secrets import masked_args, masked_env
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
-
-__all__ = ["LocalReplica", "LocalRequest", "LocalRole", "build_request", "format_request", "request_from"]
 
 RANK0_HOST = "localhost"
 INHERITED = (

@@ -10,8 +10,6 @@ from airflow_provider_launch.schedulers.logs import JsonValue
 from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["read_result"]
-
 
 def read_result(app_dir: str, role_dir: str, k: int) -> JsonValue:
     """Return what a replica of the first role wrote in its last attempt; None: nothing.

@@ -12,17 +12,6 @@ import os
 import stat
 from typing import BinaryIO
 
-__all__ = [
-    "ForeignFileError",
-    "NotRegularError",
-    "make_dirs",
-    "open_fifo",
-    "open_regular",
-    "refuse_foreign",
-    "refuse_foreign_root",
-    "wake_reader",
-]
-
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

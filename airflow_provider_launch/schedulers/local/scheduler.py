@@ -57,8 +57,6 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.untrusted import UntrustedError
 from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 
-__all__ = ["LocalScheduler", "create_scheduler"]
-
 log = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_S = 30.0
 _STUCK_S = 300.0

@@ -19,8 +19,6 @@ from typing import Any
 
 from airflow_provider_launch.schedulers.local import layout, processes
 
-__all__ = ["pipe", "run"]
-
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 STOP = signal.SIGTERM
 _STEP_S = 0.05

@@ -13,8 +13,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = ["foreign_host", "rebooted", "response_from"]
-
 _STATES = {phase.value: state for phase, state in PHASE_STATES.items()}
 LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 

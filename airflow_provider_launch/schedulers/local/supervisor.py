@@ -24,8 +24,6 @@ from airflow_provider_launch.schedulers.local import layout, leases, processes, 
 from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 
-__all__ = ["main"]
-
 PAUSE_S = 0.2
 """How often adopted shims and sizes of logs are checked; an own child and the bell wake the supervisor at once."""
 IDLE_PAUSE_S = 5.0

@@ -7,28 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "ACCOUNTS",
-    "CANCEL",
-    "CONFLICT",
-    "DAMAGED",
-    "DISCARD",
-    "FOREIGN",
-    "GONE",
-    "LOGS",
-    "MARK_END",
-    "NO_ACCOUNTS",
-    "NO_SLURM",
-    "OBSERVE",
-    "PROBE",
-    "READ",
-    "REFUSED",
-    "REMOVE",
-    "STATUS",
-    "SUBMIT",
-    "UNUSABLE",
-]
-
 CONFLICT: Final = 40
 """The id belongs to another app."""
 NO_SLURM: Final = 41

@@ -18,8 +18,6 @@ from airflow_provider_launch.util.untrusted import clean_text
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import Store
 
-__all__ = ["KnownApp", "KnownApps", "most_attempts"]
-
 log = logging.getLogger(__name__)
 
 _KEPT = 10_000

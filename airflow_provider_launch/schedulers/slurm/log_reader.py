@@ -16,8 +16,6 @@ from airflow_provider_launch.specs.errors import AppUnavailableError, SchedulerU
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.store import FilePart, Store
 
-__all__ = ["read_chunk"]
-
 _INDEX = "times"
 _AT_ONCE = 100
 """Attempts of which the sizes of logs are asked for together."""

@@ -10,8 +10,6 @@ from annotated_types import Ge
 from airflow_provider_launch.schedulers.structured_opts import StructuredOpts
 from airflow_provider_launch.schedulers.workspace_opts import WorkspaceOpts
 
-__all__ = ["SlurmConnection", "SlurmOpts"]
-
 
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
 @dataclass(frozen=True)

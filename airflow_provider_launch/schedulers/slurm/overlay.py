@@ -8,8 +8,6 @@ from typing import Any
 
 from airflow_provider_launch.specs.errors import InvalidAppError
 
-__all__ = ["applied", "applied_to_step"]
-
 _OURS = frozenset(
     [
         "array",

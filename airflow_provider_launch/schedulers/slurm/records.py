@@ -12,18 +12,6 @@ from dataclasses import dataclass, field
 
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
-__all__ = [
-    "Account",
-    "Attempt",
-    "Job",
-    "Observation",
-    "Record",
-    "damage_text",
-    "parse_accounts",
-    "parse_attempts",
-    "parse_observation",
-]
-
 _LATEST = 100_000_000_000
 """Epoch seconds beyond which no date can be shown."""
 _END = re.compile(r"(SUCCEEDED|FAILED|CANCELLED),\w{1,40},[0-9]{1,11}(\.[0-9]{1,9})?")

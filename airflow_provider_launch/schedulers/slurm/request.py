@@ -23,7 +23,6 @@ from airflow_provider_launch.schedulers.environment import (
     port_variable,
     refuse_equal_port_variables,
 )
-from airflow_provider_launch.schedulers.masking import masked_args, masked_env, masked_text
 from airflow_provider_launch.schedulers.slurm.options import SlurmOpts
 from airflow_provider_launch.schedulers.slurm.overlay import applied, applied_to_step
 from airflow_provider_launch.schedulers.spec_hash import spec_hash
@@ -32,10 +31,9 @@ from airflow_provider_launch.specs.app_dict import app_to_dict
 from airflow_provider_launch.specs.errors import InvalidAppError, UnsupportedError
 from airflow_provider_launch.specs.macros import macros
 from airflow_provider_launch.specs.roles import AppDef, Role
+from airflow_provider_launch.specs.secrets import masked_args, masked_env, masked_text
 from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
-
-__all__ = ["APP_DIR", "CHECK_S", "SlurmRequest", "SlurmRole", "build_request", "format_request", "request_from"]
 
 APP_DIR = "\0d"
 """Stands for the directory of the app, which only its job knows; no text of a user has this character."""

@@ -48,8 +48,6 @@ from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.workspace.copied_workspace import CopiedWorkspaceMixin
 
-__all__ = ["SlurmScheduler", "create_scheduler"]
-
 _APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESULTS_AT_ONCE = 50
 _SWEEP_EVERY_S = 3600.0

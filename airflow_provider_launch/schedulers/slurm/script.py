@@ -23,8 +23,6 @@ from airflow_provider_launch.util.untrusted import UntrustedError, parse_json
 if TYPE_CHECKING:
     from airflow_provider_launch.workspace.files import WorkspaceFiles
 
-__all__ = ["APP_BYTES", "app_files", "packed"]
-
 APP_BYTES = 8 * 1024 * 1024
 """Of `app.json` at most: a hundred times what a large app needs."""
 

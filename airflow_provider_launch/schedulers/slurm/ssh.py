@@ -29,8 +29,6 @@ from airflow_provider_launch.util.threads import limited
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
 
-__all__ = ["SshTransport"]
-
 _SHELLS = 4
 """At once; sshd allows ten sessions on a connection by default, and closed ones may linger."""
 _KEEPALIVE_S = 30

@@ -16,18 +16,6 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.specs.statuses import ReplicaStatus
 
-__all__ = [
-    "ENDS",
-    "FORGOTTEN",
-    "LIVE",
-    "Standing",
-    "accounted",
-    "ending_of",
-    "response_from",
-    "standing",
-    "until_stopped",
-]
-
 LIVE = {
     "PENDING": AppState.PENDING,
     "CONFIGURING": AppState.PENDING,  # the nodes boot

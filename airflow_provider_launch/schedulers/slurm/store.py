@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
     from airflow_provider_launch.schedulers.slurm.transport import Answer, Transport
 
-__all__ = ["FilePart", "Store"]
-
 log = logging.getLogger(__name__)
 
 _NEVER_HEALS = ("permission denied", "not a directory", "read-only file system", "file name too long")

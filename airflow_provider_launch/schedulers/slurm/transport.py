@@ -19,8 +19,6 @@ from typing import Protocol
 
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
-__all__ = ["ANSWER_BYTES", "Answer", "AnswerTooLargeError", "LocalTransport", "Transport"]
-
 ANSWER_BYTES = 128 * 1024 * 1024
 """Of one answer at most: that about a hundred thousand apps has half of it."""
 _PIPE_BYTES = 64 * 1024

@@ -19,8 +19,6 @@ from airflow_provider_launch.schedulers.local.scheduler import LocalScheduler
 from tests.support.threads_engine import ThreadsEngine
 from tests.support.threads_scheduler import ThreadsScheduler
 
-__all__ = ["DEFECTS", "Local", "Threads", "WatchedEngine", "caught_by", "end_all", "load_all"]
-
 DEFECTS: dict[type[Scheduler[Any]], tuple[str, ...]] = {}
 """Broken scheduler -> names of the tests that fail for it, or of single cases of them: `test_x[a]`."""
 

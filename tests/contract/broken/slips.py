@@ -8,8 +8,6 @@ from typing import Any
 from tests.contract.broken.defects import Threads
 from tests.support.threads_scheduler import AppThread
 
-__all__ = ["SLIPPING"]
-
 
 class SlipsAtOnce(Threads):
     def describe_many(self, app_ids: Any) -> Any:

@@ -12,8 +12,6 @@ from typing import Any
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 
-__all__ = ["IDLE_IMAGE", "LABEL", "Attempt", "Clock", "Containers", "Idle", "now_ms"]
-
 LABEL = "launch.io/tests-batch"
 IDLE_IMAGE = "launch-idle"
 """Jobs with this image run no container, see `Idle`."""

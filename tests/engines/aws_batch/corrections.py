@@ -26,8 +26,6 @@ from tests.engines.aws_batch.containers import now_ms
 from tests.engines.aws_batch.execution import Execution, Node, execution_of, is_over
 from tests.engines.aws_batch.settings import Settings
 
-__all__ = ["apply"]
-
 _DEFINITION_BYTES = 24 * 1024
 _SUBMIT_BYTES = 30 * 1024
 _NODE_GROUPS = 5

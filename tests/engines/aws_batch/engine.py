@@ -18,8 +18,6 @@ from tests.engines.docker.daemon import EngineError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BatchServer", "why_missing"]
-
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
 

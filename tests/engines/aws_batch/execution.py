@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.engines.aws_batch.containers import Attempt, Containers, now_ms
 
-__all__ = ["Execution", "Node", "execution_of", "is_over"]
-
 _ENDED = "Essential container in task exited"
 _STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
 

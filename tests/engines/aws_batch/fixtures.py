@@ -12,8 +12,6 @@ from tests.engines.aws_batch.names import QUEUE, REGION
 from tests.engines.docker.fixtures import DockerEngine
 from tests.faults import FaultProxy
 
-__all__ = ["batch_params", "batch_proxy", "batch_server", "params_for"]
-
 
 def params_for(url: str, **more: Any) -> dict[str, Any]:
     """Return the keywords of a scheduler that reaches the server by this address."""

@@ -1,7 +1,5 @@
 """Names that the server and its clients share."""
 
-__all__ = ["ACCOUNT", "CONTROL", "GROUP", "OTHER_QUEUE", "QUEUE", "REGION"]
-
 ACCOUNT, REGION = "123456789012", "us-east-1"
 QUEUE, OTHER_QUEUE = "launch-queue", "launch-other"
 GROUP = "/aws/batch/job"

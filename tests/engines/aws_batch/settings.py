@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-__all__ = ["Settings"]
-
 
 @dataclass
 class Settings:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import docker
 from docker.errors import APIError, NotFound
 
-__all__ = ["remove_managed"]
-
 MANAGED = "launch.io/managed=true"
 APP_ID = "launch.io/app-id"
 

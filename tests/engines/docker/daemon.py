@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["Daemon", "EngineError", "answers", "unmount_below"]
-
 
 class EngineError(Exception):
     """The engine could not be had; the text says why and who can change it."""

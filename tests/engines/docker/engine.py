@@ -16,8 +16,6 @@ from typing import IO
 from tests.engines.docker.daemon import Daemon, EngineError, answers
 from tests.engines.docker.packages import install
 
-__all__ = ["OURS", "Use", "find", "stop"]
-
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 OURS = Daemon(Path("/var/tmp/launch-docker"), Path("/run/launch-docker"))
 _KEEP = "started-by-a-person"

@@ -17,8 +17,6 @@ from tests.support.engines import required
 if TYPE_CHECKING:
     from docker import DockerClient
 
-__all__ = ["DockerEngine", "docker_engine", "docker_proxy"]
-
 
 @dataclass(frozen=True)
 class DockerEngine:

@@ -22,8 +22,6 @@ from docker.errors import APIError, ImageNotFound
 from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import needs_libraries
 
-__all__ = ["BUSYBOX", "PRINTS_ITS_ARGS", "PYTHON", "Content", "busybox", "busybox_content", "python", "python_content"]
-
 BUSYBOX = "launch-busybox:local"
 """A shell and its tools, 2 MB."""
 PRINTS_ITS_ARGS = "/bin/prints its args"

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["install", "needs_libraries"]
-
 _LOCK = Path("/run/launch-packages.lock")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _NO_SERVICES = "#!/bin/sh\n# Written by the tests of airflow_provider_launch while they install packages.\nexit 101\n"

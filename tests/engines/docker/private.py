@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from typing_extensions import Self
 
-__all__ = ["PrivateDocker"]
-
 
 class PrivateDocker:
     """A daemon for a `with` block: it is started there, and all it has is removed at the end.

@@ -23,8 +23,6 @@ from tests.engines.kubernetes.api import Api
 from tests.engines.kubernetes.host import Host, run
 from tests.engines.kubernetes.process import Program, alive, until
 
-__all__ = ["ApiServer", "Cluster"]
-
 ADDRESS = "10.99.0.1"
 PODS = "10.98.0.0/20"
 SERVICES = "10.97.0.0/16"

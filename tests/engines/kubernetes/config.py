@@ -6,18 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "PAUSE",
-    "containerd_toml",
-    "corefile",
-    "kubeconfig",
-    "kubelet_config",
-    "network",
-    "plain_kubeconfig",
-    "service_account_key",
-    "with_token",
-]
-
 PAUSE = "docker.io/library/launch-pause:local"
 """What holds the network of a pod: it only sleeps."""
 

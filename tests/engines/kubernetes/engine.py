@@ -20,20 +20,6 @@ from tests.engines.kubernetes import programs
 from tests.engines.kubernetes.cluster import Cluster
 from tests.engines.kubernetes.kueue import Kueue
 
-__all__ = [
-    "GIVEN",
-    "NAME",
-    "Use",
-    "find",
-    "found",
-    "ours",
-    "say",
-    "start_kueue",
-    "stop",
-    "why_no_kueue",
-    "why_not_ours",
-]
-
 GIVEN = "LAUNCH_TEST_KUBECONFIG"
 # A second cluster on one host needs a name and a network namespace of its own: so the tests of this engine do it.
 NAME = os.environ.get("LAUNCH_TEST_CLUSTER_NAME", "launch-kubernetes")

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from tests.engines.kubernetes.proxy import KubernetesProxy
 
-__all__ = [
-    "KubernetesEngine",
-    "Queue",
-    "kubernetes_api_server",
-    "kubernetes_engine",
-    "kubernetes_make_namespace",
-    "kubernetes_make_queue",
-    "kubernetes_namespace",
-    "kubernetes_proxy",
-]
-
 
 @dataclass(frozen=True)
 class KubernetesEngine:

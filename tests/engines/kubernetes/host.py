@@ -14,8 +14,6 @@ from pathlib import Path
 from tests.engines.docker.daemon import EngineError, unmount_below
 from tests.engines.kubernetes.process import alive, until
 
-__all__ = ["Host", "ip"]
-
 # The kubelet sets all but the last; the bridge plugin sets that.
 SYSCTLS = [
     "vm/overcommit_memory",

@@ -19,8 +19,6 @@ from tests.engines.kubernetes.config import PAUSE
 if TYPE_CHECKING:
     from tests.engines.kubernetes.cluster import Cluster
 
-__all__ = ["busybox", "load", "pause", "python", "remove"]
-
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 _REGISTRY = "docker.io/library/"  # what a name without a registry means for containerd
 

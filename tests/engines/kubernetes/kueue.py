@@ -18,8 +18,6 @@ from tests.engines.kubernetes.cluster import Cluster
 from tests.engines.kubernetes.process import Program, until
 from tests.engines.kubernetes.programs import KUEUE
 
-__all__ = ["MANAGED", "Kueue"]
-
 MANAGED = "launch.io/kueue"
 """Label of the namespaces whose Jobs and pods Kueue cares for."""
 _WEBHOOK_PORT, _HEALTH_PORT = 19444, 19445

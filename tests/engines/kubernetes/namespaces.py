@@ -13,8 +13,6 @@ from kubernetes.client import ApiClient, ApiException, AuthorizationV1Api, CoreV
 
 from tests.engines.kubernetes.process import until
 
-__all__ = ["LABEL", "create", "delete", "grant", "remove_all"]
-
 LABEL = "launch.io/tests"
 _USER = "launch-limited"
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from tests.faults.clock import NS, Clock, formatted, parsed
 from tests.faults.wire import Answer, Request
 
-__all__ = ["NodeClock"]
-
 _RFC3339 = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
 _PREFIX = re.compile(_RFC3339 + rb"(?= )")
 # In the status of a pod. A quote that is escaped belongs to a text inside of a text.

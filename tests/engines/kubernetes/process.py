@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["Program", "alive", "until"]
-
 # What this process has started by pid, whichever object asks for its end; a parent has to take note of it.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 

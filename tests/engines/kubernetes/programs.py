@@ -21,8 +21,6 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["KUEUE", "MODULES", "Module", "build", "build_in_background", "cache", "paths", "say"]
-
 _HERE = Path(__file__).resolve().parent / "go"
 _RECIPE = "1"  # counts up when the same sources have to be built anew
 

@@ -18,8 +18,6 @@ from tests.faults import FaultProxy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["KubernetesProxy"]
-
 
 class KubernetesProxy(FaultProxy):
     """A proxy for one user of a cluster; `kubeconfig` leads through it."""

@@ -11,8 +11,6 @@ from kubernetes.client import ApiClient, ApiException, CoreV1Api, CustomObjectsA
 from airflow_provider_launch.schedulers.kubernetes.refusals import quantity
 from tests.engines.kubernetes.kueue import MANAGED
 
-__all__ = ["GROUP", "PLACE_MB", "VERSION", "create", "delete", "hold", "of_the_example", "set_places", "used_places"]
-
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta1"
 PLACE_MB = 64
 """What a replica of a test asks for: memory, of which a node has more than it has processors for tests beside these."""

@@ -15,8 +15,6 @@ from tests.engines.docker.daemon import EngineError
 from tests.engines.docker.packages import install
 from tests.engines.slurm.processes import PATH, is_gone, pid_in, wait
 
-__all__ = ["Accounting", "install_programs", "why_missing"]
-
 _PROGRAMS = {
     "slurmdbd": "slurmdbd",
     "mariadbd": "mariadb-server-core",

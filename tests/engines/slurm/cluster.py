@@ -18,8 +18,6 @@ from tests.engines.slurm.accounting import Accounting
 from tests.engines.slurm.processes import PATH, children_of, is_gone, name_of, pid_in, wait
 from tests.engines.slurm.sshd import Sshd
 
-__all__ = ["Cluster", "install_programs", "why_missing"]
-
 NODES = ("n1", "n2", "n3")
 _PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 _SSHD = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}

@@ -16,8 +16,6 @@ from typing import IO, Any
 from tests.engines.docker.daemon import EngineError
 from tests.engines.slurm.cluster import Cluster, install_programs, why_missing
 
-__all__ = ["OURS", "Use", "install_programs", "own_cluster", "stop", "why_missing"]
-
 _BASE = Path("/var/tmp/launch-slurm")
 OURS = Cluster(_BASE / "cluster", 26817)
 _KEEP = "started-by-a-person"

@@ -15,8 +15,6 @@ from tests.engines.slurm.cluster import Cluster
 from tests.engines.slurm.engine import OURS
 from tests.faults.pipe import TcpPipe
 
-__all__ = ["SlurmCommands", "slurm_cluster", "slurm_commands", "slurm_pipe", "slurm_root"]
-
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Cluster:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tests.engines.docker.daemon import EngineError
 
-__all__ = ["PATH", "children_of", "is_gone", "name_of", "pid_in", "wait"]
-
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 

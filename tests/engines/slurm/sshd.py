@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.engines.docker.daemon import EngineError
 from tests.engines.slurm.processes import PATH, is_gone, pid_in, wait
 
-__all__ = ["Sshd"]
-
 _CONFIG = """
 {more}
 Port {port}
