@@ -461,7 +461,7 @@ def _with_masks(value: Any) -> Any:
 
 
 def _set_upstream(task: Any, fields: Iterable[object]) -> None:
-    """Let the task run after those whose output stands inside of an object, where Airflow does not look."""
+    """Let the task run after those whose output stands inside of an object, where Airflow does not find it."""
     for field in fields:
         for later in _resolved_later(field, of_objects=True):
             if isinstance(later, XComArg):

@@ -147,6 +147,7 @@ def test_sdist_has_everything_to_work_on(built):
         "Makefile",
         "constraints.txt",
         "CONTRIBUTING.md",
+        "CHANGELOG.md",
         "SECURITY.md",
     }
     assert {name for name in wanted if not name.startswith("airflow_provider_launch/example_dags")} <= names
