@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
 from airflow_provider_launch.follow.host_gate import gate_of
-from airflow_provider_launch.follow.log_places import LogItem, cursor_in, place_after, replica_key
-from airflow_provider_launch.follow.log_queue import LogQueue
-from airflow_provider_launch.follow.replica_log import ReplicaLog
+from airflow_provider_launch.follow.log_places import LogItem, LogQueue, ReplicaLog, cursor_in, place_after, replica_key
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler, has_own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_launch.plugins import resource_tags
+from airflow_provider_launch.plugins import fractions as resource_tags
 from airflow_provider_launch.plugins._register import register
 from airflow_provider_launch.plugins.fractions import (
     EIGHTH,

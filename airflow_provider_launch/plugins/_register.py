@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from airflow_provider_launch.plugins.fractions import WHOLE
-from airflow_provider_launch.plugins.resource_tags import IS_FRACTIONAL, RESOURCE_NAME
+from airflow_provider_launch.plugins.fractions import IS_FRACTIONAL, RESOURCE_NAME, WHOLE
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.util.plugin_registry import PluginRegistry, PluginType, RegistrationError, registry
 

@@ -55,3 +55,7 @@ def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
         return found
 
     return fractions
+
+
+RESOURCE_NAME = "torchx/named_resources.name"
+IS_FRACTIONAL = "torchx/named_resources.is_fractional"

@@ -11,12 +11,17 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch.runner.dryruns import prepare_workspaces, submit_dryrun, validate
+from airflow_provider_launch.runner.dryruns import (
+    built_images,
+    pin_workspace_images,
+    prepare_workspaces,
+    submit_dryrun,
+    validate,
+)
 from airflow_provider_launch.runner.events import log_event
 from airflow_provider_launch.runner.injected_env import inject_env
 from airflow_provider_launch.runner.orphans import CONFIRM_S, OrphanFinder
 from airflow_provider_launch.runner.trackers import get_configured_trackers
-from airflow_provider_launch.runner.workspace_images import built_images, pin_workspace_images
 from airflow_provider_launch.schedulers import SchedulerFactory, get_scheduler_factories, resolve_scheduler_name
 from airflow_provider_launch.schedulers.api import Capability, DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from airflow_provider_launch.schedulers.ids import make_stable, slug

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -52,3 +53,21 @@ def submit_dryrun(
     if "app_id" in inspect.signature(scheduler.submit_dryrun).parameters:
         return scheduler.submit_dryrun(app, cfg, app_id=app_id)
     return scheduler.submit_dryrun(app, cfg)
+
+
+def built_images(backend: Any, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[tuple[str, Workspace], str]:
+    """Build each workspace of the app and return (image, workspace) to the image with it; the app is not changed."""
+    copied = copy.deepcopy(app)
+    given = [(role.image, role.workspace) for role in copied.roles]
+    backend.build_workspaces(copied.roles, backend.run_opts().resolve(cfg))
+    built = zip(given, copied.roles, strict=True)
+    return {(image, workspace): role.image for (image, workspace), role in built if workspace}
+
+
+def pin_workspace_images(app: AppDef, images: Mapping[tuple[str, Workspace], str]) -> AppDef:
+    """Return a copy of the app with images that `Runner.build_workspace` has built, and without their workspaces."""
+    copied = copy.deepcopy(app)
+    for role in copied.roles:
+        if role.workspace and (built := images.get((role.image, role.workspace))):
+            role.image, role.workspace = built, None
+    return copied

@@ -17,11 +17,10 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_launch._task.cancel_on_kill import AppKilledError, CancelThread
-from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
 from airflow_provider_launch._task.follow_app import AppFollow
 from airflow_provider_launch._task.options import allowed_conn_id, check_streams
 from airflow_provider_launch._task.outcome import as_xcom, check_all_results, failure, handle_of, result_of
-from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
 from airflow_provider_launch._task.retry_unavailable import retry_while_unavailable
 from airflow_provider_launch._task.secrets import kept_values, register
 from airflow_provider_launch.follow.events import Event, LogLines, StateChanged, Unreachable

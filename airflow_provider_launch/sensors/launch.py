@@ -177,7 +177,7 @@ class AppStatusSensor(BaseSensorOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume a deferred task; if its trigger failed, follow the app here."""
-        from airflow_provider_launch._task.failed_trigger import event_of_failure
+        from airflow_provider_launch._task.errors import event_of_failure
 
         event = event_of_failure(next_method, next_kwargs)
         if event is not None:

@@ -25,7 +25,7 @@ from airflow_provider_launch.specs.roles import Role
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 from airflow_provider_launch.triggers.feed import Feed
 from airflow_provider_launch.triggers.hub import hub
-from airflow_provider_launch.triggers.pipe import log_bytes_unread
+from airflow_provider_launch.triggers.pump import log_bytes_unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

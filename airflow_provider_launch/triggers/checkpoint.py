@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from airflow_provider_launch._task.cursors import MAX_PACKED, pack, unpack
-from airflow_provider_launch._task.progress import FollowProgress
-from airflow_provider_launch.triggers.pipe import comms_bytes_unread
+from airflow_provider_launch._task.progress import MAX_PACKED, FollowProgress, pack, unpack
+from airflow_provider_launch.triggers.pump import comms_bytes_unread
 
 _SHUTDOWN_SAVE_S = 8.0
 _STEP_S = 0.02

@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch._task import metrics
 from airflow_provider_launch.triggers.feed import TURN_BYTES
-from airflow_provider_launch.triggers.pipe import log_bytes_unread
 
 if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import JsonValue
@@ -293,3 +292,39 @@ class LogPump:
         now = time.monotonic()
         stalled = sum(now - since > _STALLED_S for since in self._reading_since.values())
         return min(_READERS + stalled, _MOST_READERS)
+
+
+def log_bytes_unread() -> int | None:
+    """Return the bytes of log records on their way to the supervisor; None: not known here."""
+    try:
+        import structlog
+
+        file = structlog.get_config()["logger_factory"].io
+        return _unread(file.fileno())
+    except Exception:  # noqa: BLE001 - private parts may change in any way
+        return None
+
+
+def comms_bytes_unread() -> int | None:
+    """Return the bytes of requests on their way to the supervisor; None: not known here."""
+    try:
+        from airflow.sdk.execution_time import task_runner
+
+        writer: Any = task_runner.SUPERVISOR_COMMS._async_writer  # type: ignore[attr-defined] # noqa: SLF001 - see above
+        transport = writer.transport
+        socket = transport.get_extra_info("socket")
+        return int(transport.get_write_buffer_size()) + (_unread(socket.fileno()) or 0)
+    except Exception:  # noqa: BLE001 - the same
+        return None
+
+
+def _unread(fd: int) -> int | None:
+    import fcntl
+    import stat
+    import struct
+    import termios
+    from os import fstat
+
+    if not stat.S_ISSOCK(fstat(fd).st_mode):
+        return None
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"))[0])

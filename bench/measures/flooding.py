@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_launch._task.line_logger import line_logger
+from airflow_provider_launch._task.task_log import line_logger
 from airflow_provider_launch.schedulers.logs import LogChunk, LogLine, Stream
 from airflow_provider_launch.specs import AppDef, Role
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler

@@ -16,8 +16,7 @@ from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import _RequestFrame
 
-from airflow_provider_launch._task.cursors import unpack
-from airflow_provider_launch._task.progress import FollowProgress
+from airflow_provider_launch._task.progress import FollowProgress, unpack
 from airflow_provider_launch.triggers.checkpoint import Checkpoint
 
 TRIGGERS = 20

@@ -11,7 +11,7 @@ import structlog
 from airflow.sdk.bases.operator import BaseOperator
 from airflow.sdk.log import configure_logging
 
-from airflow_provider_launch._task.line_logger import line_logger
+from airflow_provider_launch._task.task_log import line_logger
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_launch._task.cursors import pack
+from airflow_provider_launch._task.progress import pack
 from airflow_provider_launch.hooks.launch import LaunchHook
 from airflow_provider_launch.hooks.task_states import VARIABLE, ask_states, deployment_id, questions_for
 from airflow_provider_launch.runner.orphans import ABSENT, CONFIRM_S, GONE
@@ -28,9 +28,9 @@ from airflow_provider_launch.specs.owner import OWNER, TaskKey
 from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.triggers import reconciler as reconciler_module
 from airflow_provider_launch.triggers.connections import Connections
+from airflow_provider_launch.triggers.hub import Ticker
 from airflow_provider_launch.triggers.launch import AppStatusTrigger
 from airflow_provider_launch.triggers.reconciler import Reconciler
-from airflow_provider_launch.triggers.ticker import Ticker
 from tests.airflow.support import FakeExecutionApi, TaskInstance, a_dag, launch, logged, run_task, sh
 from tests.support.fake_scheduler import FakeEngine, FakeScheduler, an_app
 from tests.support.local import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 
-from airflow_provider_launch.triggers.ticker import Ticker
+from airflow_provider_launch.triggers.hub import Ticker
 
 PERIOD_S = 0.02
 

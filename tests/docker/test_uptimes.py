@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
+from airflow_provider_launch.schedulers.docker.outside_stops import Uptimes
 
 
 def row(status: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_launch.follow import log_queue
+from airflow_provider_launch.follow import log_places as log_queue
 from airflow_provider_launch.follow.events import LogGap
 from airflow_provider_launch.follow.log_places import place_after
 from airflow_provider_launch.follow.log_reader import LogReader

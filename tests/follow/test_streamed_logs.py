@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_launch.follow import Follower, LogGap, LogLines, log_queue
+from airflow_provider_launch.follow import Follower, LogGap, LogLines
+from airflow_provider_launch.follow import log_places as log_queue
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState

@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 
 import pytest
 
+from airflow_provider_launch.schedulers.kubernetes.attempts_log import StampedLines
 from airflow_provider_launch.schedulers.kubernetes.log_lines import (
     LONGEST_LINE,
     MARGIN_S,
     LineReader,
     split,
 )
-from airflow_provider_launch.schedulers.kubernetes.log_stream import StampedLines
 
 NOW = 1_700_000_000
 

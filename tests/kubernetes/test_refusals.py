@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_provider_launch.schedulers.kubernetes.refusals import is_passing, quantity
+from airflow_provider_launch.schedulers.kubernetes.claims import is_passing, quantity
 
 QUOTA = 'pods "x" is forbidden: exceeded quota: q, requested: {}, used: {}, limited: {}'
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.schedulers.kubernetes.containers import SideContainer
-from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
-from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of
+from airflow_provider_launch.schedulers.kubernetes.objects import App, job_of, pod_of, result_in
+from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
-from airflow_provider_launch.schedulers.kubernetes.results import result_in
 from airflow_provider_launch.schedulers.kubernetes.status import is_lost_source, is_refused_pull, response_from
 from airflow_provider_launch.schedulers.responses import DescribeAppResponse
 from airflow_provider_launch.schedulers.retry import RolePolicy

@@ -1,10 +1,12 @@
-"""Errors and texts of engines that are reached by HTTP."""
+"""Errors, texts and repeats of requests to engines that are reached by HTTP."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerUnavailableError
+from airflow_provider_launch.util.backoff import backoff
 from airflow_provider_launch.util.untrusted import parse_json
 
 _TEXT, _MAX_ANSWER = 1000, 1024 * 1024
@@ -46,3 +48,29 @@ def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
     return SchedulerUnavailableError(
         f"{engine} does not answer: {cause}; check that it is running and that this host may use it"
     )
+
+
+class BusyRetry:
+    """The pauses of one request, each twice as long as the one before.
+
+    Args:
+        first_s: the first pause.
+        longest_s: the longest one.
+    """
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._began = time.monotonic()
+        self._pauses = backoff(first_s, longest_s)
+
+    def pause(self, limit_s: float, wanted_s: float | None = None) -> bool:
+        """Wait until the request may be repeated; False, at once: that would be too late.
+
+        Args:
+            limit_s: how long the request is repeated, from its beginning.
+            wanted_s: the pause that the server asks for. None: it does not.
+        """
+        pause_s = next(self._pauses) if wanted_s is None else wanted_s
+        if time.monotonic() + pause_s > self._began + limit_s:
+            return False
+        time.sleep(pause_s)
+        return True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from airflow_provider_launch.schedulers._kit.busy import BusyRetry
+from airflow_provider_launch.schedulers._kit.http import BusyRetry
 from airflow_provider_launch.schedulers.aws_batch.access import Clients, MakeClients, bucket
 from airflow_provider_launch.schedulers.aws_batch.naming import LogGroup
 from airflow_provider_launch.schedulers.aws_batch.options import AwsBatchConnection

@@ -20,8 +20,7 @@ from airflow_provider_launch.schedulers.docker.containers import Container, cont
 from airflow_provider_launch.schedulers.docker.images import Images
 from airflow_provider_launch.schedulers.docker.naming import UNSET, Label
 from airflow_provider_launch.schedulers.docker.networks import Networks
-from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, learn
-from airflow_provider_launch.schedulers.docker.uptimes import Uptimes
+from airflow_provider_launch.schedulers.docker.outside_stops import OutsideStop, Uptimes, learn
 from airflow_provider_launch.schedulers.docker.wire import ANSWER_S, LIST_NEWER, Wire, document_in, documents_in
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.naming import refuse_own_labels, task_labels
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of, patched, refuse_changes
 from airflow_provider_launch.schedulers._kit.refusals import refuse_more_gpus
 from airflow_provider_launch.schedulers._kit.request import (
@@ -22,7 +23,6 @@ from airflow_provider_launch.schedulers._kit.request import (
     format_role,
     request_from_json,
 )
-from airflow_provider_launch.schedulers._kit.task_labels import refuse_own_labels, task_labels
 from airflow_provider_launch.schedulers.devices import KNOWN_DEVICES, get_device_mounts
 from airflow_provider_launch.schedulers.docker import naming
 from airflow_provider_launch.schedulers.docker.containers import readable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from airflow_provider_launch.schedulers._kit.endings import ending_reason
+from airflow_provider_launch.schedulers._kit.endings import ending_reason, ending_text, incidents_text
 from airflow_provider_launch.schedulers.docker.containers import App, Container, Detail, end_of, exit_code_of
-from airflow_provider_launch.schedulers.docker.incidents import incidents
 from airflow_provider_launch.schedulers.docker.reconcile import Assessment
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.responses import PHASE_STATES, DescribeAppResponse, app_response
@@ -107,3 +106,32 @@ def _reason(phase: Phase | None, newest: Container, detail: Detail | None) -> st
         return "the engine could not clean up its container"
     otherwise = "stopped" if phase is Phase.STOPPED else "deleting" if newest.removing else None
     return ending_reason(end if phase is Phase.FAILED else replace(end, note=""), otherwise)
+
+
+def incidents(app: App, details: Mapping[str, Detail]) -> str:
+    """Return what users should know of an app while it runs; empty: nothing has happened."""
+    number = app.app_attempt()
+    found = []
+    for (role, k), attempts in app.attempts.items():
+        mine = [container for container in attempts if container.app_attempt == number]
+        found += [f"{role}/{k} {text}" for text in _of_replica(mine, details)]
+    return incidents_text(found)
+
+
+def _of_replica(attempts: list[Container], details: Mapping[str, Detail]) -> Iterator[str]:
+    if not attempts:
+        return
+    newest = attempts[-1]
+    if newest.state == "paused":
+        yield "is paused"
+    if newest.unhealthy and newest.live:
+        yield "is unhealthy: the health check of its image fails"
+    if newest.renamed:
+        yield f"was renamed to {newest.name!r}"
+    detail = details.get(newest.id)
+    if newest.restarts or (detail is not None and detail.restarts):
+        yield "was restarted from outside, so its program ran more than once"
+    if len(attempts) > 1 and newest.live:
+        before = attempts[-2]
+        how = ending_text(end_of(before, details.get(before.id)))
+        yield f"failed: {how}; it has begun again (attempt {newest.attempt})"

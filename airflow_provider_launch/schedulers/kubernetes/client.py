@@ -17,8 +17,13 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow_provider_launch.schedulers._kit.busy import BusyRetry
-from airflow_provider_launch.schedulers._kit.http import NotFoundError, TakenError, server_message, unreachable
+from airflow_provider_launch.schedulers._kit.http import (
+    BusyRetry,
+    NotFoundError,
+    TakenError,
+    server_message,
+    unreachable,
+)
 from airflow_provider_launch.schedulers.kubernetes.access import Access, stamps
 from airflow_provider_launch.specs.errors import (
     AppUnavailableError,

@@ -25,6 +25,9 @@ from airflow_provider_launch.schedulers.kubernetes.record import (
     Plan,
     plan_in,
 )
+from airflow_provider_launch.schedulers.logs import JsonValue
+from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
+from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.roles import MAX_REPLICAS
 from airflow_provider_launch.util.untrusted import parse_int
 
@@ -408,3 +411,31 @@ def _exit_code(ended: Mapping[str, Any]) -> int:
     message = _QUOTED.sub(" ", ended.get("message", "")[:MAX_MESSAGE]).lower()
     last, found = max((message.rfind(words), exit_code) for words, exit_code in _START_CODES.items())
     return found if last >= 0 else code
+
+
+_POD_BYTES = 12 * 1024
+"""The kubelet divides this among all containers of a pod, init containers too, whatever each of them writes.
+
+Source: kubernetes.io, Debug a running Pod, "Determine the Reason for Pod Failure".
+"""
+
+
+def result_in(pod: Pod | None) -> JsonValue:
+    """Return the document that the last pod of a replica wrote before it succeeded; None: it wrote none.
+
+    Raises:
+        InvalidAppError: it is not JSON, or larger than Kubernetes hands back.
+    """
+    if pod is None or pod.exit_code != 0 or not pod.end_message:
+        return None
+    data = pod.end_message.encode()
+    containers = 1 + len(pod.others)
+    limit = min(RESULT_LIMIT_BYTES, _POD_BYTES // containers)
+    # Of a larger document Kubernetes keeps as much as is allowed.
+    if limit < RESULT_LIMIT_BYTES and len(data) >= limit:
+        raise InvalidAppError(
+            f"the result was cut: Kubernetes hands back {limit} bytes from each of the {containers} containers of a "
+            f"pod; store it elsewhere and write its address to LAUNCH_RESULT_PATH, or use fewer init containers and "
+            f"sidecars"
+        )
+    return parse_result(data, len(data) + (len(data) >= RESULT_LIMIT_BYTES))

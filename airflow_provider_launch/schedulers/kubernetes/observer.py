@@ -22,8 +22,8 @@ from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Lab
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod, newest_attempts, pods_in
 from airflow_provider_launch.schedulers.kubernetes.reconcile import CANCEL, SIDECARS, Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import AppRecord, Plan
+from airflow_provider_launch.schedulers.kubernetes.removals import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.request import KubernetesRequest, KubernetesRole
-from airflow_provider_launch.schedulers.kubernetes.sidecars import jobs_kept, pods_kept
 from airflow_provider_launch.schedulers.kubernetes.status import response_from
 from airflow_provider_launch.specs.errors import (
     AppConflictError,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.endings import incidents_text
 from airflow_provider_launch.schedulers.kubernetes.catalog import Known
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster
 from airflow_provider_launch.schedulers.kubernetes.containers import epoch
-from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Job, Pod
+from airflow_provider_launch.schedulers.kubernetes.record import Plan
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
 
 _ASKED_S, _ASKED_LATER_S = 10.0, 30.0
@@ -109,3 +110,38 @@ def _time(event: Mapping[str, Any]) -> str:
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return next((text for text in times if text), event["metadata"].get("creationTimestamp") or "")
+
+
+HELD = "suspended: a queue, or a person, holds it back"
+"""Why a Job without pods waits."""
+
+
+def incidents(app: App, plan: Plan, newest: Mapping[tuple[str, int], Pod]) -> str:
+    """Return what users should know of an app while it runs; empty: nothing has happened."""
+    if any(job.suspended for (_, attempt), job in app.jobs.items() if attempt == app.attempt):
+        return HELD
+    names = plan.titles
+    found = []
+    for pod in sorted(newest.values(), key=lambda pod: (pod.role, pod.replica)):
+        replica = f"{names.get(pod.role, pod.role)}/{pod.replica}"
+        found += [f"{replica} {text}" for text in _of_pod(pod, plan)]
+    return incidents_text(found)
+
+
+def _of_pod(pod: Pod, plan: Plan) -> Iterator[str]:
+    if pod.disruption and not pod.over:
+        yield f"is preempted ({pod.disruption})"
+    elif pod.disruption:
+        yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and is to begin again'}"
+    elif pod.disruptions:
+        again = "has begun again" if pod.began else "waits to begin again"
+        wait = "" if pod.began or not pod.reason else f": {pod.reason}"
+        yield f"was preempted (restart {pod.disruptions}), and {again}{wait}"
+    if pod.kept_by and pod.exit_code is not None:
+        which = ", ".join(map(repr, pod.kept_by))
+        containers = f"container {which} still runs" if len(pod.kept_by) == 1 else f"containers {which} still run"
+        stopped = "it is" if len(pod.kept_by) == 1 else "they are"
+        yield (
+            f"has ended with exit code {pod.exit_code}, and {containers}; {stopped} stopped by "
+            f"sidecar_grace_s={plan.sidecar_grace_s:g}"
+        )

@@ -12,6 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_launch.schedulers._kit.naming import (
+    refuse_own_labels,
+    safe_label,
+    safe_label_name,
+    task_labels,
+)
 from airflow_provider_launch.schedulers._kit.overlays import overlays_of
 from airflow_provider_launch.schedulers._kit.request import (
     AppRequest,
@@ -19,12 +25,6 @@ from airflow_provider_launch.schedulers._kit.request import (
     assign_ports,
     common_fields,
     request_from_json,
-)
-from airflow_provider_launch.schedulers._kit.task_labels import (
-    refuse_own_labels,
-    safe_label,
-    safe_label_name,
-    task_labels,
 )
 from airflow_provider_launch.schedulers.environment import refuse_equal_port_variables
 from airflow_provider_launch.schedulers.kubernetes.naming import Annotation, Label, role_slugs

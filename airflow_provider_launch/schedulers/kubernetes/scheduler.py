@@ -35,14 +35,17 @@ from airflow_provider_launch.schedulers.kubernetes.attempts_log import AttemptsL
 from airflow_provider_launch.schedulers.kubernetes.catalog import Catalog, readable, selector
 from airflow_provider_launch.schedulers.kubernetes.claims import Claims
 from airflow_provider_launch.schedulers.kubernetes.client import Cluster, ConflictError
-from airflow_provider_launch.schedulers.kubernetes.incidents import HELD
-from airflow_provider_launch.schedulers.kubernetes.manifests import format_request, plan_text, refuse_too_large
+from airflow_provider_launch.schedulers.kubernetes.manifests import (
+    format_request,
+    plan_text,
+    refuse_broken_overlays,
+    refuse_too_large,
+)
 from airflow_provider_launch.schedulers.kubernetes.naming import APP_ID, Annotation, Label, app_slug
-from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in
+from airflow_provider_launch.schedulers.kubernetes.objects import App, Pod, apps_in, newest_attempts, pods_in, result_in
 from airflow_provider_launch.schedulers.kubernetes.observer import Observer
 from airflow_provider_launch.schedulers.kubernetes.options import KubernetesConnection, KubernetesOpts
-from airflow_provider_launch.schedulers.kubernetes.patches import refuse_broken_overlays
-from airflow_provider_launch.schedulers.kubernetes.pod_events import PodEvents
+from airflow_provider_launch.schedulers.kubernetes.pod_events import HELD, PodEvents
 from airflow_provider_launch.schedulers.kubernetes.queue_reasons import GATED, queue_state
 from airflow_provider_launch.schedulers.kubernetes.reconcile import Assessment, assess
 from airflow_provider_launch.schedulers.kubernetes.record import UNREADABLE, AppRecord, DamagedError, Plan, plan_in
@@ -53,7 +56,6 @@ from airflow_provider_launch.schedulers.kubernetes.request import (
     build_request,
     unpacked,
 )
-from airflow_provider_launch.schedulers.kubernetes.results import result_in
 from airflow_provider_launch.schedulers.kubernetes.status import (
     ending_of,
     is_lost_source,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from airflow_provider_launch.schedulers._kit.endings import ReplicaEnd, ending_reason, ending_text, failure_message
 from airflow_provider_launch.schedulers.kubernetes.containers import MAX_MESSAGE, STARTING, failed_among
-from airflow_provider_launch.schedulers.kubernetes.incidents import incidents
 from airflow_provider_launch.schedulers.kubernetes.objects import App, Condition, Job, Pod, newest_attempts
+from airflow_provider_launch.schedulers.kubernetes.pod_events import incidents
 from airflow_provider_launch.schedulers.kubernetes.reconcile import SIDECARS, Assessment
 from airflow_provider_launch.schedulers.kubernetes.record import Plan, PlannedRole
 from airflow_provider_launch.schedulers.kubernetes.removals import REMOVED, failed_without_pod

@@ -8,7 +8,7 @@ from typing import Any
 from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, CoreV1Api, CustomObjectsApi
 
-from airflow_provider_launch.schedulers.kubernetes.refusals import quantity
+from airflow_provider_launch.schedulers.kubernetes.claims import quantity
 from tests.engines.kubernetes.kueue import MANAGED
 
 GROUP, VERSION = "kueue.x-k8s.io", "v1beta1"

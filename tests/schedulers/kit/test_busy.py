@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from airflow_provider_launch.schedulers._kit.busy import BusyRetry
+from airflow_provider_launch.schedulers._kit.http import BusyRetry
 
 
 def test_a_request_is_repeated_until_its_limit():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_provider_launch.schedulers._kit.task_labels import safe_label, safe_label_name, task_labels
+from airflow_provider_launch.schedulers._kit.naming import safe_label, safe_label_name, task_labels
 
 SAFE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
