@@ -2,6 +2,9 @@
 
 See `docs/glossary.md`. This holds for pages, changelog, options and messages, for docstrings, comments and names of the
 package, for the names of tests, and for the help of the Makefile.
+
+`python tests/repo/test_words.py tests/contract docs` lists the constructions to avoid in these rooms; without arguments
+it prints `ALLOWED` as found now.
 """
 
 from __future__ import annotations
@@ -9,9 +12,13 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 import tokenize
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTEAD = {
@@ -46,6 +53,81 @@ PLAIN = r"(?![ _-]up\b|[ _-](?:like|alike)|-?up_| empty| older| the same)"
 FORBIDDEN = re.compile(rf"(?<!-)\b({'|'.join(INSTEAD)})\b{PLAIN}", re.IGNORECASE)
 IN_NAMES = re.compile(rf"(?:^|_)({'|'.join(word for word in INSTEAD if ' ' not in word)})(?=_|$){PLAIN}")
 
+CONSTRUCTIONS = {
+    # A question may start with these words.
+    r"(?:^|[.!?:] |\| )(?:What|Who|Those (?:that|who)|Of (?:an?|two|those))\b(?![^.]*\?)": "the noun first",
+    # "There is no such app" is plain English.
+    r"(?<!there )\b(?:is|are) no (?!longer\b|more than\b)": "is not a valid, does not exist, has no",
+    r"\b(?:is|are) none of": "is not one of",
+    r"\banew\b": "again",
+    r"\bin vain\b": "without success",
+    r"\bbeside\b": "next to, in addition to",
+    r"\bmend(?:s|ed|ing)?\b": "fix",
+    r"\b(?:some|no)body\b": "another user, no process",
+    r"\bgo(?:es)? on\b": "continue, resume",
+    r"\bbrings? [^.;:]{1,30} on\b": "performs the next step of",
+}
+"""Constructions that read badly, each with a better one."""
+ALLOWED: dict[str, int] = {
+    "airflow_provider_launch": 1,
+    "airflow_provider_launch/_task": 25,
+    "airflow_provider_launch/components": 1,
+    "airflow_provider_launch/decorators": 1,
+    "airflow_provider_launch/follow": 40,
+    "airflow_provider_launch/hooks": 8,
+    "airflow_provider_launch/operators": 31,
+    "airflow_provider_launch/pipelines": 61,
+    "airflow_provider_launch/plugins": 3,
+    "airflow_provider_launch/runner": 17,
+    "airflow_provider_launch/runtime": 1,
+    "airflow_provider_launch/schedulers": 31,
+    "airflow_provider_launch/schedulers/_kit": 32,
+    "airflow_provider_launch/schedulers/aws_batch": 44,
+    "airflow_provider_launch/schedulers/docker": 111,
+    "airflow_provider_launch/schedulers/kubernetes": 92,
+    "airflow_provider_launch/schedulers/local": 33,
+    "airflow_provider_launch/schedulers/slurm": 36,
+    "airflow_provider_launch/sensors": 8,
+    "airflow_provider_launch/specs": 26,
+    "airflow_provider_launch/testing": 66,
+    "airflow_provider_launch/tracker": 4,
+    "airflow_provider_launch/triggers": 33,
+    "airflow_provider_launch/util": 15,
+    "airflow_provider_launch/workspace": 4,
+    "bench": 2,
+    "bench/measures": 43,
+    "docs": 202,
+    "example_dags": 11,
+    "tests": 1,
+    "tests/airflow": 76,
+    "tests/aws_batch": 13,
+    "tests/components": 1,
+    "tests/contract": 22,
+    "tests/docker": 52,
+    "tests/engines": 67,
+    "tests/faults": 12,
+    "tests/follow": 5,
+    "tests/fuzz": 8,
+    "tests/kubernetes": 41,
+    "tests/live": 25,
+    "tests/local": 29,
+    "tests/model": 3,
+    "tests/pipelines": 42,
+    "tests/plugins": 1,
+    "tests/repo": 6,
+    "tests/runner": 2,
+    "tests/schedulers": 7,
+    "tests/schedulers/kit": 5,
+    "tests/slurm": 22,
+    "tests/specs": 14,
+    "tests/support": 14,
+    "tests/tracker": 1,
+    "tests/util": 2,
+    "tests/workspace": 3,
+    "tools": 8,
+}
+"""How many constructions to avoid each room has: lower a number when its room has fewer, never raise one."""
+
 NOUNS = {
     "string",
     "ending",
@@ -75,6 +157,13 @@ PAGES = sorted(
 )
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "airflow_provider_launch").rglob("*.py"))
 TESTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("airflow_provider_launch", "tests", "example_dags", "bench", "tools")
+    for path in (ROOT / folder).rglob("*.py")
+    # The test of the words quotes them.
+    if path != Path(__file__).resolve()
+)
 QUOTED = re.compile(r"`[^`]*`|^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -105,6 +194,70 @@ def comments_and_docstrings(path: Path) -> list[str]:
     ]
     strings = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
     return comments + [text.value for text in strings if isinstance(text, ast.Constant) and isinstance(text.value, str)]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Split a text at blank lines and at items of lists, headings and rows; each paragraph becomes one line."""
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.) ?)", text)
+    return [" ".join(re.sub(r"^\s*(?:[-*#]+ |\d+\. )", "", part).split()) for part in parts]
+
+
+def comment_blocks(source: str) -> Iterator[str]:
+    """Return the comments of a module; those of consecutive lines are one text."""
+    block: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, column = token.start
+        stands_alone = not token.line[:column].strip()
+        if block and (line != last + 1 or not stands_alone):
+            yield " ".join(block)
+            block = []
+        block.append(token.string.lstrip("#: "))
+        last = line
+    yield " ".join(block)
+
+
+def sentences_of(path: Path) -> Iterator[str]:
+    """Return all that a reader reads in a module: comments, docstrings, messages and help."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    yield from comment_blocks(source)
+    parts = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(value) for value in node.values}
+            yield "".join(str(value.value) if isinstance(value, ast.Constant) else "`x`" for value in node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value
+
+
+def constructions_in(text: str) -> list[str]:
+    """Return the constructions to avoid, each with the words around it and better ones."""
+    found = []
+    for paragraph in paragraphs(
+        re.sub(r"`[^`\n]*`", "`x`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+    ):
+        for pattern, better in CONSTRUCTIONS.items():
+            flags = 0 if pattern.startswith("(?:^") else re.IGNORECASE
+            for match in re.finditer(pattern, paragraph, flags):
+                around = paragraph[max(match.start() - 40, 0) : match.end() + 40]
+                found.append(f"{around!r}, better: {better}")
+    return found
+
+
+def constructions() -> dict[str, list[str]]:
+    """Return the constructions to avoid of each room: a folder of the package or of the tests, or another folder."""
+    rooms: dict[str, list[str]] = {}
+    for path in [*PAGES, *SOURCES]:
+        parts = Path(path).parts[:-1]
+        depth = 3 if parts[1:2] == ("schedulers",) else 2 if parts[:1] != ("docs",) else 1
+        room = "/".join(parts[:depth]) or "docs"
+        texts = [(ROOT / path).read_text(encoding="utf-8")] if path.endswith(".md") else sentences_of(ROOT / path)
+        rooms.setdefault(room, []).extend(f"{path}: {found}" for text in texts for found in constructions_in(text))
+    return rooms
 
 
 def defined_names(path: Path) -> list[str]:
@@ -198,3 +351,61 @@ def test_the_scan_sees_messages_and_help_and_no_docstrings(tmp_path: Path) -> No
     )
 
     assert sorted(shown_strings(module)) == ["; look again", "Whoever wants it.", "the engine says "]
+
+
+def test_constructions_to_avoid_become_fewer() -> None:
+    """A new one is rewritten; a number of `ALLOWED` is lowered with the last one that went."""
+    found = {room: texts for room, texts in constructions().items() if texts}
+
+    more = [text for room, texts in found.items() if len(texts) > ALLOWED.get(room, 0) for text in texts]
+    assert not more
+    assert {room: len(texts) for room, texts in found.items()} == ALLOWED, "lower the numbers of ALLOWED"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What the containers were made from is gone.",
+        "It ended. Who asks again gets it.",
+        "Those that are missing are new.",
+        "Of a cancelled app the reason stays.",
+        "the port 99999 is no port",
+        "it is none of its",
+        "A task goes on and\n    brings an app on.",
+        "Somebody else runs a sidecar beside it.",
+    ],
+)
+def test_a_construction_to_avoid_is_found(text: str) -> None:
+    assert constructions_in(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is a follower?",
+        "There is no such app.",
+        "It is no longer there, and is no more than a name.",
+        "We recommend `nobody` besides.",
+    ],
+)
+def test_plain_english_is_not_found(text: str) -> None:
+    assert not constructions_in(text)
+
+
+def test_constructions_are_found_in_comments_messages_and_docstrings(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""Go on anew."""\n\n# Over two lines: it is\n# no app.\nraise ValueError(f"{name} is no app")\n',
+        encoding="utf-8",
+    )
+
+    assert [len(constructions_in(text)) for text in sentences_of(module)] == [1, 1, 2]
+
+
+if __name__ == "__main__":
+    by_room = constructions()
+    for chosen in sys.argv[1:]:
+        sys.stdout.write("".join(f"{text}\n" for text in by_room.get(chosen, [])))
+    if not sys.argv[1:]:
+        counts = Counter({room: len(texts) for room, texts in by_room.items() if texts})
+        sys.stdout.write("".join(f'    "{room}": {counts[room]},\n' for room in sorted(counts)))
