@@ -1,4 +1,4 @@
-"""Which schedulers there are, found by name without importing any of them."""
+"""Registry of schedulers: finds them by name without importing them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SCHEDULER_ALIASES: Mapping[str, str] = {
     "local_cwd": "local",
     "local_docker": "docker",
 }
-"""What an older name means where no scheduler of that name is given."""
+"""Older name to current name; used only if no scheduler is registered under the older one."""
 
 
 class SchedulerFactory(Protocol):
-    """Makes a scheduler; called with the session name as first positional argument."""
+    """Creates a scheduler; called with the session name as first positional argument."""
 
     def __call__(self, session_name: str, **kwargs: Any) -> Scheduler[Any]:
-        """Return a new scheduler; keywords that it does not know are ignored."""
+        """Return a new scheduler; unknown keywords are ignored."""
         ...
 
 
@@ -52,13 +52,13 @@ def get_scheduler_factories(
     group: str = SCHEDULERS_GROUP,
     skip_defaults: bool = False,
 ) -> dict[str, SchedulerFactory]:
-    """Return backend name to factory: builtin, of plug-ins, registered in this process; later ones win.
+    """Return factories by backend name: built-in, then plug-ins, then registered in this process; later ones win.
 
     Nothing is imported before a factory is called.
 
     Args:
-        group: the entry points that plug-ins register; what a decorator registers belongs to the default.
-        skip_defaults: leave the builtin ones out.
+        group: entry-point group of the plug-ins; decorators register in the default group.
+        skip_defaults: leave out the built-in ones.
     """
     factories = {} if skip_defaults else get_builtin_scheduler_factories()
     factories.update(load_group(group))
@@ -68,17 +68,17 @@ def get_scheduler_factories(
 
 
 def get_builtin_scheduler_factories() -> dict[str, SchedulerFactory]:
-    """Return backend name to factory of the builtin schedulers, without a search for plug-ins."""
+    """Return the factories of the built-in schedulers by backend name, without a search for plug-ins."""
     return {name: _deferred(module) for name, module in DEFAULT_SCHEDULER_MODULES.items()}
 
 
 def get_default_scheduler_name() -> str:
-    """Return the name of the scheduler that is used when none is named."""
+    """Return the name of the default scheduler."""
     return next(iter(get_scheduler_factories()))
 
 
 def resolve_scheduler_name(name: str, known: Mapping[str, object]) -> str:
-    """Return the registered name that `name` means; an older name only if it is not registered itself."""
+    """Return the current name for an older one, unless the older one is registered itself."""
     current = SCHEDULER_ALIASES.get(name, name)
     return current if name not in known and current in known else name
 

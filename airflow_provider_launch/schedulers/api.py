@@ -1,7 +1,7 @@
-"""The interface behind which every backend stands.
+"""The interface that every backend implements.
 
-A scheduler is synchronous, has no hidden threads, and keeps the truth about its apps in the engine: any process
-that knows an app id sees, follows and cancels the app. Calls may come from several threads at once.
+A scheduler is synchronous, has no hidden threads, and stores the state of its apps in the engine, so any process
+that has an app id can see, follow and cancel the app. It may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from airflow_provider_launch.specs.statuses import RoleStatus
 from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.api import WorkspaceMixin
 
-# Plug-ins find the names of specs that they need here, too.
+# Includes the names of specs that plug-ins need.
 __all__ = [
     "DAYS_IN_2_WEEKS",
     "NONE",
@@ -91,16 +91,16 @@ class Scheduler(abc.ABC, Generic[T]):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """What this scheduler can do. `_submit_dryrun` refuses anything else with `UnsupportedError`; nothing else does."""
+    """What this scheduler can do. Only `_submit_dryrun` refuses anything else, with `UnsupportedError`."""
 
     poll_interval_s: ClassVar[float] = 10.0
-    """Seconds between two polls of an app that suit this engine."""
+    """Default seconds between two polls of an app."""
 
     needs_resource: ClassVar[bool] = True
-    """Whether a role without `resource` is refused, since the engine must know what to allocate."""
+    """Whether a role without `resource` is refused, because the engine must know what to allocate."""
 
     max_time_limit_s: float | None = None
-    """The highest `time_limit_s` of a launch, and that of one which names none. None: launches need no limit."""
+    """Maximum and default `time_limit_s` of a launch. None: launches need no limit."""
 
     def __init__(self, backend: str, session_name: str, **kwargs: Any) -> None:
         self.backend = backend
@@ -111,16 +111,16 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- submit ----------------------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: T | Mapping[str, Any], workspace: str | Workspace | None = None) -> str:
-        """Launch `app` and return its id; the one call that writes workspace and image into the caller's app.
+        """Launch `app` and return its id; the only call that writes workspace and image into the caller's app.
 
         Args:
             app: what to launch.
             cfg: option name to value.
-            workspace: directories to mirror into the first role; text is that of `Workspace.from_str`.
+            workspace: directories to mirror into the first role; text is parsed by `Workspace.from_str`.
 
         Raises:
             ValueError: this scheduler does not support workspaces.
-            Exception: those of `submit_dryrun` and `schedule`.
+            Exception: the same as `submit_dryrun` and `schedule`.
         """
         if workspace:
             if not isinstance(self, WorkspaceMixin):
@@ -133,23 +133,23 @@ class Scheduler(abc.ABC, Generic[T]):
     def submit_dryrun(
         self, app: AppDef, cfg: T | Mapping[str, Any], *, app_id: str | None = None
     ) -> AppDryRunInfo[Any]:
-        """Return the request that `schedule` would send; nothing outside the process is touched.
+        """Return the request that `schedule` would send, without any I/O.
 
         Args:
-            app: what to launch; left as it is.
+            app: what to launch; not changed.
             cfg: option name to value; resolved against `run_opts()`.
-            app_id: the id that the app shall have. None: a new unique one.
+            app_id: the id of the app. None: a new unique one.
 
         Raises:
-            InvalidAppError: app or cfg is wrong, or asks for what the scheduler cannot do (`UnsupportedError`).
+            InvalidAppError: app or cfg is wrong, or needs a feature that the scheduler lacks (`UnsupportedError`).
         """
-        # A runner has resolved them before, and decides whether unknown ones are refused; who calls this without one
-        # has not. To resolve what is resolved changes nothing, and takes a tenth of a millisecond.
+        # A runner has already resolved the options and decided whether to refuse unknown ones; a direct caller has
+        # not. Resolving twice changes nothing and takes 0.1 ms.
         resolved: Any = self._within_limit(cfg)
         if "app_id" in inspect.signature(self._submit_dryrun).parameters:
             info = self._submit_dryrun(app, resolved, app_id=app_id)
         else:
-            # Plug-ins older than `app_id` choose their own.
+            # Older plug-ins have no `app_id` parameter and choose their own id.
             info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
@@ -158,7 +158,7 @@ class Scheduler(abc.ABC, Generic[T]):
         return info
 
     def _within_limit(self, cfg: T | Mapping[str, Any]) -> Any:
-        """Return the options of a launch, with the limit of the connection where they have none."""
+        """Return the options of a launch, with the time limit of the connection if they have none."""
         options = self.run_opts()
         given: Any = cfg  # T is a mapping by contract
         resolved = options.resolve(given)
@@ -181,7 +181,7 @@ class Scheduler(abc.ABC, Generic[T]):
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """Send the request and return the app id.
 
-        With `Capability.ADOPT` the same id and spec hash adopt what runs already, so the call may be repeated.
+        With `Capability.ADOPT` a repeated call with the same id and spec hash adopts the running app.
 
         Raises:
             AppConflictError: the id belongs to another app.
@@ -223,21 +223,21 @@ class Scheduler(abc.ABC, Generic[T]):
     # ---- state -----------------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return all that is known of the app; None: there is no such app.
+        """Return the status of the app; None: the app does not exist.
 
         Raises:
-            SchedulerUnavailableError: not reached, so nothing is known.
+            SchedulerUnavailableError: not reached.
         """
         return self.describe_many([app_id])[app_id]
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Return `describe` of each id; built-in schedulers ask once for all of them."""
+        """Return `describe` of each id; built-in schedulers use one request for all of them."""
         if type(self).describe is Scheduler.describe:
             raise TypeError(f"{type(self).__name__} must override `describe_many` or `describe`")
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Any] | None:  # noqa: ARG002 - a hook
-        """Return the request as the engine keeps it; None where it keeps none."""
+        """Return the request as the engine stores it; None if it stores none."""
         return None
 
     @abc.abstractmethod
@@ -245,46 +245,46 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return the apps of this launcher, each once."""
 
     def exists(self, app_id: str) -> bool:
-        """Return whether the scheduler knows the app."""
+        """Return whether the app exists."""
         return self.describe(app_id) is not None
 
     def result(self, app_id: str) -> JsonValue:
         """Return the JSON document that the app wrote to `LAUNCH_RESULT_PATH`; None: it wrote none.
 
-        That is the document of the lowest replica of the first role that wrote one, each in its last attempt: torchrun
+        This is the document of the lowest replica of the first role whose last attempt wrote one, because torchrun
         may put its rank 0 on any replica.
 
         Raises:
-            LaunchError: there is a document, but it is larger than 4 KB or no JSON.
-            UnknownAppException: there is no such app.
+            LaunchError: the document is larger than 4 KB or is not valid JSON.
+            UnknownAppException: the app does not exist.
         """
         if not has_own(self, "iter_results"):
             return None
         return next((found for found in self.iter_results(app_id) if found is not None), None)
 
     def iter_results(self, app_id: str) -> Iterator[JsonValue]:  # noqa: ARG002 - a hook
-        """Yield the document of each replica of the first role, in their order; None for one that wrote none.
+        """Yield the document of each replica of the first role, in order; None for a replica that wrote none.
 
-        Each is read when it is asked for, since `result` needs the first one only.
+        Read lazily, because `result` needs only the first one.
 
         Raises:
-            UnsupportedError: this scheduler hands back one document of the app only.
-            Exception: those of `result`.
+            UnsupportedError: this scheduler returns only one document per app.
+            Exception: the same as `result`.
         """
-        raise UnsupportedError(f"{self.backend!r} hands back one result of an app; leave results='all' out")
+        raise UnsupportedError(f"{self.backend!r} returns only one result per app; leave results='all' out")
 
     # ---- end -------------------------------------------------------------------------------------------------
 
     def await_end(self, app_id: str, timeout_s: float) -> bool:
-        """Return True as soon as something of the app has ended, False if nothing has within the time.
+        """Return True as soon as a part of the app has ended, False if none has within the timeout.
 
-        Optional: a follower polls at once then, instead of waiting for the next interval. May return early, and is
-        called again then; may be under way for some seconds after `close`.
+        Optional: lets a follower poll at once instead of waiting for the next interval. May return early, then the
+        follower calls it again; may still run for some seconds after `close`.
 
         Raises:
-            NotImplementedError: this scheduler cannot report it; poll its state.
-            UnknownAppException: there is no such app.
-            SchedulerUnavailableError: not reached, so nothing is known.
+            NotImplementedError: this scheduler cannot report an end; poll its state.
+            UnknownAppException: the app does not exist.
+            SchedulerUnavailableError: not reached.
         """
         raise NotImplementedError(f"{self.backend!r} does not report when an app ends; poll its state")
 
@@ -294,20 +294,20 @@ class Scheduler(abc.ABC, Generic[T]):
             self._cancel_existing(app_id)
 
     def delete(self, app_id: str) -> None:
-        """Remove the app and its record; a live one is cancelled first. No-op for an unknown app."""
+        """Remove the app and its record; a live app is cancelled first. No-op for an unknown app."""
         if self.exists(app_id):
             self._delete_existing(app_id)
 
     def sweep(
         self, older_than_s: float, *, live: bool = False, owner: Mapping[str, str] | None = None
     ) -> builtins.list[str]:
-        """Delete the apps that ended so long ago, and return their ids.
+        """Delete the apps that ended more than `older_than_s` seconds ago, and return their ids.
 
-        For what nobody has deleted: apps of programs, of tasks that were killed, of an Airflow that is gone.
+        Cleans up apps that no task deletes: of programs, of killed tasks, of an Airflow that no longer exists.
 
         Args:
-            older_than_s: seconds since the end of the app.
-            live: also cancel and delete what was launched so long ago and has not ended.
+            older_than_s: minimum seconds since the end of the app.
+            live: also cancel and delete apps that were launched before that time and still run.
             owner: only apps whose `owner` has these fields; see `ListAppResponse`.
 
         Raises:
@@ -331,16 +331,16 @@ class Scheduler(abc.ABC, Generic[T]):
                     self.delete(app_id)
                     deleted.append(app_id)
             except AppUnavailableError as error:
-                log.warning("app %s is left, since it cannot be deleted now: %s", app_id, error)
+                log.warning("app %s is skipped, because it cannot be deleted now: %s", app_id, error)
         return deleted
 
     def _describe_sound(self, ids: builtins.list[str]) -> Iterator[tuple[str, DescribeAppResponse]]:
-        """Yield these apps with their responses; leave out those at which the scheduler fails, and no others."""
+        """Yield these apps with their responses; skip only the apps that the scheduler cannot read."""
         try:
             responses = self.describe_many(ids)
         except AppUnavailableError as error:
             if len(ids) == 1:
-                log.warning("app %s is left, since it cannot be read: %s", ids[0], error)
+                log.warning("app %s is skipped, because it cannot be read: %s", ids[0], error)
                 return
             half = len(ids) // 2
             yield from self._describe_sound(ids[:half])
@@ -349,9 +349,9 @@ class Scheduler(abc.ABC, Generic[T]):
             yield from ((app_id, response) for app_id, response in responses.items() if response is not None)
 
     def _ended_at(self, response: DescribeAppResponse, created_at: float) -> float | None:
-        """Return when the last replica of an app ended, in epoch seconds; None: that is not known.
+        """Return when the last replica of an app ended, in epoch seconds; None: unknown.
 
-        What never began has ended when it was created.
+        For an app that never started this is its creation time.
         """
         replicas = [replica for role in response.roles_statuses for replica in role.replicas]
         if any(one.end_time is None and one.state in {AppState.SUCCEEDED, AppState.FAILED} for one in replicas):
@@ -365,7 +365,7 @@ class Scheduler(abc.ABC, Generic[T]):
         self._cancel_existing(app_id)
 
     def close(self) -> None:
-        """Free what this object holds; may be repeated, never raises."""
+        """Release the resources of this object; may be repeated, never raises."""
 
     # ---- logs ------------------------------------------------------------------------------------------------
 
@@ -375,18 +375,18 @@ class Scheduler(abc.ABC, Generic[T]):
         """Return the lines of one replica after `cursor`, and the cursor which follows them.
 
         Does not wait: no lines means "nothing new yet". Bounded in size. Lines keep their newline; text after the
-        last newline comes once the replica has ended. `k` counts from 0 in its role. The cursor is opaque JSON;
-        None starts at the first line of the first attempt. The log is complete when a read that was begun after the
-        replica was seen terminal brings nothing.
+        last newline is returned once the replica has ended. `k` counts from 0 in its role. The cursor is opaque
+        JSON; None starts at the first line of the first attempt. The log is complete when a read that was started
+        after the replica was seen terminal returns no lines.
 
         Raises:
-            UnknownAppException: the scheduler has no such app, or has forgotten it.
+            UnknownAppException: the app does not exist, or the scheduler has forgotten it.
             ValueError: the app has no such role or replica, or the stream is not kept.
             SchedulerUnavailableError: not reached; the same call may succeed later.
         """
         if type(self).log_iter is Scheduler.log_iter:
             raise NotImplementedError(f"{self.backend!r} has no logs")
-        # A plug-in with only `log_iter`: each call starts anew, so the cursor can only count lines.
+        # A plug-in with only `log_iter`: each call starts from the first line, so the cursor can only count lines.
         seen = cursor if isinstance(cursor, int) else 0
         response = self.describe(app_id)
         if response is None:
@@ -396,7 +396,7 @@ class Scheduler(abc.ABC, Generic[T]):
         for number, text in enumerate(self.log_iter(app_id, role_name, k, should_tail=False, streams=streams)):
             if number < seen:
                 continue
-            # The last line may still grow; it is reported only when nothing can follow.
+            # The last line may still grow; it is returned only after the end.
             if not text.endswith("\n") and not is_terminal(response.state):
                 break
             lines.append(LogLine(text, kept))
@@ -413,10 +413,10 @@ class Scheduler(abc.ABC, Generic[T]):
         *,
         streams: Stream | None = None,  # noqa: ARG002 - the same
     ) -> LogStream | None:
-        """Return an open answer that goes on with the log of a running replica, from a cursor of `read_logs`.
+        """Return a stream that continues the log of a running replica from a cursor of `read_logs`.
 
-        Optional. A follower of an app then asks for no log while the replica runs, and hears of its end by the end of
-        the stream. None: there is no stream for this replica now, and `read_logs` returns what there is.
+        Optional. A follower then needs no `read_logs` while the replica runs, and the end of the stream reports the
+        end of the replica. None: there is no stream for this replica now; use `read_logs`.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -432,10 +432,10 @@ class Scheduler(abc.ABC, Generic[T]):
         *,
         streams: Stream | None = None,  # noqa: ARG002 - the same
     ) -> LogLine | None:
-        """Return what a running replica has written after its last whole line, from a cursor after that line.
+        """Return the text of a running replica after its last whole line, from a cursor after that line.
 
-        Optional: only a scheduler that can read such text has it. None: there is none, or there are more lines. Of a
-        long text the end. `read_logs` returns all of it when its line is whole.
+        Optional. None: there is no such text, or there are more lines. Only the end of a long text is returned.
+        `read_logs` returns all of it once the line is complete.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -443,9 +443,9 @@ class Scheduler(abc.ABC, Generic[T]):
         return None
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:  # noqa: ARG002 - a hook
-        """Return in a few words how an attempt of a replica ended after which another one followed: `exit code 3`.
+        """Return in a few words how an attempt of a replica ended that was followed by another one: `exit code 3`.
 
-        Optional. `attempt` is that of its log lines. Empty: not known.
+        Optional. `attempt` is the number in its log lines. Empty: unknown.
 
         Raises:
             Exception: the same as `read_logs`.
@@ -469,11 +469,11 @@ class Scheduler(abc.ABC, Generic[T]):
             app_id: the app.
             role_name: its role.
             k: the replica, from 0 in its role.
-            regex: keep only the lines in which this is found.
+            regex: keep only the lines that contain a match.
             since: keep only lines from this time on; naive means UTC.
             until: keep only lines before this time; naive means UTC.
-            should_tail: follow until the app has ended; else end with what is there.
-            streams: STDOUT, STDERR or COMBINED; None: what the backend has.
+            should_tail: follow until the app has ended; otherwise stop at the current end.
+            streams: STDOUT, STDERR or COMBINED; None: all that the backend has.
         """
         if type(self).read_logs is Scheduler.read_logs:
             raise NotImplementedError(f"{self.backend!r} has no logs")
@@ -481,11 +481,11 @@ class Scheduler(abc.ABC, Generic[T]):
         bounds = (_epoch(since), _epoch(until))
         if (since or until) and Capability.TIME_FILTER not in self.capabilities:
             warnings.warn(
-                f"{self.backend!r} does not know when a line was written: `since` and `until` are not honoured",
+                f"{self.backend!r} has no times of log lines: `since` and `until` are ignored",
                 stacklevel=2,
             )
             bounds = (None, None)
-        # The first read happens at the call, so that an unknown app is reported here and not at the first line.
+        # The first read happens during the call, so that an unknown app is reported here and not at the first line.
         first = self.read_logs(app_id, role_name, k, None, streams=streams)
         lines = self._lines(app_id, role_name, k, first, should_tail=should_tail, streams=streams)
         texts = (line.text for line in lines if _within(line, *bounds))
@@ -504,11 +504,11 @@ class Scheduler(abc.ABC, Generic[T]):
             else:
                 if ended or not should_tail:
                     return
-                # Status first, then the log: a read begun after the end that brings nothing is the last.
+                # Status first, then the log: the log is complete if a read that starts after the end is empty.
                 response = self.describe(app_id)
                 ended = response is None or is_terminal(response.state)
                 if not ended:
-                    # As long as a stream goes on nothing is asked for, and it ends with its program.
+                    # No polls while a stream is open; it ends with its program.
                     for lines, after in self._streamed(app_id, role_name, k, cursor, streams):
                         yield from lines
                         cursor, pause_s = after, 0.0
@@ -544,7 +544,7 @@ def check_replica(roles: Sequence[Role], role_name: str, k: int) -> Role:
 
 
 def has_own(scheduler: Scheduler[Any], method: str) -> bool:
-    """Return whether the scheduler has another method than the default of this class."""
+    """Return whether the scheduler overrides this method of `Scheduler`."""
     default = getattr(Scheduler, method)
     return getattr(type(scheduler), method, default) is not default
 

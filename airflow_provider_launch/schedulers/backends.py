@@ -1,4 +1,4 @@
-"""The built-in backends, one row each: what hooks, registry, documentation and tests derive from their names."""
+"""Table of the built-in backends, one row each; hooks, registry, documentation and tests are derived from it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class BackendInfo:
     name: str
     """In handles and in `cfg`: lower case, `_` between words."""
     prefix: str
-    """How the names of its classes begin: `Docker` in `DockerScheduler`, `DockerConnection`, `DockerOpts`."""
+    """Prefix of its class names: `Docker` in `DockerScheduler`, `DockerConnection`, `DockerOpts`."""
     title: str
     """In headings, and in Airflow's list of connection types."""
     identity_fields: tuple[str, ...]
-    """Options of the connection that differ between engines which do not see each other's apps; none is a secret."""
+    """Options of the connection that identify the engine: two engines that do not share apps differ in one of them.
+    None of them is a secret."""
     extra: str | None = None
-    """The extra of the package that installs what it needs. None: it needs nothing."""
+    """The extra of the package that installs its dependencies. None: it has none."""
     sdk: tuple[str, ...] = ()
-    """Packages of that extra, which are imported only when the engine is asked."""
+    """Packages of that extra; they are imported only when the engine is used."""
     demo_options: Mapping[str, str] | None = None
-    """Options of the connection that `make demo` uses; `{build}` stands for the folder of what is built. None: its demo
-    brings a connection, or needs none."""
+    """Options of the connection that `make demo` uses; `{build}` stands for the build folder. None: its demo defines a
+    connection itself, or needs none."""
 
     @property
     def connection_type(self) -> str:
@@ -41,7 +42,7 @@ class BackendInfo:
 
     @property
     def default_conn_id(self) -> str:
-        """The connection that is used when none is named."""
+        """The id of the default connection."""
         return f"{self.connection_type}_default"
 
     @property
@@ -68,7 +69,7 @@ class BackendInfo:
         return self._options("Opts")
 
     def scheduler_class(self) -> type[Scheduler[Any]]:
-        """Import and return the scheduler; its engine is not asked."""
+        """Import and return the scheduler class; no request is sent to the engine."""
         found: type[Scheduler[Any]] = getattr(importlib.import_module(self.scheduler_module), f"{self.prefix}Scheduler")
         return found
 

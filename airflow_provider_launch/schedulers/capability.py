@@ -1,4 +1,4 @@
-"""What a scheduler can do, one sentence for each."""
+"""The optional features of schedulers, with one sentence for each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class Capability(str, Enum):
-    """What only some schedulers can do; the others refuse it at dry run."""
+    """A feature that only some schedulers have; the others refuse it at dry run."""
 
     REPLICA_RETRY = "REPLICA_RETRY"
-    """Restarts a failed replica alone, exactly `max_retries` times."""
+    """Restarts only the failed replica, exactly `max_retries` times."""
     APPLICATION_RETRY = "APPLICATION_RETRY"
-    """Restarts all roles when a replica failed, exactly `max_retries` times."""
+    """Restarts all roles when a replica fails, exactly `max_retries` times."""
     ROLE_RETRY = "ROLE_RETRY"
     """Restarts the role of the failed replica."""
     ADOPT = "ADOPT"
@@ -19,7 +19,7 @@ class Capability(str, Enum):
     STREAMS = "STREAMS"
     """Keeps stdout and stderr apart."""
     TIME_FILTER = "TIME_FILTER"
-    """Honours `since` and `until` to the second."""
+    """Filters log lines by `since` and `until`, to the second."""
     RANK0 = "RANK0"
     """Every replica can reach replica 0 of the first role by name."""
     PORTS = "PORTS"
@@ -33,6 +33,6 @@ class Capability(str, Enum):
     DEVICE_MOUNT = "DEVICE_MOUNT"
     """Passes a device of the host."""
     RESULT = "RESULT"
-    """Hands back the JSON document that a replica wrote to `LAUNCH_RESULT_PATH`."""
+    """Returns the JSON document that a replica wrote to `LAUNCH_RESULT_PATH`."""
     WORKSPACE = "WORKSPACE"
     """Mirrors local directories into the replicas."""

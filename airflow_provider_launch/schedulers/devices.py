@@ -1,4 +1,4 @@
-"""Device files that belong to the named devices of a resource."""
+"""Device files of the named devices of a resource."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PATHS = {
     NEURON_DEVICE: "/dev/neuron{}",
 }
 KNOWN_DEVICES = frozenset(_PATHS)
-"""Kinds of devices whose files are known."""
+"""Kinds of devices for which this module has the device files."""
 
 
 def to_devicemounts(num_devices: int, path: str) -> list[DeviceMount]:
-    """Return a mount for each of the first files of a kind; `{}` in `path` is their number."""
+    """Return mounts of the first `num_devices` device files; `{}` in `path` is the number of the device."""
     paths = [path.format(number) for number in range(num_devices)]
     return [DeviceMount(src_path=path, dst_path=path) for path in paths]
 
@@ -29,7 +29,7 @@ def to_devicemounts(num_devices: int, path: str) -> list[DeviceMount]:
 DEVICES: Mapping[str, Callable[[int], list[DeviceMount]]] = {
     name: functools.partial(to_devicemounts, path=path) for name, path in _PATHS.items()
 }
-"""Kind of device to the function that gives the mounts of so many."""
+"""Kind of device to the function that returns the mounts of N devices."""
 
 
 def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:

@@ -1,6 +1,6 @@
-"""The variables of a replica: those that identify it, and those that it inherits from the launcher.
+"""The environment variables of a replica: its identity, and those inherited from the launcher.
 
-Needs nothing heavy: it also runs in the bare interpreter of the local supervisor.
+Imports only the standard library, because the local supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ GPU_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
 )  # fmt: skip
-"""Which GPUs a program sees; those of the launcher are others than those of a replica."""
+"""Variables that select the GPUs of a program; the launcher's values do not apply to a replica."""
 _NEVER_COPIED = re.compile(r"_*AIRFLOW", re.IGNORECASE)
-"""Airflow reads its configuration from these, and its images the password of the first user."""
+"""Variables with Airflow's configuration; its images also read the password of the first user from them."""
 _OF_REPLICAS = (
     "LAUNCH_APP_ID", "LAUNCH_ROLE", "LAUNCH_REPLICA_ID", "LAUNCH_NUM_REPLICAS", "LAUNCH_ATTEMPT", "LAUNCH_RESULT_*",
     "LAUNCH_PORT_*", "LAUNCH_DISRUPTIONS", "LAUNCH_PREEMPTIONS", "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR", RANK0_ENV,
 )  # fmt: skip
-"""The launcher has them if it runs in a replica of another app; they are that app's."""
+"""Variables that the launcher has if it runs in a replica of another app; they belong to that app."""
 
 
 def replica_env(app_id: str, role: Role, k: int, rank0_host: str) -> dict[str, str]:
-    """Return the variables that identify a replica: app, role, number, how many, host of the first one."""
+    """Return the variables that identify a replica: app, role, number, number of replicas, host of the first one."""
     return {
         "LAUNCH_APP_ID": app_id,
         "LAUNCH_ROLE": role.name,
         "LAUNCH_REPLICA_ID": str(k),
         "LAUNCH_NUM_REPLICAS": str(role.num_replicas),
         RANK0_ENV: rank0_host,
-        # Lines shall be seen when they are written, not when a buffer is full.
+        # Lines must appear when they are written, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -47,8 +47,8 @@ def inherited_env(environ: Mapping[str, str], patterns: Iterable[str], given: It
 
     Args:
         environ: variables of the launcher.
-        patterns: of the names that are wanted.
-        given: patterns of names that the engine gives to replicas, or that it refuses.
+        patterns: name patterns of the variables to copy.
+        given: name patterns of variables that the engine sets in replicas, or refuses.
     """
     wanted, refused = list(patterns), [*_OF_REPLICAS, *given]
 
@@ -67,12 +67,12 @@ def port_variable(role: str, name: str) -> str:
 
 
 def refuse_equal_port_variables(app: AppDef) -> None:
-    """Refuse ports of which a replica could see only one.
+    """Refuse ports whose variables would have the same name.
 
     Raises:
         InvalidAppError: two ports share a variable.
     """
-    # Here, because the supervisor has no use for it and starts faster without.
+    # Imported here, because the supervisor does not need it and starts faster without it.
     from airflow_provider_launch.specs.errors import InvalidAppError
 
     seen: dict[str, str] = {}

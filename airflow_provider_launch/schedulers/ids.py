@@ -6,31 +6,30 @@ import hashlib
 import os
 import re
 
-# Neither vowels nor characters that look like others, so that no id is a word or is misread.
+# Without vowels and without ambiguous characters, so that no id is a word or is misread.
 START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
 END_CANDIDATES = START_CANDIDATES + "012345679"
 
 
 def random_uint64() -> int:
-    """Return 64 bits from the operating system; `random.seed` does not make them repeat."""
+    """Return 64 random bits from the operating system, independent of `random.seed`."""
     return int.from_bytes(os.urandom(8), byteorder="big")
 
 
 def random_id(max_length: int | None = None) -> str:
-    """Return a random id that starts with a letter, cut at `max_length`."""
+    """Return a random id that starts with a letter, truncated to `max_length`."""
     return _spelt(random_uint64())[: None if max_length is None else max(max_length, 0)]
 
 
 def make_unique(name: str, string_length: int = 0) -> str:
-    """Return `name-<random id>`, whose random part is cut at `string_length`; 0 leaves it whole."""
+    """Return `name-<random id>`; the random part is truncated to `string_length`, unless that is 0."""
     return f"{name}-{random_id(string_length or None)}"
 
 
 def make_stable(name: str, key: str, max_length: int = 0) -> str:
     """Return `name-<id>`, always the same for the same name and key; 0 means no limit.
 
-    A text that is too long loses the end of its name, never of its id, and the id still distinguishes names that
-    became equal.
+    If the text is too long, the name is truncated and the id is not, so truncated names still get different ids.
     """
     digest = hashlib.sha256(f"{len(name)}:{name}{key}".encode()).digest()
     spelt = _spelt(int.from_bytes(digest[:8], byteorder="big"))
@@ -41,9 +40,9 @@ def make_stable(name: str, key: str, max_length: int = 0) -> str:
 
 
 def slug(text: str, length: int) -> str:
-    """Return the text as the readable part of an id: lower case letters, digits and `-`, and a letter first.
+    """Return the text as the readable part of an id: lower case letters, digits and `-`, starting with a letter.
 
-    Every scheduler takes it. It has at most `length` characters, and different texts may give the same one.
+    It is valid on every scheduler and has at most `length` characters. Different texts may give the same slug.
     """
     kept = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:length].strip("-")
     return kept if kept[:1].isalpha() else f"a{kept}"[:length].rstrip("-")

@@ -1,4 +1,4 @@
-"""Logs that go on while a replica writes, as open answers: for a follower of many of them, or of one."""
+"""Log streams: open HTTP responses that deliver log lines while a replica runs."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ if TYPE_CHECKING:
     from airflow_provider_launch.util.http_answer import HttpAnswer
 
 _BLOCK_BYTES = 64 * 1024
-_PLACE_S = 2.0
-"""How long the place from which to go on is searched for."""
+_POSITION_S = 2.0
+"""Maximum seconds to search a stream for the position of the cursor."""
 _SILENT_S = 300.0
-"""After so long without a byte a connection by network may be dead without a word."""
+"""Idle network streams are closed after this many seconds, because a dead connection gives no signal."""
 
 
 class StreamEnd(Enum):
-    """Why nothing more comes by a stream."""
+    """Why a stream has ended."""
 
     ENDED = "ended"
     """The engine reports that this program has ended."""
     CUT = "cut"
-    """The connection has ended; the program may go on."""
+    """The connection has ended; the program may still run."""
     LOST = "lost"
-    """The place from which to go on is not in it, or it repeats what was written before."""
+    """The stream does not contain the position of the cursor, or repeats earlier lines."""
     REFUSED = "refused"
     """The engine cannot follow the log of this replica now; `LogStream.refusal` is the reason."""
 
 
-class PlaceLostError(Exception):
-    """An answer repeats what came before, or begins after the place from which to go on."""
+class PositionLostError(Exception):
+    """A response repeats earlier lines, or starts after the position of the cursor."""
 
 
 class LineParser(Protocol):
-    """Makes lines of the body of an answer. It drops what stands before the place from which it goes on: pure."""
+    """Parses a response body into lines and drops the lines before its cursor: pure."""
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """Return the lines that these bytes complete; raises `PlaceLostError`, or `OSError` with the engine's words."""
+        """Return the lines that these bytes complete; raises `PositionLostError`, or `OSError` with the engine's message."""
 
     def is_placed(self) -> bool:
-        """Whether the place was met from which to go on."""
+        """Whether the position of the cursor was reached."""
 
     def cursor(self) -> dict[str, Any]:
-        """Return the place after the last line returned."""
+        """Return the cursor after the last line returned."""
 
     def refusal(self) -> str:
-        """Return what the engine reports at the end in place of lines; empty: nothing."""
+        """Return the error that the engine sends at the end instead of lines; empty: none."""
 
 
 class LogStream:
-    """The log of one attempt of a replica, from a cursor on, as an open answer. Used by one thread at a time.
+    """The log of one attempt of a replica from a cursor on, as an open response. Used by one thread at a time.
 
     Args:
-        answer: of the engine.
-        parser: makes lines of it.
-        host: the server's name; its streams have limits in common.
-        cursor_of: makes the scheduler's cursor of the parser's.
-        attempt: put into each line.
-        only: lines of another stream are dropped. None: none are.
-        is_remote: there is a network between, which may lose a connection without a word.
-        on_lost: called when the place was not found from which to go on.
-        on_refused: called when the engine cannot follow it now.
+        answer: the open response of the engine.
+        parser: parses its body into lines.
+        host: name of the server; used to share connection limits between streams.
+        cursor_of: converts the parser's cursor to the scheduler's.
+        attempt: stored in each line.
+        only: the stream whose lines are kept. None: all are kept.
+        is_remote: whether the connection uses a network and may die without a signal.
+        on_lost: called when the position of the cursor was not found.
+        on_refused: called when the engine cannot follow this log now.
     """
 
     __slots__ = (
@@ -112,26 +112,26 @@ class LogStream:
 
     @property
     def sock(self) -> socket.socket:
-        """What is waited for; it does not block."""
+        """The non-blocking socket to wait for."""
         return self._answer.sock
 
     @property
     def cursor(self) -> JsonValue:
-        """The place after the last line returned, as `Scheduler.read_logs` takes it."""
+        """The cursor after the last line returned, as `Scheduler.read_logs` takes it."""
         return self._cursor_of(self._parser.cursor())
 
     @property
     def is_placed(self) -> bool:
-        """Whether the place was met from which to go on; until then no line is returned."""
+        """Whether the position of the cursor was reached; no line is returned before."""
         return self._parser.is_placed()
 
     def begin(self) -> list[LogLine]:
-        """Return the lines that came with the header of the answer."""
+        """Return the lines that were received together with the response header."""
         first, self._answer.first = self._answer.first, b""
         return self.feed(first) if first else []
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """Return the lines that these bytes complete; no bytes: the connection has ended."""
+        """Return the lines that these bytes complete; empty `data` means that the connection has ended."""
         if self.end is not None:
             return []
         if not data:
@@ -141,7 +141,7 @@ class LogStream:
         try:
             text = body.feed(data)
             lines = self._parser.feed(text) if text else []
-        except PlaceLostError:
+        except PositionLostError:
             self.lose()
             return []
         except (OSError, ValueError):
@@ -154,13 +154,13 @@ class LogStream:
         return [line._replace(attempt=self.attempt) for line in lines] if self.attempt else lines
 
     def lose(self) -> None:
-        """Note that the place from which to go on was searched for long enough, or is behind what comes."""
+        """End the stream, because the position of its cursor was not found."""
         if not self.is_placed:
             self._on_lost()
         self.end = StreamEnd.LOST
 
     def close(self) -> None:
-        """Take nothing more; may be repeated."""
+        """Close the connection; may be repeated."""
         self._answer.sock.close()
 
     def _close_with(self, end: StreamEnd) -> None:
@@ -171,35 +171,35 @@ class LogStream:
 
 
 def lines_in(stream: LogStream) -> Iterator[list[LogLine]]:
-    """Yield the lines of one stream as they come; close it when it ends, or was silent for so long that it may be dead.
+    """Yield the lines of one stream as they arrive; close it when it ends or was idle too long.
 
-    Blocks meanwhile: who follows many at once waits for all their sockets instead.
+    Blocks. A follower of several streams waits for all their sockets instead.
     """
-    began = heard_at = time.monotonic()
+    started = received_at = time.monotonic()
     try:
         if lines := stream.begin():
             yield lines
         while stream.end is None:
-            if not stream.is_placed and time.monotonic() - began > _PLACE_S:
+            if not stream.is_placed and time.monotonic() - started > _POSITION_S:
                 stream.lose()
                 return
-            data = _received(stream.sock, _PLACE_S)
+            data = _received(stream.sock, _POSITION_S)
             now = time.monotonic()
             if data is not None:
-                heard_at = now
+                received_at = now
                 if lines := stream.feed(data):
                     yield lines
-            elif stream.is_remote and now - heard_at > _SILENT_S:
+            elif stream.is_remote and now - received_at > _SILENT_S:
                 return
     finally:
         stream.close()
 
 
 def _received(sock: socket.socket, wait_s: float) -> bytes | None:
-    """Return what has come; None: nothing within that time, or only a part of what TLS needs."""
+    """Return the received bytes; None: nothing within `wait_s`, or only a part of a TLS record."""
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ)
-        # What TLS has decrypted already wakes no selector.
+        # Bytes that TLS has already decrypted do not wake the selector.
         has_pending = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
         if not has_pending and not selector.select(wait_s):
             return None

@@ -1,4 +1,4 @@
-"""Log lines, streams and the small functions around them."""
+"""Log lines and streams, with functions to split and filter them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from re import Pattern
 
 JsonValue = Union[None, bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007 - evaluated
-"""What survives `json.dumps` and `json.loads`."""
+"""A value that `json.dumps` and `json.loads` preserve."""
 
 
 LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes after which a line without an end is delivered in pieces: memory must not grow with the line."""
+"""Bytes after which an unfinished line is delivered in pieces, to limit memory."""
 _MOST_LETTERS = LONGEST_LINE + 1024 * 1024
-"""Of a line that is not cut again: a backend may see only at its next block that a line is that long."""
+"""Longest line that is not split again; a backend may notice only at its next block that a line is too long."""
 
 
 class Stream(str, Enum):
-    """Which output of a replica a log line comes from, or is asked for."""
+    """The output of a replica that a log line comes from, or that a reader asks for."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -32,22 +32,22 @@ class Stream(str, Enum):
 class LogLine(NamedTuple):
     """One line of one replica."""
 
-    # Not a dataclass: a million lines are made one by one, and a named tuple is made in half the time.
+    # Not a dataclass: a named tuple is created in half the time, and a log may have millions of lines.
     text: str
     """With its line feed, unless the replica ended without one."""
     stream: Stream
     """STDOUT or STDERR; COMBINED where the backend cannot distinguish them."""
     time: float | None = None
-    """Epoch seconds by the clock of the node, None where the backend has none."""
+    """Epoch seconds by the clock of the node; None if the backend has no times."""
     attempt: int = 0
-    """Which attempt of the replica wrote it, from 0."""
+    """The attempt of the replica that wrote it, from 0."""
     container: str = ""
-    """The container that wrote it, where that is not the one of the program."""
+    """The container that wrote it, if it is not the main container."""
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """Some lines, and the cursor from which the next read goes on."""
+    """Some lines, and the cursor for the next read."""
 
     lines: list[LogLine]
     cursor: JsonValue
@@ -55,13 +55,13 @@ class LogChunk:
 
 
 def filter_regex(regex: str | Pattern[str], data: Iterable[str]) -> Iterator[str]:
-    """Keep the items in which `regex` is found; compiled at the call, read lazily."""
+    """Keep the items that contain a match of `regex`; compiled at the call, read lazily."""
     pattern = re.compile(regex)
     return (line for line in data if pattern.search(line))
 
 
 def last_refresh(text: str) -> str:
-    r"""Return what a terminal shows of a line that was written over and over: `"50%\r100%\n"` -> `"100%"`."""
+    r"""Return the last version of a line that was overwritten by carriage returns: `"50%\r100%\n"` -> `"100%"`."""
     return text.rstrip().rpartition("\r")[2] if "\r" in text else text
 
 
@@ -76,7 +76,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def cut_lines(lines: list[LogLine]) -> list[LogLine]:
-    """Return the lines, and pieces of those that a scheduler has not cut; the same lines give the same pieces."""
+    """Return the lines, with too long ones split into pieces; the same lines give the same pieces."""
     if all(len(line.text) <= _MOST_LETTERS for line in lines):
         return lines
     cut: list[LogLine] = []

@@ -1,3 +1,3 @@
-"""Hide what looks like a secret before a request is shown; here for the authors of schedulers."""
+"""Masks likely secrets before a request is shown; public for authors of schedulers."""
 
 from __future__ import annotations

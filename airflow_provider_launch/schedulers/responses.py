@@ -1,4 +1,4 @@
-"""What a scheduler reports of its apps, and how a backend builds it."""
+"""The responses of a scheduler about its apps, and functions to build them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PHASE_STATES: Mapping[Phase, AppState] = {
     Phase.RUNNING: AppState.RUNNING,
     Phase.SUCCEEDED: AppState.SUCCEEDED,
     Phase.FAILED: AppState.FAILED,
-    Phase.STOPPED: AppState.CANCELLED,  # ended by us, so its exit code does not matter
+    Phase.STOPPED: AppState.CANCELLED,  # stopped by the launcher, so its exit code does not matter
 }
 """The state of a replica by the phase of its latest attempt."""
 
 
 @dataclass(slots=True)
 class DescribeAppResponse:
-    """All that the scheduler knows of one app, the latest attempt of each replica."""
+    """The full status of one app, with the latest attempt of each replica."""
 
     app_id: str = NOT_SET
     state: AppState = AppState.UNSUBMITTED
@@ -39,13 +39,13 @@ class DescribeAppResponse:
     roles_statuses: list[RoleStatus] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     is_stuck: bool = False
-    """What it waits for does not come by itself, such as an image that no registry has; `msg` names it."""
+    """Whether the app waits for something that needs action, such as an image that does not exist; `msg` names it."""
     act_in_s: float | None = None
     """Seconds until an observer has something to do, such as to end the app at its time limit; None: nothing is due."""
     early_logs: frozenset[tuple[str, int]] = frozenset()
-    """Role and number of replicas that wait, and have a log already."""
+    """Role and number of waiting replicas that already have a log."""
     pages: Mapping[str, str] = field(default_factory=dict)
-    """What else has a page, as the queue or the log, to its address; the task log names them beside `ui_url`."""
+    """Further web pages, name to URL, such as the queue or the log; the task log shows them in addition to `ui_url`."""
 
     def to_status(self) -> AppStatus:
         """Return the part that callers of the launcher see."""
@@ -71,7 +71,7 @@ class ListAppResponse:
     owner: Mapping[str, str] = field(default_factory=dict)
     """`dag_id`, `run_id`, `task_id` and `map_index` of the task that launched it; empty: not launched by a task."""
     created_at: float | None = None
-    """Epoch seconds by the clock of the engine. None: not known."""
+    """Epoch seconds by the clock of the engine. None: unknown."""
 
     def __hash__(self) -> int:
         return hash((self.app_id, self.app_handle, self.state))
@@ -86,15 +86,15 @@ def app_response(
     replicas: Mapping[str, Iterable[ReplicaStatus]],
     app: AppDef | None,
 ) -> DescribeAppResponse:
-    """Return the answer for one app.
+    """Return the response for one app.
 
     Args:
         app_id: the app.
         state: of the app as a whole.
-        msg: its cause or what it waits for; `NONE` if there is nothing to report.
-        restarts: attempts of the app before this one, plus those of its replicas within it.
+        msg: the cause of its end, or the reason why it waits; `NONE` if there is nothing to report.
+        restarts: earlier attempts of the app, plus restarts of its replicas in the current attempt.
         replicas: role to the status of its replicas.
-        app: as it was given. None: not known now; roles and metadata stay empty.
+        app: the app as it was submitted. None: unknown; roles and metadata stay empty.
     """
     return DescribeAppResponse(
         app_id,
@@ -108,11 +108,11 @@ def app_response(
 
 
 def add_error_files(response: DescribeAppResponse, read: Callable[[int, ReplicaStatus], str | None]) -> bool:
-    """Add what failed replicas wrote to `TORCHELASTIC_ERROR_FILE`, the known place for the text of an exception.
+    """Add the exceptions that failed replicas wrote to `TORCHELASTIC_ERROR_FILE`.
 
     Args:
-        response: the answer that is completed; the text of its first failed replica is also that of the app.
-        read: number of the role and failed replica to its text; empty where there is none.
+        response: the response to complete; the text of its first failed replica is also used for the app.
+        read: returns the text of a failed replica (index of its role, its status), or an empty text.
 
     Returns:
         Whether each failed replica has such a text.

@@ -1,4 +1,4 @@
-"""The JSON document that an app hands back."""
+"""The JSON document that an app returns as its result."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from airflow_provider_launch.util.untrusted import LARGEST_INT, UntrustedError, 
 
 RESULT_LIMIT_BYTES = 4096
 RESERVED_KEYS = frozenset({"__classname__", "__id__", "__type", "__var"})
-"""With these Airflow marks objects in an XCom: it refuses to store them, or makes an object of them where one reads
-it, so that a program would choose which."""
+"""Keys that mark serialized objects in an XCom. Airflow refuses to store them, or creates an object of the named class
+when the XCom is read, so an app could choose the class."""
 
 
 def parse_result(data: bytes, size: int) -> JsonValue:
-    """Return the document; None: the file is empty, as that of a program that printed nothing into it.
+    """Return the document; None: the file is empty.
 
     Args:
-        data: what the app wrote, or at least its first `RESULT_LIMIT_BYTES`.
-        size: bytes that the app wrote.
+        data: the file, or at least its first `RESULT_LIMIT_BYTES`.
+        size: size of the file in bytes.
 
     Raises:
-        InvalidAppError: it is larger than 4 KB, not JSON, or JSON that Airflow cannot store; another run of the app
-            would hand back the same.
+        InvalidAppError: it is larger than 4 KB, not valid JSON, or JSON that Airflow cannot store; a retry would not
+            help.
     """
     if size > RESULT_LIMIT_BYTES:
         raise InvalidAppError(
-            f"the result has {size} bytes, at most {RESULT_LIMIT_BYTES} are handed back; "
+            f"the result has {size} bytes, the limit is {RESULT_LIMIT_BYTES}; "
             f"store it elsewhere and write its address to LAUNCH_RESULT_PATH"
         )
     if not data.strip():
         return None
     try:
-        # A reader may give more bytes than those that count.
+        # A reader may pass more than `RESULT_LIMIT_BYTES` bytes.
         result: JsonValue = parse_json(data, len(data))
     except UntrustedError as error:
         raise _unstorable(str(error)) from error
@@ -42,11 +42,11 @@ def parse_result(data: bytes, size: int) -> JsonValue:
 
 
 def check_result(value: JsonValue, path: str = "") -> None:
-    """Refuse what Python's parser takes, and Airflow's store or its database does not.
+    """Refuse values that Python's JSON parser accepts, but Airflow or its database cannot store.
 
     Args:
-        value: a document of a program, however it was read.
-        path: where in the document it stands.
+        value: a parsed document, or a part of one.
+        path: where this part is in the document.
 
     Raises:
         InvalidAppError: a text or a number cannot be stored, or a key is reserved.
@@ -55,7 +55,7 @@ def check_result(value: JsonValue, path: str = "") -> None:
         _check_text(value)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise _unstorable(f"{value} is not a number of JSON, which has null for it")
+            raise _unstorable(f"{value} is not a valid JSON number; use null")
     elif isinstance(value, int):
         if abs(value) > LARGEST_INT:
             raise _unstorable("an integer has more than 64 bits")
@@ -79,9 +79,9 @@ def _check_key(name: str, path: str) -> None:
 
 def _check_text(text: str) -> None:
     if "\0" in text:
-        raise _unstorable(r"a text holds \u0000, which PostgreSQL stores in no JSON")
+        raise _unstorable(r"a text contains \u0000, which PostgreSQL cannot store in JSON")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise _unstorable("a text holds half of a surrogate pair")
+        raise _unstorable("a text contains half of a surrogate pair")
 
 
 def _unstorable(why: str) -> InvalidAppError:

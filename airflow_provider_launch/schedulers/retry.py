@@ -1,6 +1,6 @@
-"""What to do next with an app: one rule for every backend that counts attempts itself.
+"""Decides the next step of an app after failures, for every backend that counts attempts itself.
 
-Pure, and needs nothing but the standard library: it also runs in the bare interpreter of the local supervisor.
+Pure, and imports only the standard library, because the local supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """Where the latest attempt of a replica stands."""
+    """The progress of the latest attempt of a replica."""
 
     WAITING = "waiting"
     """Not started yet."""
@@ -20,25 +20,25 @@ class Phase(str, Enum):
     FAILED = "failed"
     """Ended by itself with an error, or was lost."""
     STOPPED = "stopped"
-    """Ended by us: because of a sibling, a cancel, a limit."""
+    """Stopped by the launcher: because another replica failed, or by a cancel or a limit."""
 
 
 class RetryAction(str, Enum):
-    """What the app needs now."""
+    """The next action for an app."""
 
     GO_ON = "go on"
-    """Start what `Decision.start` names, then wait for a change."""
+    """Start the attempts of `Decision.start`, then wait for a change."""
     RESTART_APP = "restart app"
-    """Stop what still runs; when all has ended start the next attempt of the app."""
+    """Stop the running replicas; when all have ended, start the next attempt of the app."""
     FAIL = "fail"
-    """Stop what still runs; when all has ended the app is FAILED."""
+    """Stop the running replicas; when all have ended, the app is FAILED."""
     SUCCEED = "succeed"
     """All replicas succeeded."""
 
 
 @dataclass(frozen=True)
 class RolePolicy:
-    """`policy` is the value of a `RetryPolicy`; `max_retries` counts retries, so attempts = max_retries + 1."""
+    """The retries of a role: `policy` is the value of a `RetryPolicy`, and attempts = max_retries + 1."""
 
     policy: str
     max_retries: int
@@ -51,10 +51,10 @@ class ReplicaAttempt:
     role: str
     replica: int
     attempt: int
-    """From 0, counted anew in each attempt of the app."""
+    """From 0, counted again in each attempt of the app."""
     phase: Phase
     ended_at: float = 0.0
-    """Orders failures: the first one is the cause."""
+    """Used to order failures: the first one is the cause."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Decision:
 
 
 def decide(policies: Mapping[str, RolePolicy], app_attempt: int, replicas: Iterable[ReplicaAttempt]) -> Decision:
-    """Return the next step of an app from nothing but what is true now.
+    """Return the next step of an app, from its current state only.
 
-    A failure without a retry left ends the app, whatever the other roles would still be allowed: one failed role fails
-    the gang. Otherwise an APPLICATION retry goes before REPLICA retries, since it restarts those replicas too.
+    A failure without a retry left ends the app, even if other roles have retries left. Otherwise an APPLICATION retry
+    has priority over REPLICA retries, because it restarts those replicas too.
 
     Args:
         policies: role name to policy.

@@ -1,4 +1,4 @@
-"""One hash for what the user gave, so that a repeated submit can distinguish "the same" from "another"."""
+"""Hash of an app and its options, so that a repeated submit can detect a changed definition."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_provider_launch.specs.roles import AppDef
 
 LINEAGE_PARENT = "OPENLINEAGE_PARENT_ID"
 LINEAGE_ROOT_PARENT = "OPENLINEAGE_ROOT_PARENT_ID"
-"""Variables by which OpenLineage's integrations find the run of which theirs is a part; other ones in each try."""
+"""Variables with which OpenLineage's integrations find the parent run; they differ in each try."""
 
 
 def spec_hash(app: AppDef, cfg: Mapping[str, Any]) -> str:
-    """Return 16 hex digits over the app and its options.
+    """Return 16 hex digits that identify the app and its options.
 
-    Variables that the launcher adds to the environment of every role are left out: they differ between two
-    launchers of the same app, and a retry from another worker must find its app again.
+    Variables that the launcher adds to every role are left out: they differ between two launchers of the same app,
+    and a retry on another worker must find its app.
     """
     document = {"app": _plain(_as_asked_for(app)), "cfg": _plain(dict(cfg))}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=repr)

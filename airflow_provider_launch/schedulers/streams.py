@@ -1,4 +1,4 @@
-"""Several growing files in one."""
+"""Merges several growing files into one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK_BYTES = 64_000
 
 
 class Tee:
-    """Copies what is appended to the source files into `out`, from a daemon thread, until it is closed.
+    """Copies everything appended to the source files into `out`, in a daemon thread, until it is closed.
 
     A source may appear later. `out` belongs to the Tee, which closes it.
     """
@@ -31,7 +31,7 @@ class Tee:
         self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Append `data` to the output, never in the middle of a chunk of a source."""
+        """Append `data` to the output, never in the middle of a chunk from a source."""
         with self._lock:
             _write_all(self.out, data)
 
@@ -67,7 +67,7 @@ def _copy_all(files: Iterable[BinaryIO], tee: Tee) -> None:
 
 
 def _write_all(out: io.FileIO, data: bytes) -> None:
-    """Write all of it: a raw file may take only a part."""
+    """Write all of `data`, because a raw file may accept only a part."""
     view = memoryview(data)
     while view:
         view = view[out.write(view) or 0 :]

@@ -1,4 +1,4 @@
-"""Options declared once: a dataclass field is the option, its type the check, the text below it the help.
+"""Typed options: a dataclass field is the option, its type is the check, the text below it is the help.
 
 ```python
 @dataclass(frozen=True)
@@ -7,7 +7,7 @@ class SlurmOpts(StructuredOpts):
     \"\"\"The partition to submit to.\"\"\"
 ```
 
-From such a class come the runopts, the help, the check of untrusted values, and the JSON schema of a form.
+The runopts, the help, the check of untrusted values and the JSON schema of a form are generated from such a class.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Field:
     @property
     def group(self) -> type[StructuredOpts] | None:
         """The options class of a nested group."""
-        # On Python 3.10 list[str] is an instance of type, but no class.
+        # On Python 3.10 list[str] is an instance of `type`, but not a class.
         is_class = isinstance(self.opt_type, type) and get_origin(self.opt_type) is None
         return self.opt_type if is_class and issubclass(self.opt_type, StructuredOpts) else None
 
@@ -111,7 +111,7 @@ class StructuredOpts(Mapping[str, Any]):
                     deprecated_aliases=field.deprecated_aliases,
                 )
                 continue
-            # An optional group that nobody mentions stays None: none of its fields may be asked for or filled in.
+            # An optional group stays None unless one of its fields is given: no field is required or filled in.
             given = {} if field.is_required else (field.make_default() or {})
             for name, opt in field.group.as_runopts():
                 opts.add(
@@ -127,9 +127,9 @@ class StructuredOpts(Mapping[str, Any]):
 
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, Any]) -> Self:
-        """Return the options that `cfg` holds; unknown names are ignored, absent fields take their defaults.
+        """Return the options in `cfg`; unknown names are ignored, absent fields get their defaults.
 
-        None is the same as absent for a field whose type does not admit it.
+        None means absent for a field whose type does not allow None.
 
         Raises:
             InvalidRunConfigException: a required option is absent.
@@ -160,7 +160,7 @@ class StructuredOpts(Mapping[str, Any]):
                 yield from (f"{field.key}.{name}" for name in group)
 
     def __len__(self) -> int:
-        """Count the names that iteration gives."""
+        """Return the number of names that iteration yields."""
         return sum(1 for _ in self)
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class StructuredOpts(Mapping[str, Any]):
 
 
 def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = True, cast_text: bool = True) -> _O:
-    """Return checked options from a mapping that nobody has checked: a cfg or the extras of a connection.
+    """Return checked options from an unchecked mapping: a cfg or the extras of a connection.
 
     None means unset. With `cast_text`, text for an option of another type is parsed. A group may be given as
     `group.field` or as a nested mapping.
@@ -186,7 +186,7 @@ def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = Tru
     for name, given in opts.registered(_flat(cls, cfg), strict=strict).items():
         if name not in fields or given is None:
             continue
-        opt, value = opts._opts[name], given  # noqa: SLF001 - which plug-ins may read, so may we
+        opt, value = opts._opts[name], given  # noqa: SLF001 - a name of the plug-in interface
         if cast_text and isinstance(value, str) and not opts.is_type(value, opt.opt_type):
             try:
                 value = opt.cast_to_type(value)
@@ -203,12 +203,12 @@ def resolve_options(cls: type[_O], cfg: Mapping[str, Any], *, strict: bool = Tru
     except InvalidRunConfigException as error:
         raise InvalidRunConfigException(str(error.args[0]).partition(". Given:")[0], error.cfg_key, cfg) from None
     except (TypeError, ValueError) as error:
-        # What `__post_init__` of the options refuses.
+        # Raised by `__post_init__` of the options.
         raise InvalidRunConfigException(str(error), "", cfg) from error
 
 
 def json_schema_fields(cls: type[StructuredOpts]) -> dict[str, dict[str, Any]]:
-    """Return for each option its JSON schema, with its help as `description` and its default, if it has one.
+    """Return the JSON schema of each option, with its help as `description`, and its default if it has one.
 
     Further keywords are taken from the field's `metadata={"json_schema": {...}}`.
     """
@@ -230,7 +230,7 @@ def _fields(cls: type[StructuredOpts]) -> tuple[_Field, ...]:
         raise TypeError(f"{cls.__name__} must be a dataclass to have options")
     hints, docs = typing.get_type_hints(cls, include_extras=True), field_docstrings(cls)
     found = []
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type] # the base itself is no dataclass
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type] # the base itself is not a dataclass
         if not field.init:
             continue
         hint, metadata = hints[field.name], field.metadata
@@ -254,7 +254,7 @@ def _fields(cls: type[StructuredOpts]) -> tuple[_Field, ...]:
 
 
 def _without_extras(tp: Any) -> Any:
-    """Return the type without constraints, also where they sit inside: `list[Annotated[int, Ge(1)]]`."""
+    """Return the type without constraints, also nested ones: `list[Annotated[int, Ge(1)]]`."""
     tp = strip_annotated(tp)
     args = get_args(tp)
     if not any(get_origin(arg) is Annotated for arg in args):
@@ -264,7 +264,7 @@ def _without_extras(tp: Any) -> Any:
 
 
 def _own_name(field: _Field) -> tuple[str, ...]:
-    """The field name and its camelCase form as further spellings, where the external name is another."""
+    """Return the field name and its camelCase form as further spellings, if the external name differs."""
     if field.key == field.name:
         return ()
     return tuple(dict.fromkeys((field.name, cases.snake_to_camel(field.name))))
@@ -272,7 +272,7 @@ def _own_name(field: _Field) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _leaves(cls: type[StructuredOpts]) -> dict[str, _Field]:
-    """Return all fields by external name, those of groups as `group.field`."""
+    """Return all fields by external name; fields of groups are `group.field`."""
     leaves: dict[str, _Field] = {}
     for field in _fields(cls):
         if field.group is None:
@@ -290,7 +290,7 @@ def _leaves(cls: type[StructuredOpts]) -> dict[str, _Field]:
 
 
 def _present(cls: type[StructuredOpts], cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return field name -> value for all fields that `cfg` mentions, and for all groups that must exist."""
+    """Return field name to value, for all fields in `cfg` and all groups that must exist."""
     values: dict[str, Any] = {}
     for field in _fields(cls):
         if field.group is not None:
@@ -326,8 +326,8 @@ def _built_group(field: _Field, cfg: Mapping[str, Any]) -> Any:
 def _lookup(opts: StructuredOpts, key: object) -> Any:
     if not isinstance(key, str):
         return _ABSENT
-    # Not `_fields`: hints of a class that was defined in a function may be unknown, and none is needed here.
-    for field in dataclasses.fields(opts):  # type: ignore[arg-type] # the base itself is no dataclass
+    # Not `_fields`: type hints of a class defined in a function may not resolve, and they are not needed here.
+    for field in dataclasses.fields(opts):  # type: ignore[arg-type] # the base itself is not a dataclass
         external = field.metadata.get("cfg_key", field.name)
         names = {field.name, external, cases.snake_to_camel(field.name), cases.snake_to_camel(external)}
         value = getattr(opts, field.name)
@@ -340,7 +340,7 @@ def _lookup(opts: StructuredOpts, key: object) -> Any:
 
 
 def _flat(cls: type[StructuredOpts], cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cfg with nested mappings of groups spelt as `group.field`."""
+    """Return the cfg with nested mappings of groups flattened to `group.field`."""
     flat: dict[str, Any] = {}
     for key, value in cfg.items():
         field = next((f for f in _fields(cls) if f.group is not None and key in f.spellings), None)
@@ -361,7 +361,7 @@ def _check_constraints(name: str, value: object, hint: Any, cfg: Mapping[str, An
     try:
         TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        # A union shows one reason for each member; None is never what was meant here.
+        # A union gives one reason for each member; the one for None does not help.
         reasons = [reason["msg"] for reason in error.errors() if "none_required" not in reason["type"]]
         why = "; ".join(dict.fromkeys(reasons))
         raise _wrong(name, value, _without_extras(decode_optional(strip_annotated(hint))), cfg, why) from None
@@ -373,7 +373,7 @@ def _has_constraints(hint: Any) -> bool:
 
 def _wrong(name: str, value: object, tp: Any, cfg: Mapping[str, Any], why: str) -> InvalidRunConfigException:
     shown = _shown(name, value)
-    # The reason may quote the value, which must not be seen for a secret.
+    # The reason may quote the value, which must not be shown if it is a secret.
     reason = f": {why}" if why and shown != "***" else ""
     return InvalidRunConfigException(
         f"option {name!r} must be of type {get_type_name(tp)}, {shown} is not accepted{reason}", name, cfg

@@ -34,5 +34,5 @@ def test_overlays_are_applied_or_refused_under_either_name(namespace):
 
     with Runner("s") as runner:
         assert '"Hostname": "mine"' in str(runner.dryrun(an_app(OVERLAY_KIND), "local_docker"))
-        with pytest.raises(UnsupportedError, match="'unknown' cannot be placed"):
+        with pytest.raises(UnsupportedError, match="'unknown' cannot be applied"):
             runner.dryrun(an_app("unknown"), "local_docker")

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from airflow_provider_launch.schedulers.docker.log_stream import FrameLines
-from airflow_provider_launch.schedulers.log_streams import PlaceLostError
+from airflow_provider_launch.schedulers.log_streams import PositionLostError
 
 BASE = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -47,7 +47,7 @@ def test_what_the_engine_repeats_is_given_up():
     parser = FrameLines({}, is_whole=True)
     assert texts(parser, numbered(0, 10)) == [f"{n}\n" for n in range(10)]
 
-    with pytest.raises(PlaceLostError):
+    with pytest.raises(PositionLostError):
         parser.feed(numbered(4, 12))
 
 
@@ -64,7 +64,7 @@ def test_an_end_of_a_log_that_begins_at_the_place_is_not_trusted():
     """There may be frames of the same time before, and the place is one of several."""
     parser = FrameLines(place(9), is_whole=False)
 
-    with pytest.raises(PlaceLostError):
+    with pytest.raises(PositionLostError):
         parser.feed(numbered(9, 12))
     assert parser.begins_late
     assert texts(FrameLines(place(9), is_whole=True), numbered(9, 12)) == ["10\n", "11\n"]

@@ -444,8 +444,8 @@ def test_a_result(docker_apps, script, expected):
 @pytest.mark.parametrize(
     ("script", "text"),
     [
-        ("head -c 4097 /dev/zero | tr '\\0' 1 >$LAUNCH_RESULT_PATH", "4097 bytes, at most 4096"),
-        ("head -c 30000000 /dev/zero >$LAUNCH_RESULT_PATH", "30000000 bytes, at most 4096"),
+        ("head -c 4097 /dev/zero | tr '\\0' 1 >$LAUNCH_RESULT_PATH", "4097 bytes, the limit is 4096"),
+        ("head -c 30000000 /dev/zero >$LAUNCH_RESULT_PATH", "30000000 bytes, the limit is 4096"),
         ("echo '{broken' >$LAUNCH_RESULT_PATH", "not JSON"),
     ],
     ids=["longer", "huge", "broken"],

@@ -1,6 +1,6 @@
-"""The log of a replica: those of all its attempts, one after the other, behind one cursor.
+"""The log of a replica: the logs of all its attempts, one after the other, with one cursor.
 
-The cursor is that of one attempt, with the `key` of the attempt in it; `"done"` means that nothing more can come of it.
+The cursor is the cursor within one attempt plus the `key` of that attempt; `"done"` means that its log is complete.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ class Attempt(Generic[A]):
     source: A
     """The container or pod that ran it."""
     key: dict[str, Any]
-    """What a cursor keeps of it: `"at"`, a list by which attempts are ordered, and what else identifies it."""
+    """The part of a cursor that identifies it: `"at"`, a list by which attempts are ordered, and further fields."""
     number: int
-    """As users count it, from 0."""
+    """The number shown to users, from 0."""
     has_log: bool
     """The program was started."""
     is_over: bool
     """The program has ended, or will never start."""
 
     def has(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a cursor stands in this attempt."""
+        """Return whether a cursor belongs to this attempt."""
         return all(state.get(name) == value for name, value in self.key.items())
 
 
 @dataclass(slots=True)
 class AttemptRead:
-    """What a read of one attempt has brought."""
+    """The result of a read of one attempt."""
 
     lines: list[LogLine]
     cursor: Mapping[str, Any]
-    """Where to go on in this attempt; empty: at its first line."""
+    """Position for the next read of this attempt; empty: its first line."""
     goes_on: bool | None = None
-    """Whether the next attempt may be read, if there are no lines; None: if this one is over."""
+    """Whether to continue with the next attempt if there are no lines; None: only if this one is over."""
 
 
 def unread_attempts(attempts: Iterable[Attempt[A]], state: Mapping[str, Any]) -> Iterator[Attempt[A]]:
-    """Yield the attempt in which a cursor stands, unless it was read to its end, and those after it."""
+    """Yield the attempt of a cursor, unless it was read to its end, and all later attempts."""
     at = state.get("at")
     for attempt in attempts:
         if at and attempt.key["at"] < list(at):
@@ -60,19 +60,19 @@ def read_attempts(
     state: Mapping[str, Any],
     read: Callable[[Attempt[A], Mapping[str, Any]], AttemptRead],
 ) -> LogChunk:
-    """Return the next lines of a replica: of the first attempt that has some.
+    """Return the next lines of a replica, from the first attempt that has unread lines.
 
     Args:
         attempts: in order.
-        state: cursor of an earlier chunk; empty: from the first line on.
-        read: reads on in one attempt, from a cursor of it.
+        state: cursor of an earlier chunk; empty: start at the first line.
+        read: reads one attempt from a cursor on.
     """
     lines: list[LogLine] = []
     for attempt in unread_attempts(attempts, state):
         if not attempt.has(state):
             if not attempt.has_log:
                 if attempt.is_over:
-                    continue  # refused before its program began; the next attempt may have a log
+                    continue  # refused before its program started; the next attempt may have a log
                 break
             state = attempt.key
         found = read(attempt, state)

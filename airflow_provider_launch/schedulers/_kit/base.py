@@ -1,4 +1,4 @@
-"""The base of the built-in schedulers: options, connection, the checks of a dry run."""
+"""Base class of the built-in schedulers: options, connection and the checks of a dry run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from airflow_provider_launch.schedulers._kit.overlays import refuse_unplaced
+from airflow_provider_launch.schedulers._kit.overlays import refuse_unsupported_overlays
 from airflow_provider_launch.schedulers._kit.refusals import refuse_unsupported
 from airflow_provider_launch.schedulers.api import Capability, Scheduler, StructuredOpts
 from airflow_provider_launch.schedulers.ids import make_unique
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Connection(Protocol):
-    """What the connection options of every backend have."""
+    """Options that the connection of every backend has."""
 
     @property
     def max_time_limit_s(self) -> float | None:
@@ -40,8 +40,8 @@ ModelT = TypeVar("ModelT", bound=StructuredOpts)
 class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     """A scheduler with typed options, a typed connection and a request that is built without I/O.
 
-    A backend sets the class attributes and implements `_build_request`, `_format_request` and `_app_slug` beside the
-    abstract methods of `Scheduler`. What its `capabilities` do not contain is refused here, at dry run.
+    A backend sets the class attributes and implements `_build_request`, `_format_request` and `_app_slug` in addition
+    to the abstract methods of `Scheduler`. Features that are not in its `capabilities` are refused here, at dry run.
     """
 
     name: ClassVar[str]
@@ -57,19 +57,19 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
     """The ids that an app may have."""
 
     app_id_help: ClassVar[str]
-    """What an invalid id cannot do, and the cure: `cannot name a container; use 2 to 180 letters, ...`."""
+    """Why an id is invalid, and the fix: `cannot name a container; use 2 to 180 letters, ...`."""
 
     needs_image: ClassVar[bool] = True
     """Whether a role without `image` is refused."""
 
     refusal_cures: ClassVar[Mapping[Capability, str]] = {}
-    """What a user can do instead, where the general cure of a missing capability is not the best one."""
+    """Fixes for missing capabilities, where the general one is not the best."""
 
     overlay_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of overlays in `metadata[name]` of a role that are applied to its request; others are refused."""
 
     factory_params: ClassVar[frozenset[str]] = frozenset()
-    """Keywords that the factory takes besides the fields of `connection_type`."""
+    """Keywords of the factory in addition to the fields of `connection_type`."""
 
     needs_resource: ClassVar[bool] = False
 
@@ -80,11 +80,11 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
     @classmethod
     def create(cls, session_name: str, **kwargs: Any) -> Self:
-        """Return the scheduler of a connection; its engine is first asked when it is needed.
+        """Return the scheduler of a connection, without a request to its engine.
 
         Args:
             session_name: part of every handle; the connection id in Airflow.
-            **kwargs: fields of the connection's options; others are ignored, since all factories get the same.
+            **kwargs: fields of the connection's options; others are ignored, because all factories get the same.
         """
         return cls(session_name, cast("ConnectionT", connection_from(cls.connection_type, kwargs)))
 
@@ -99,7 +99,7 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
         if not self._is_app_id(chosen):
             raise InvalidAppError(f"app id {chosen!r} {self.app_id_help}")
         refuse_unsupported(app, self.name, self.capabilities, needs_image=self.needs_image, cures=self.refusal_cures)
-        refuse_unplaced(app, self.name, self.overlay_kinds)
+        refuse_unsupported_overlays(app, self.name, self.overlay_kinds)
         return AppDryRunInfo(self._build_request(app, opts, chosen), self._format_request)
 
     def _is_app_id(self, app_id: str) -> bool:
@@ -111,17 +111,17 @@ class BuiltinScheduler(Scheduler[OptsT], Generic[OptsT, ConnectionT, RequestT]):
 
     @abc.abstractmethod
     def _build_request(self, app: AppDef, opts: OptsT, app_id: str) -> RequestT:
-        """Return the request for `app`; the id is valid and all requests are within the declared capabilities."""
+        """Return the request for `app`; the id is valid and the app uses declared capabilities only."""
 
     @abc.abstractmethod
     def _format_request(self, request: RequestT) -> str:
-        """Return the request for people, with secrets masked."""
+        """Return the request as readable text, with secrets masked."""
 
 
 def connection_from(connection_type: type[ModelT], kwargs: Mapping[str, Any]) -> ModelT:
-    """Return the connection options out of the keywords of a factory; other keywords are ignored.
+    """Return the connection options from the keywords of a factory.
 
-    All factories get the same keywords, hence the others.
+    Other keywords are ignored, because all factories get the same.
 
     Raises:
         InvalidRunConfigException: a field has a wrong type.

@@ -1,4 +1,4 @@
-"""Who owns an app id: refusals of a second owner, and the election where an engine lets two objects have one name."""
+"""Ownership of app ids: refuses a second owner, and elects one where an engine allows two objects with one name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Candidate:
 
 
 def elect(candidates: Iterable[Candidate]) -> Candidate | None:
-    """Return the owner of the app id: the oldest candidate, of equally old ones the smallest id; None: there is none.
+    """Return the owner of the app id: the oldest candidate, or the smallest id of equally old ones; None: no candidate.
 
-    Every process that lists the same candidates elects the same one, so the others withdraw theirs. A process must
+    Every process that lists the same candidates elects the same one, and the others withdraw theirs. A process must
     create its own candidate before it lists, and may start its app only if its candidate was elected.
     """
     return min(candidates, default=None)
@@ -42,5 +42,5 @@ def refuse_other_spec(backend: str, app_id: str, expected: str, found: str | Non
 
 
 def deleted_meanwhile(app_id: str) -> SchedulerRejectedError:
-    """Return the error of a submission during which the app was deleted."""
+    """Return the error for an app that was deleted during its submission."""
     return SchedulerRejectedError(f"app {app_id!r} was deleted while it was submitted; nothing of it was started")

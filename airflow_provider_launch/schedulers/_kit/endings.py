@@ -1,6 +1,6 @@
-"""How the end of a replica is worded, the same on every backend: pure.
+"""Messages about the end of a replica, the same on every backend: pure.
 
-Needs nothing but the standard library: the local supervisor uses it too.
+Imports only the standard library, because the local supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ _INCIDENTS = 3
 
 @dataclass(frozen=True)
 class ReplicaEnd:
-    """What an engine knows of the end of one attempt of a replica."""
+    """The end of one attempt of a replica, as the engine reports it."""
 
     exit_code: int | None = None
     signal: str | None = None
-    """Name of the signal that ended it, where the engine keeps signals apart. None: the exit code shows it."""
+    """Name of the signal that ended it, where the engine reports signals separately. None: the exit code shows it."""
     out_of_memory: bool = False
     outside: str = ""
-    """By what somebody else has stopped it, where its exit code alone shows no failure."""
+    """The cause of an outside stop that the exit code alone does not show."""
     start_error: str = ""
     """Why it could not be started."""
     preempted: str = ""
-    """Why the engine took it away."""
+    """Why the engine preempted it."""
     beside: str = ""
-    """What failed beside the program: `init container 'fetch' exit code 3`."""
+    """The failure of another container of the replica: `init container 'fetch' exit code 3`."""
     last_lines: str = ""
-    """What that wrote last, on one line."""
+    """The last output of that container, on one line."""
     note: str = ""
-    """What else the engine reports of this end."""
+    """Further details from the engine."""
 
     @property
     def signal_name(self) -> str | None:
@@ -41,41 +41,41 @@ class ReplicaEnd:
 
 
 def ending_text(end: ReplicaEnd) -> str:
-    """Return how it ended as it stands behind `failed: ` in the message of an app."""
+    """Return how it ended, as the text after `failed: ` in the message of an app."""
     if end.beside:
         return f"{end.beside}; its last lines: {end.last_lines}" if end.last_lines else end.beside
     code = "" if end.exit_code is None else f", exit code {end.exit_code}"
-    known = (
+    causes = (
         (end.start_error, f"it could not be started: {end.start_error}"),
         (end.preempted, f"preempted ({end.preempted})"),
         (end.out_of_memory, f"out of memory (exit code {end.exit_code})"),
         (end.outside, f"stopped from outside ({end.outside}) before its program was done{code}"),
         (end.exit_code is None, end.note or "no reason is known"),
     )
-    for is_so, text in known:
-        if is_so:
+    for applies, text in causes:
+        if applies:
             return text
     text = f"ended by {end.signal_name}" if end.signal_name else f"exit code {end.exit_code}"
     return f"{text}; {end.note}" if end.note else text
 
 
 def ending_reason(end: ReplicaEnd, otherwise: str | None = None) -> str | None:
-    """Return the `reason` of a replica, beside its exit code; None: the code is all there is.
+    """Return the `reason` of a replica, in addition to its exit code; None: there is only the code.
 
     Args:
         end: how it ended.
-        otherwise: the reason where no signal ended it.
+        otherwise: the reason if no signal ended it.
     """
     preempted = f"preempted ({end.preempted})" if end.preempted else ""
     outside = f"stopped from outside ({end.outside})" if end.outside else ""
     memory = "out of memory" if end.out_of_memory else ""
-    if known := end.start_error or end.beside or preempted or memory or outside:
-        return known
+    if cause := end.start_error or end.beside or preempted or memory or outside:
+        return cause
     return "; ".join(filter(None, [end.signal_name or otherwise, end.note])) or None
 
 
 def incidents_text(texts: Sequence[str]) -> str:
-    """Return what has happened to replicas of a running app as its message: the first ones, and how many more."""
+    """Return the message of a running app about incidents of its replicas: the first ones and the number of others."""
     shown = "; ".join(texts[:_INCIDENTS])
     return f"{shown}; and {len(texts) - _INCIDENTS} more" if len(texts) > _INCIDENTS else shown
 
@@ -86,8 +86,8 @@ def failure_message(role: str, replica: int, text: str, attempt: int) -> str:
     Args:
         role: its role.
         replica: its number.
-        text: of `ending_text`.
-        attempt: how many attempts came before; named where there were some.
+        text: the result of `ending_text`.
+        attempt: the number of earlier attempts; shown if it is not 0.
     """
     message = f"{role}/{replica} failed: {text}"
     return f"{message} (attempt {attempt})" if attempt else message

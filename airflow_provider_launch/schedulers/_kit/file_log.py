@@ -1,9 +1,8 @@
-"""Lines of one replica from its append-only files, by an exact cursor: shared by backends that keep files.
+"""Reads the lines of one replica from its append-only log files, with an exact cursor.
 
-The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned, index], "stderr": [...]}`:
-offsets are bytes of whole lines that were delivered; `scanned` is up to where no line feed was found beyond, so that a
-long line which grows slowly is not searched again and again; `index` is a position in the index of times, if there is
-one.
+The cursor is `{"at": [app attempt, replica attempt], "stdout": [inode, offset, scanned, index], "stderr": [...]}`.
+`offset` is the end of the last line that was delivered. There is no line feed between `offset` and `scanned`, so a long
+line that grows slowly is not searched again. `index` is a position in the index of times, if there is one.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ class LogFile(Protocol):
 
     @property
     def inode(self) -> int:
-        """Return its number in the file system: another one means another file."""
+        """Return its inode number: another number means another file."""
         ...
 
     @property
     def size(self) -> int:
-        """Return its bytes when it was opened."""
+        """Return its size in bytes when it was opened."""
         ...
 
     @property
     def modified(self) -> float:
-        """Return when it was written last, in epoch seconds."""
+        """Return the time of the last write, in epoch seconds."""
         ...
 
     def read(self, offset: int, count: int) -> bytes:
@@ -49,9 +48,9 @@ class LogFile(Protocol):
 
 
 OpenLog = Callable[[tuple[int, int], Stream], AbstractContextManager[LogFile | None]]
-"""Opens the log of an attempt; None where there is none yet."""
+"""Opens the log of an attempt; None if there is none yet."""
 OpenIndex = Callable[[tuple[int, int]], AbstractContextManager[IndexFile | None]]
-"""Opens the index of times of an attempt; None where there is none."""
+"""Opens the index of times of an attempt; None if there is none."""
 
 
 def read_chunk(
@@ -68,26 +67,26 @@ def read_chunk(
     Args:
         attempts: (app attempt, replica attempt) of each, in order.
         cursor: of an earlier chunk, or None.
-        streams: what to read; None and COMBINED mean both.
+        streams: the stream to read; None and COMBINED mean both.
         open_log: opens one file.
-        is_complete: whether nothing is added any more to the attempt of this index; asked before its files are read.
+        is_complete: whether the log of the attempt with this index is complete; called before its files are read.
         open_index: opens the index of times; lines of a backend without one have no time.
     """
     wanted = _ORDER if streams in {None, Stream.COMBINED} else (streams,)
 
     def read_one(attempt: Attempt[tuple[int, int]], state: Mapping[str, Any]) -> AttemptRead:
-        # Before the read: what was complete then is complete now.
+        # Checked before the read, so that no line is missed.
         complete = attempt.is_over or is_complete(attempt.number)
         after = dict(state)
         lines: list[LogLine] = []
         is_exhausted = True
-        # The index before the logs: what it has now is about what they have now.
+        # The index is opened before the logs, so that the logs contain all lines that it covers.
         with open_index(attempt.source) if open_index else contextlib.nullcontext() as index:
             for stream in wanted:
                 with open_log(attempt.source, stream) as file:
                     if file is not None:
-                        known = state.get(stream.value)
-                        found, after[stream.value], at_end = _read_file(file, stream, known, index, complete)
+                        position = state.get(stream.value)
+                        found, after[stream.value], at_end = _read_file(file, stream, position, index, complete)
                         lines += [LogLine(text, stream, time, attempt.number) for text, time in found]
                         is_exhausted = is_exhausted and at_end
         if index is not None:
@@ -102,38 +101,38 @@ def read_chunk(
 
 
 def position_in(cursor: JsonValue, at: tuple[int, int], stream: Stream) -> int:
-    """Return the offset from which the next read of this file begins."""
-    if isinstance(cursor, dict) and list(cursor.get("at") or []) == list(at) and (known := cursor.get(stream.value)):
-        return _parts(known)[1]
+    """Return the offset at which the next read of this file starts."""
+    if isinstance(cursor, dict) and list(cursor.get("at") or []) == list(at) and (found := cursor.get(stream.value)):
+        return _parts(found)[1]
     return 0
 
 
 def index_position_in(cursor: JsonValue, at: tuple[int, int], streams: Sequence[Stream]) -> int:
-    """Return the offset from which the next read of the index of times begins."""
+    """Return the offset at which the next read of the index of times starts."""
     if not isinstance(cursor, dict) or list(cursor.get("at") or []) != list(at):
         return 0
     return min((_parts(cursor.get(one.value))[3] for one in streams), default=0)
 
 
 def unfinished_text(file: LogFile, offset: int) -> str:
-    """Return the end of what stands after the last line; empty: nothing, or there are whole lines too.
+    """Return the end of the text after the last line; empty: there is none, or there are unread lines.
 
     Args:
         file: the log.
-        offset: up to where whole lines were delivered.
+        offset: the end of the last line that was delivered.
     """
-    begin = max(offset, file.size - _UNFINISHED_BYTES)
-    data = file.read(begin, file.size - begin)
+    start = max(offset, file.size - _UNFINISHED_BYTES)
+    data = file.read(start, file.size - start)
     return "" if b"\n" in data else data.decode("utf-8", "ignore")
 
 
 def _read_file(
     file: LogFile, stream: Stream, position: Any, index: IndexFile | None, complete: bool
 ) -> tuple[list[tuple[str, float | None]], Any, bool]:
-    """Return whole lines (with `complete` also an unfinished last one), the new position, whether nothing is left."""
+    """Return whole lines (with `complete` also an unfinished last one), the new position, whether all was read."""
     inode, offset, scanned, at = _parts(position)
     if inode != file.inode:
-        # Somebody replaced the file: its offsets mean nothing here.
+        # The file was replaced: the offsets belong to the old one.
         offset = scanned = at = 0
     end = _end_of_lines(file, offset, max(scanned, offset), complete=complete)
     lines: list[tuple[str, float | None]] = []
@@ -148,20 +147,20 @@ def _read_file(
         scanned = file.size
     is_exhausted = end >= file.size
     if index is not None and is_exhausted:
-        # What comes later is in later entries: a stream that is silent for long does not read those of the other one.
+        # Later lines are in later entries, so skip the rest: an idle stream need not read the entries of the other.
         at = index.size
     return lines, [file.inode, end, scanned, at], is_exhausted
 
 
 def _parts(position: Any) -> tuple[int, int, int, int]:
-    """Return inode, offset, scanned and index of a position, which may be None, or of a release without an index."""
+    """Return inode, offset, scanned and index of a position; it may be None, or of a release without an index."""
     inode, offset, scanned, *rest = position or (0, 0, 0)
     return int(inode), int(offset), int(scanned), int(rest[0]) if rest else 0
 
 
 def _end_of_lines(file: LogFile, offset: int, scanned: int, *, complete: bool) -> int:
     """Return the end of the last whole line in the next `CHUNK_BYTES`, or of the first line if it is longer."""
-    # From here on nothing was searched yet; before it there is no line feed.
+    # There is no line feed before `scanned`.
     position = scanned
     while position < file.size:
         block = file.read(position, min(CHUNK_BYTES, file.size - position))
@@ -192,14 +191,14 @@ class _File:
 
 @contextlib.contextmanager
 def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
-    """Open a file of a file system that is mounted here; None where there is none.
+    """Open a file of a file system that is mounted here; None if there is no regular file.
 
-    The app may have put anything in its place: a FIFO must not stop the reader, nor a link lead it elsewhere.
+    The app may have replaced the file, so a FIFO must not block the reader and a link must not redirect it.
 
     Args:
         path: of the file.
-        root: the directory that `path` starts at; the app may have replaced those between by links. None: the app
-            sees the same files as this process, and no directory is checked.
+        root: the directory that `path` is relative to; the app may have replaced directories below it by links. None:
+            the app sees the same files as this process, and no directory is checked.
     """
     *folders, name = path.split("/") if root else [path]
     try:
@@ -211,7 +210,7 @@ def open_file(path: str, root: str | None = None) -> Iterator[LogFile | None]:
                 above.callback(os.close, at)
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
-        # ELOOP: a link; ENXIO: a socket; ENOTDIR: something else stands in the place of a directory.
+        # ELOOP: a link; ENXIO: a socket; ENOTDIR: a directory was replaced by something else.
         absent = {errno.ENOENT, errno.ELOOP, errno.ENXIO, *([errno.ENOTDIR] if root else [])}
         if error.errno not in absent:
             raise

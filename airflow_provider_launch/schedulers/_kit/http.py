@@ -1,4 +1,4 @@
-"""Errors, texts and repeats of requests to engines that are reached by HTTP."""
+"""Errors, messages and retries of requests to engines with an HTTP API."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TakenError(LaunchError):
     """The name belongs to another object.
 
     Args:
-        text: what the engine answered.
-        labels: of the other object, where they were read.
+        text: the message of the engine.
+        labels: of the other object, if they were read.
     """
 
     def __init__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
@@ -30,7 +30,7 @@ class TakenError(LaunchError):
 
 
 def server_message(data: bytes) -> str:
-    """Return the `message` of a JSON answer, or the answer itself where it has none; one line."""
+    """Return the `message` of a JSON response, or the response itself if it has none; one line."""
     try:
         text = parse_json(data, _MAX_ANSWER)["message"]
     except (ValueError, KeyError, TypeError, IndexError):
@@ -43,7 +43,7 @@ def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
 
     Args:
         engine: its kind and address: `the Docker engine at tcp://host:2375`.
-        cause: what the transport reported.
+        cause: the error of the transport.
     """
     return SchedulerUnavailableError(
         f"{engine} does not answer: {cause}; check that it is running and that this host may use it"
@@ -51,26 +51,26 @@ def unreachable(engine: str, cause: str) -> SchedulerUnavailableError:
 
 
 class BusyRetry:
-    """The pauses of one request, each twice as long as the one before.
+    """Exponential backoff for one request to a busy server.
 
     Args:
         first_s: the first pause.
-        longest_s: the longest one.
+        longest_s: the longest pause.
     """
 
     def __init__(self, first_s: float, longest_s: float) -> None:
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._pauses = backoff(first_s, longest_s)
 
     def pause(self, limit_s: float, wanted_s: float | None = None) -> bool:
-        """Wait until the request may be repeated; False, at once: that would be too late.
+        """Wait until the request may be repeated; return False at once if that would be too late.
 
         Args:
-            limit_s: how long the request is repeated, from its beginning.
-            wanted_s: the pause that the server asks for. None: it does not.
+            limit_s: total time for the request and its repeats.
+            wanted_s: the pause that the server asks for. None: it asks for none.
         """
         pause_s = next(self._pauses) if wanted_s is None else wanted_s
-        if time.monotonic() + pause_s > self._began + limit_s:
+        if time.monotonic() + pause_s > self._started + limit_s:
             return False
         time.sleep(pause_s)
         return True

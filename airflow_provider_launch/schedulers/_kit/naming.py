@@ -1,4 +1,4 @@
-"""Names and labels that are made of the names of apps, roles and tasks: pure."""
+"""Names and labels derived from the names of apps, roles and tasks: pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from airflow_provider_launch.specs.owner import owner_of
 
 
 def file_slug(name: str) -> str:
-    """Return what is left of `name` in a file name or the name of a container; may be empty."""
+    """Return `name` with only the characters allowed in names of files and containers; may be empty."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")
 
 
 def dns_slug(name: str) -> str:
-    """Return what is left of `name` in a part of a host name: lower-case letters, digits and `-`; may be empty."""
+    """Return `name` as a part of a host name: lower-case letters, digits and `-`; may be empty."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -28,13 +28,13 @@ def unique_slugs(
     clash: str,
     compared: Callable[[str], str] = str,
 ) -> list[str]:
-    """Return how each role appears in the names of native objects.
+    """Return the slug of each role, for the names of native objects.
 
     Args:
         names: of the roles.
         slug: number and name of a role to its slug.
-        clash: what two roles with one slug have in common: `name their Job {} on 'kubernetes'`.
-        compared: slug to what must be unique, where the engine ignores differences.
+        clash: the conflict of two roles with one slug, for the error: `name their Job {} on 'kubernetes'`.
+        compared: slug to the text that must be unique, for engines that ignore differences such as case.
 
     Raises:
         InvalidAppError: two roles would have the same objects.
@@ -66,7 +66,7 @@ def task_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def safe_label(value: str) -> str:
-    """Return the value in the form that Kubernetes takes; one that had to be changed ends in a hash of the whole.
+    """Return the value as Kubernetes accepts it; if it had to be changed, it ends in a hash of the whole value.
 
     Up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
     """
@@ -77,9 +77,9 @@ def safe_label(value: str) -> str:
 
 
 def safe_label_name(name: str) -> str:
-    """Return the name of a label in the form that Kubernetes takes; one that had to be changed ends in a hash.
+    """Return the name of a label as Kubernetes accepts it; if it had to be changed, it ends in a hash.
 
-    A prefix such as `example.com/` is kept where it is a host name; else it becomes a part of the name.
+    A prefix such as `example.com/` is kept if it is a host name; otherwise it becomes a part of the name.
     """
     found = _PREFIX.match(name)
     prefix = found[0] if found else ""
@@ -88,10 +88,10 @@ def safe_label_name(name: str) -> str:
 
 
 def refuse_own_labels(what: str, names: Mapping[str, Any] | None, *others: str) -> None:
-    """Refuse labels that the launcher itself finds apps by.
+    """Refuse labels that the launcher itself uses to find apps.
 
     Raises:
-        InvalidAppError: with the name.
+        InvalidAppError: names the label.
     """
     for name in names or {}:
         if name.startswith(_OURS) or name in others:

@@ -1,4 +1,4 @@
-"""Answers of an engine that stay open between two reads, so that a long log is read once."""
+"""Cache of open HTTP responses, so that the next read of a long log continues and need not start over."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ A = TypeVar("A", bound=_Answer)
 
 
 class OpenAnswers(Generic[A]):
-    """At most `max_number` answers, by source and the cursor at which they go on; the oldest is closed first."""
+    """Up to `max_number` open responses by source and cursor; the oldest is closed first."""
 
     def __init__(self, max_number: int = 16) -> None:
         self._max_number = max_number
-        # Not cachetools: what it drops must be closed, outside of the lock.
+        # Not cachetools, because a dropped response must be closed outside of the lock.
         self._answers: OrderedDict[tuple[str, str], A] = OrderedDict()
         self._mutex = threading.Lock()
 
     def take(self, source: str, cursor: Mapping[str, Any]) -> A | None:
-        """Remove and return the answer that goes on at this place."""
+        """Remove and return the response that continues at this cursor."""
         with self._mutex:
             return self._answers.pop((source, json.dumps(cursor)), None)
 
     def keep(self, source: str, cursor: Mapping[str, Any], answer: A) -> None:
-        """Keep an answer for the read that begins at this place."""
+        """Keep a response for the read that starts at this cursor."""
         key = (source, json.dumps(cursor))
         with self._mutex:
-            # Of two readers at one place the later answer serves both.
+            # If two readers have the same cursor, only the later response is kept.
             dropped = [self._answers.pop(key)] if key in self._answers else []
             self._answers[key] = answer
             if len(self._answers) > self._max_number:
@@ -48,7 +48,7 @@ class OpenAnswers(Generic[A]):
             old.response.close()
 
     def close(self) -> None:
-        """Close all answers."""
+        """Close all responses."""
         with self._mutex:
             answers = list(self._answers.values())
             self._answers.clear()

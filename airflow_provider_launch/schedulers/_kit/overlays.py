@@ -1,4 +1,4 @@
-"""Overlays of an app's roles: which there are, where they go, what they may not touch: pure."""
+"""Overlays of an app's roles: finds, checks and applies them: pure."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from airflow_provider_launch.specs.overlays import MARKER, PUT, apply_overlay, g
 from airflow_provider_launch.specs.roles import AppDef, Role
 
 
-def refuse_unplaced(app: AppDef, namespace: str, kinds: Sequence[str]) -> None:
-    """Refuse overlays that this scheduler cannot place; those of other schedulers are not its own.
+def refuse_unsupported_overlays(app: AppDef, namespace: str, kinds: Sequence[str]) -> None:
+    """Refuse overlays that this scheduler cannot apply; those of other schedulers are ignored.
 
     Args:
-        app: what shall be launched.
+        app: the app to launch.
         namespace: the name of the scheduler.
-        kinds: of overlays that it takes.
+        kinds: the kinds of overlays that it supports.
 
     Raises:
-        UnsupportedError: names the place and the kinds that there are.
+        UnsupportedError: names the app or role, and the supported kinds.
     """
-    taken = f"roles may have {', '.join(kinds)}" if kinds else "it takes none; leave them out"
-    places = [("the app", app.metadata, ()), *((f"role {role.name!r}", role.metadata, kinds) for role in app.roles)]
-    for what, metadata, known in places:
+    taken = f"roles may have {', '.join(kinds)}" if kinds else "it supports none; leave them out"
+    owners = [("the app", app.metadata, ()), *((f"role {role.name!r}", role.metadata, kinds) for role in app.roles)]
+    for what, metadata, supported in owners:
         stored = metadata.get(namespace)
         if not isinstance(stored, Mapping) or not stored.get(MARKER):
             continue
         for kind in stored:
-            if kind not in {MARKER, *known}:
-                raise UnsupportedError(f"{what}: overlay {kind!r} cannot be placed by {namespace!r}; {taken}")
+            if kind not in {MARKER, *supported}:
+                raise UnsupportedError(f"{what}: overlay {kind!r} cannot be applied by {namespace!r}; {taken}")
 
 
 def overlays_of(role: Role, namespace: str, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return kind to overlay of a role, as plain JSON.
+    """Return the overlays of a role by kind, as plain JSON.
 
     Args:
-        role: left as it is.
+        role: not changed.
         namespace: the name of the scheduler.
-        kinds: of overlays that it takes; a flat overlay is one of the first.
+        kinds: the supported kinds; a flat overlay is one of the first kind.
 
     Raises:
         InvalidAppError: a file with an overlay cannot be read.
-        UnsupportedError: it is no overlay of these kinds.
+        UnsupportedError: it is not an overlay of these kinds.
     """
     stored = role.metadata.get(namespace)
     if stored is None:
@@ -59,18 +59,18 @@ def overlays_of(role: Role, namespace: str, kinds: Sequence[str]) -> dict[str, d
     is_marked = isinstance(stored, Mapping) and stored.get(MARKER)
     if stored and not found and not is_marked:
         raise UnsupportedError(
-            f"role {role.name!r}: metadata[{namespace!r}] is no overlay that can be placed; "
-            f"there are {', '.join(kinds)}"
+            f"role {role.name!r}: metadata[{namespace!r}] is not a valid overlay; "
+            f"the supported kinds are {', '.join(kinds)}"
         )
     return found
 
 
 def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Values, what: str) -> dict[str, Any]:
-    """Return a copy of a native body with the overlay, in whose texts macros are replaced.
+    """Return a copy of a native body with the overlay applied, after its macros are replaced.
 
     Args:
-        body: left as it is.
-        overlay: what `overlays_of` gave for one kind.
+        body: not changed.
+        overlay: the result of `overlays_of` for one kind.
         values: of the macros.
         what: role and kind, for the error.
 
@@ -88,7 +88,7 @@ def patched(body: dict[str, Any], overlay: Mapping[str, Any], values: macros.Val
 
 
 def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str], what: str) -> None:
-    """Refuse an overlay that changes what the launcher itself relies on.
+    """Refuse an overlay that changes fields which the launcher itself sets.
 
     Raises:
         InvalidAppError: names the field.
@@ -99,7 +99,7 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any], fields: 
 
 
 def _plain(value: Any) -> Any:
-    """Return the overlay as JSON can hold it: a tuple replaces a list, as `PUT` does."""
+    """Return the overlay as plain JSON: a tuple becomes a list that replaces the old one, as with `PUT`."""
     if isinstance(value, Mapping):
         return {
             (PUT(key) if isinstance(item, tuple) and not str(key).startswith("__") else key): _plain(item)

@@ -1,4 +1,4 @@
-"""The loop in which an observer brings an app on: read it, decide, do one step, read it again."""
+"""The reconcile loop: read the app, decide, do one step, read it again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 def reconcile(read: Callable[[], T | None], act: Callable[[T], bool], *, rounds: int) -> T | None:
-    """Return the app as it was read last; None: it is gone.
+    """Return the app as it was read last; None: it no longer exists.
 
     Args:
-        read: reads the app and decides what it needs, whatever an earlier round found.
-        act: does one step; False: nothing is left to do now, or others must do it.
-        rounds: how many steps at most; what is left is for the next poll.
+        read: reads the app and decides the next step, independent of earlier rounds.
+        act: does one step; False: there is nothing to do now, or another process must do it.
+        rounds: maximum number of steps; the rest is left to the next poll.
     """
     found: T | None = None
     for _ in range(rounds):

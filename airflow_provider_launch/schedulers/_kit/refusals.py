@@ -1,4 +1,4 @@
-"""What a scheduler refuses because its declared capabilities do not contain it: pure."""
+"""Refusals of features that a scheduler does not declare in its capabilities: pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOUNTS = {
 
 
 _PROGRAM_BYTES = 2 * 1024 * 1024
-"""What the kernel gives to arguments and variables of a program: a quarter of its stack, which has 8 MiB by default."""
+"""The kernel's limit for arguments and variables of a program: a quarter of its stack, which is 8 MiB by default."""
 _POINTER_BYTES = 9
-"""What each of them takes beside its text: its end and the pointer to it."""
+"""Bytes that each of them needs in addition to its text: the terminator and a pointer."""
 
 
 def refuse_unsupported(
@@ -36,35 +36,35 @@ def refuse_unsupported(
     needs_image: bool,
     cures: Mapping[Capability, str],
 ) -> None:
-    """Refuse what `capabilities` do not contain.
+    """Refuse features that are not in `capabilities`.
 
     Args:
-        app: what shall be launched.
+        app: the app to launch.
         backend: the name of the scheduler.
-        capabilities: what it can do.
+        capabilities: the features of the scheduler.
         needs_image: whether each role must name an image.
-        cures: capability to what helps a user of this scheduler, where that is not the general cure.
+        cures: fixes for missing capabilities, where the general one is not the best.
 
     Raises:
-        UnsupportedError: a role asks for something that this scheduler cannot do.
-        InvalidAppError: a role has no image, or more arguments and variables than a program can get.
+        UnsupportedError: a role uses a feature that this scheduler lacks.
+        InvalidAppError: a role has no image, or its arguments and variables are too large.
     """
     for role in app.roles:
         if needs_image and role.image in {"", NONE}:
-            raise InvalidAppError(f"role {role.name!r} has no image, and {backend!r} runs images; name one")
+            raise InvalidAppError(f"role {role.name!r} has no image, which {backend!r} needs; name one")
         texts = (role.entrypoint, *role.args, *(f"{name}={value}" for name, value in role.env.items()))
         size = sum(len(text.encode("utf-8", "surrogatepass")) + _POINTER_BYTES for text in texts)
         if size > _PROGRAM_BYTES:
             raise InvalidAppError(
-                f"role {role.name!r}: its arguments and variables have {size} bytes, and Linux gives {_PROGRAM_BYTES} "
-                f"to a program; put them into a file or the image, and pass its path"
+                f"role {role.name!r}: its arguments and variables have {size} bytes, the limit of Linux is "
+                f"{_PROGRAM_BYTES}; put them into a file or the image, and pass its path"
             )
         policy = RetryPolicy(role.retry_policy)
         if role.max_retries and _RETRIES[policy] not in capabilities:
-            known = " or ".join(name.value for name, needed in _RETRIES.items() if needed in capabilities)
+            offered = " or ".join(name.value for name, needed in _RETRIES.items() if needed in capabilities)
             raise UnsupportedError(
                 f"role {role.name!r}: retry_policy {policy.value} is not offered by {backend!r}; "
-                f"{f'use {known}' if known else 'leave max_retries out'}"
+                f"{f'use {offered}' if offered else 'leave max_retries out'}"
             )
         for capability, (kind, what) in _MOUNTS.items():
             if capability not in capabilities and any(isinstance(mount, kind) for mount in role.mounts):
@@ -80,10 +80,10 @@ def refuse_more_gpus(app: AppDef, offered: int, *, offer: str, cure: str) -> Non
     """Refuse an app that needs more GPUs than there are.
 
     Args:
-        app: what shall be launched.
-        offered: how many GPUs there are.
-        offer: whose they are, up to the number: `the connection of 'docker' offers {}`.
-        cure: what helps.
+        app: the app to launch.
+        offered: the number of GPUs.
+        offer: text that names their owner and has a field for the number: `the connection of 'docker' offers {}`.
+        cure: the fix.
 
     Raises:
         UnsupportedError: the roles together need more.

@@ -1,4 +1,4 @@
-"""The skeleton of a request, and its text for people: pure."""
+"""Common fields of all requests, and the readable text of a request: pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_provider_launch.specs.app_dict import app_from_dict
 from airflow_provider_launch.specs.roles import AppDef, RetryPolicy, Role
 
 FIRST_PORT = 20000
-"""The first port that is assigned where a role leaves the choice to the launcher."""
+"""The first port that is assigned if a role leaves the choice to the launcher."""
 
 
 @dataclass
 class RoleRequest:
-    """What the requests of all backends hold of a role; a backend adds how its engine spells the rest."""
+    """The part of a role's request that all backends have; each backend adds its own fields."""
 
     name: str
     slug: str
@@ -41,7 +41,7 @@ RoleT = TypeVar("RoleT", bound=RoleRequest)
 
 @dataclass
 class AppRequest(Generic[RoleT]):
-    """All that is needed to run an app, as its record in the engine keeps it."""
+    """All that is needed to run an app, as it is stored in the app's record."""
 
     app_id: str
     name: str
@@ -51,7 +51,7 @@ class AppRequest(Generic[RoleT]):
     time_limit_s: float | None
     roles: list[RoleT]
     app: dict[str, Any]
-    """The app as it was given."""
+    """The app as it was submitted."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as plain JSON."""
@@ -59,7 +59,7 @@ class AppRequest(Generic[RoleT]):
 
     @cached_property
     def app_def(self) -> AppDef:
-        """The app as it was given; made once, because each poll of the app shows it."""
+        """The app as it was submitted; cached, because each poll needs it."""
         return app_from_dict(self.app)
 
     def role(self, name: str) -> RoleT:
@@ -73,21 +73,21 @@ RequestT = TypeVar("RequestT", bound=AppRequest[Any])
 def request_from_json(
     request_type: type[RequestT], role_type: type[RoleRequest], document: Mapping[str, Any]
 ) -> RequestT:
-    """Return the request that `to_json` gave."""
+    """Return the request from the result of `to_json`."""
     return request_type(**{**document, "roles": [role_type(**role) for role in document["roles"]]})
 
 
 def common_fields(
     role: Role, slug: str, environ: Mapping[str, str], copy_env: Iterable[str] | None, given: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the fields of a `RoleRequest`, for the constructor of a backend's own.
+    """Return the fields of a `RoleRequest`, as keywords for a backend's subclass.
 
     Args:
-        role: the role; left as it is.
+        role: the role; not changed.
         slug: the role in names of native objects.
         environ: variables of the launcher.
-        copy_env: patterns of those that the replicas inherit.
-        given: patterns of names that the engine gives to replicas; those of GPUs are added for a role that has some.
+        copy_env: name patterns of the variables that the replicas inherit.
+        given: name patterns of variables that the engine sets in replicas; a role with GPUs adds the GPU variables.
     """
     return {
         "name": role.name,
@@ -105,9 +105,9 @@ def common_fields(
 
 
 def assign_ports(app: AppDef) -> dict[str, int]:
-    """Return variable to port, for schedulers whose replicas have all ports of their own.
+    """Return variable to port, for schedulers that give each replica its own network.
 
-    Such a port only has to differ from the others of the app.
+    There a port only has to differ from the other ports of the app.
     """
     taken = {port for role in app.roles for port in role.port_map.values()}
     free = (port for port in range(FIRST_PORT, FIRST_PORT + 10_000) if port not in taken)
@@ -137,13 +137,13 @@ def format_role(
 
     Args:
         name: of the role.
-        num_replicas: how many there are.
-        what: what they run or where: an image, a directory.
+        num_replicas: number of replicas.
+        what: what they run, or where: an image, a directory.
         policy: the value of its `RetryPolicy`.
-        max_retries: how often it is retried.
-        details: further lines on the role.
-        replica: number of a replica to its text. None: the backend shows no single replicas.
-        shown: how many replicas are shown.
+        max_retries: number of retries.
+        details: further lines about the role.
+        replica: number of a replica to its text. None: the backend does not show single replicas.
+        shown: number of replicas to show.
     """
     lines = [f"role {name}: {num_replicas} x {what}"]
     if max_retries:
@@ -160,7 +160,7 @@ def format_role(
 
 
 def _differ_by_number(texts: Sequence[str]) -> bool:
-    """Return whether texts of replicas 0, 1, ... are the same but for their own numbers."""
+    """Return whether the texts of replicas 0, 1, ... differ only in the number of the replica."""
     parts = [re.split(r"(\d+)", text) for text in texts]
     if len({len(each) for each in parts}) > 1:
         return False

@@ -1,8 +1,8 @@
-"""When each line of an append-only log was written, by an index beside it.
+"""Times of the lines of an append-only log, from an index file next to it.
 
-A line of the index is `time bytes-of-stdout bytes-of-stderr`: at that time the logs had so many bytes. It is written at
-most every half second, and only when a log has grown. A line of a log was written before the first entry that covers
-its end, and after the entry before.
+An entry of the index is `time bytes-of-stdout bytes-of-stderr`: the sizes of the logs at that time. It is written at
+most every half second, and only when a log has grown. A line of a log gets the time of the first entry that covers its
+end.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Protocol
 from airflow_provider_launch.schedulers.logs import Stream
 
 FIRST_BYTES = 16 * 1024
-"""What one read of the index takes first: minutes of output."""
+"""Size of the first read of the index: enough for minutes of output."""
 _BLOCK_BYTES = 256 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
-"""Of the index for one answer: those of a week. An app can write into it; then its lines have other times."""
+"""Maximum read of the index per call: a week of output. An app can write into it; then its lines get wrong times."""
 _LONGEST = 100
-"""Letters of an entry."""
+"""Maximum length of an entry."""
 _ENTRY = re.compile(rb"([0-9]{1,11}(?:\.[0-9]{0,9})?) ([0-9]{1,18}) ([0-9]{1,18})\r?")
 _COLUMN = {Stream.STDOUT: 1, Stream.STDERR: 2}
 
@@ -31,7 +31,7 @@ class IndexFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Return its bytes when it was opened."""
+        """Return its size in bytes when it was opened."""
         ...
 
     def read(self, offset: int, count: int) -> bytes:
@@ -40,7 +40,7 @@ class IndexFile(Protocol):
 
 
 def line_ends(data: bytes, offset: int) -> list[int]:
-    """Return where each line of these bytes ends in a file in which they begin at `offset`."""
+    """Return the end offset of each line in `data`, which starts at `offset` in its file."""
     parts = data.split(b"\n")
     last = parts.pop()
     ends = list(accumulate((len(part) + 1 for part in parts), initial=offset))[1:]
@@ -50,21 +50,21 @@ def line_ends(data: bytes, offset: int) -> list[int]:
 def line_times(
     index: IndexFile, stream: Stream, position: int, ends: Sequence[int], modified: float
 ) -> tuple[list[float], int]:
-    """Return when each line was written, and from where on the index holds the times of later lines.
+    """Return the time of each line, and the position in the index for later lines.
 
     Args:
         index: of the attempt.
         stream: the log.
-        position: in the index, of an earlier call, or 0.
-        ends: where the lines end, in order.
-        modified: when the log was written last: the time of lines that the index does not cover yet.
+        position: position in the index from an earlier call, or 0.
+        ends: end offsets of the lines, in order.
+        modified: time of the last write of the log: the time of lines that the index does not cover yet.
     """
     times: list[float] = []
     newest = 0.0
-    for time, size, begin in _entries(index, _COLUMN[stream], position):
+    for time, size, start in _entries(index, _COLUMN[stream], position):
         # The clock of a node may be set back.
         newest = max(newest, time)
-        position = begin
+        position = start
         times += [newest] * (bisect_right(ends, size) - len(times))
         if len(times) == len(ends):
             break
@@ -72,8 +72,8 @@ def line_times(
 
 
 def _entries(index: IndexFile, column: int, position: int) -> Iterator[tuple[float, int, int]]:
-    """Yield time, bytes of one log, and where the entry begins, of each entry from `position` on."""
-    # The position may be inside of an entry, whose rest is skipped: the next one covers the same lines.
+    """Yield time, size of one log, and start offset of each entry from `position` on."""
+    # The position may be inside an entry. Its rest is skipped, because the next entry covers the same lines.
     at = max(0, position - 1)
     is_partial, rest, count = position > 0, b"", FIRST_BYTES
     until = at + _MOST_BYTES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
 from airflow_provider_launch.schedulers._kit.base import connection_from
-from airflow_provider_launch.schedulers._kit.overlays import refuse_unplaced
+from airflow_provider_launch.schedulers._kit.overlays import refuse_unsupported_overlays
 from airflow_provider_launch.schedulers.docker.options import DockerConnection, DockerOpts
 from airflow_provider_launch.schedulers.docker.request import DockerRequest
 from airflow_provider_launch.schedulers.docker.scheduler import DockerScheduler
@@ -46,7 +46,7 @@ class LocalDockerScheduler(DockerScheduler):
             if self.name in role.metadata:
                 role.metadata = {"docker": role.metadata[self.name], **role.metadata}
                 del role.metadata[self.name]
-        refuse_unplaced(app, "docker", self.overlay_kinds)
+        refuse_unsupported_overlays(app, "docker", self.overlay_kinds)
         return super()._submit_dryrun(app, opts, app_id=app_id)
 
 

@@ -16,7 +16,7 @@ from airflow_provider_launch.schedulers.docker.log_reader import (
     reader_from,
     since_of,
 )
-from airflow_provider_launch.schedulers.log_streams import PlaceLostError
+from airflow_provider_launch.schedulers.log_streams import PositionLostError
 from airflow_provider_launch.schedulers.logs import LogLine
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class FrameLines:
         """Return the lines so far if the places of both streams were met, and none before."""
         self._early += lines
         if self._reader.gave_up():
-            raise PlaceLostError
+            raise PositionLostError
         if not self._reader.found():
             return []
         if not self._is_whole and not is_before(self._begins, places_in(self._before)):
             self.begins_late = True
-            raise PlaceLostError
+            raise PositionLostError
         self._is_placed = True
         lines, self._early = self._early, []
         return lines
@@ -89,7 +89,7 @@ class FrameLines:
             stream, time, _ = frame
             if self._is_placed:
                 if time < newest.get(stream, 0):
-                    raise PlaceLostError
+                    raise PositionLostError
             else:
                 # Before the place the order is that of the log, whose clock may have been set back.
                 self._begins.setdefault(stream, time)

@@ -75,7 +75,7 @@ def test_an_image_is_needed_where_images_run() -> None:
     app = AppDef("app", [role(image="")])
 
     refuse_unsupported(app, "mine", ALL, needs_image=False, cures={})
-    with pytest.raises(InvalidAppError, match="'main' has no image, and 'mine' runs images; name one"):
+    with pytest.raises(InvalidAppError, match="'main' has no image, which 'mine' needs; name one"):
         refuse_unsupported(app, "mine", ALL, needs_image=True, cures={})
 
 
