@@ -1,1 +1,1 @@
-"""The inside of a running task: what operators, sensors and triggers share."""
+"""Parts of a running task that operators, sensors and triggers share."""

@@ -1,8 +1,8 @@
 """Cancelling an app from a signal handler.
 
-Airflow calls `on_kill` inside the handler of SIGTERM, on top of whatever the task was doing. Taking a lock there may
-wait for the very code that was interrupted, so the handler only sets a flag and writes one byte; a helper thread, which
-was started before and has its own client, does the rest.
+Airflow calls `on_kill` in the handler of SIGTERM, which interrupts the task at any point. Taking a lock there could
+deadlock with the interrupted code, so the handler only sets a flag and writes one byte. A helper thread, started
+before and with its own client, does the rest.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class AppKilledError(LaunchError):
 
 
 class CancelThread:
-    """A thread which cancels the app as soon as it is asked to.
+    """A thread that cancels the app when `fire` is called.
 
     Args:
-        make_scheduler: gives the thread its own client. None: nothing is cancelled, and there is no thread.
+        make_scheduler: returns a client for the thread. None: nothing is cancelled, and there is no thread.
     """
 
     def __init__(self, make_scheduler: Callable[[], Scheduler[Any]] | None) -> None:
@@ -64,15 +64,15 @@ class CancelThread:
             request = os.read(read_fd, 1)
         finally:
             os.close(read_fd)
-        # Without an app yet there is nothing to cancel: the loop sees the flag right after the submit.
+        # Without an app id there is nothing to cancel yet: the loop sees the flag right after the submit.
         if not request or not self.app_id or self._make_scheduler is None:
             return
-        # No logging here: the interrupted code may hold the lock of a log handler. The loop shows the error.
+        # No logging here: the interrupted code may hold the lock of a log handler. The loop logs the error.
         try:
             scheduler = self._make_scheduler()
             try:
                 scheduler.cancel(self.app_id)
             finally:
                 scheduler.close()
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, the loop has to report it
+        except Exception as error:  # noqa: BLE001 - the loop reports any error of the client
             self.error = error

@@ -1,4 +1,4 @@
-"""Errors of the launcher, as Airflow understands them."""
+"""Translates errors of the launcher into exceptions that Airflow handles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class FinalAppError(AirflowFailException, InvalidAppError):
 
 
 class final_errors:  # noqa: N801 - used like a function; a generator would restore the traceback
-    """Let an `InvalidAppError`, which only a change of DAG or connection can mend, end the task without retries.
+    """Fail without retries on `InvalidAppError`, which needs a change of the DAG or the connection.
 
-    The traceback of what the author of DAG or program has to mend begins here: where it was noticed does not help them.
+    Cuts the traceback of errors that the author of the DAG or program must fix, because our code does not help them.
 
     Args:
-        task_id: named in the text, while the DAG is parsed: of an import error Airflow shows only lines of ours.
+        task_id: named in errors of DAG parsing, because Airflow's import error does not name the task.
     """
 
     def __init__(self, task_id: str = "") -> None:
@@ -30,9 +30,9 @@ class final_errors:  # noqa: N801 - used like a function; a generator would rest
         """Nothing to do."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise what the task is to end with."""
+        """Raise the error with which the task ends."""
         if isinstance(error, InvalidAppError) and not isinstance(error, FinalAppError):
-            # The text states what, which and how to mend it.
+            # The message names the problem, the object and the fix.
             raise FinalAppError(f"task {self._task_id!r}: {error}" if self._task_id else str(error)) from None
         if isinstance(error, (FinalAppError, AppStatusError, AppNotStartedError)):
             raise error.with_traceback(None)
@@ -46,8 +46,8 @@ _TIMEOUT = "Trigger timeout"
 def event_of_failure(next_method: str, next_kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return an event of `AppStatusTrigger` with which the task resumes; None: the trigger has not failed.
 
-    A triggerer of another version may not know the class of the trigger. Airflow then has the task fail, by arguments
-    that its operators take for an order to raise; the app runs all the same.
+    A triggerer with another version of this package may not know the class of the trigger. Airflow then resumes the
+    task with arguments that make its operators raise, although the app is still running.
     """
     kwargs = next_kwargs or {}
     error = kwargs.get("error", "unknown error")

@@ -1,4 +1,4 @@
-"""Following an app in a worker: its states and lines go into the task log. Operators and sensors share it."""
+"""Following an app in a worker, with its states and lines in the task log; for operators and sensors."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class AppFollow:
     Use it as a context manager: leaving it ends the threads of the follower.
 
     Args:
-        task: the operator or sensor, whose logger is written and whose link is filled.
+        task: the operator or sensor; its logger and its link are used.
         ti: the task instance.
         scheduler: where the app runs.
         handle: names the app in messages.
         app_id: of the handle.
         options: how it is followed.
         progress: how far an earlier part of the task has followed it.
-        check: called after each event, and at least each 0.2 s; raises to leave.
-        is_new: this try has launched the app, so nothing that it writes is old.
-        is_known: the app has been there, so if the scheduler does not know it, it has vanished.
-        is_part: another part of the task follows the app to its end: it shows the last lines of a limited log.
+        check: called after each event, and at least each 0.2 s; raises to stop.
+        is_new: this try has launched the app, so none of its lines are old.
+        is_known: the app existed, so if the scheduler does not find it, it has vanished.
+        is_part: another part of the task will follow the app to its end and show the last lines of a limited log.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AppFollow:
             app_id,
             progress,
             on_url=lambda url, pages: show_ui(task, ti, url, pages),
-            # In a part the first lines are counted here, and the last ones are not kept.
+            # A part counts the first lines here and does not keep the last ones.
             limit=None if is_part else self._limit,
         )
         self._since = progress.since or time.time()
@@ -111,7 +111,7 @@ class AppFollow:
 
     @property
     def is_skipping(self) -> bool:
-        """Whether old lines are being read, to be left out."""
+        """Whether old lines are being skipped."""
         return self._follower.is_skipping
 
     @property
@@ -121,7 +121,7 @@ class AppFollow:
 
     @property
     def has_gap(self) -> bool:
-        """Whether lines may be missing in the task log, of this part of the task or of an earlier one."""
+        """Whether lines of this part of the task or of an earlier one may be missing in the task log."""
         return self.log.has_gap
 
     @property
@@ -143,12 +143,12 @@ class AppFollow:
         is_over: Callable[[Event], bool] = lambda _event: False,
         on_end: Callable[[DescribeAppResponse], object] = lambda _response: None,
     ) -> DescribeAppResponse | None:
-        """Write what happens until the app has ended, and return how; None: `until` or `is_over` came first.
+        """Log events until the app has ended, and return its last status; None: `until` or `is_over` came first.
 
         Args:
             until: a time of `time.monotonic` at which to stop.
-            is_over: whether to stop after this event.
-            on_end: called when the app has ended, while the rest of its log is read.
+            is_over: returns whether to stop after this event.
+            on_end: called when the app has ended, before the rest of its log is read.
         """
         failed = 0
         for event in self._follower:
@@ -158,7 +158,7 @@ class AppFollow:
                     self._write(event)
                     failed = 0
                 except Exception:  # noqa: BLE001 - a log that fails must not change how the task ends
-                    # Reported nowhere, because the log is what is broken; given up after some in a row.
+                    # Not reported, because the log itself fails; logging stops after several failures in a row.
                     failed += 1
                     self.log.has_gap = True
             if isinstance(event, StateChanged) and is_terminal(event.new):
@@ -177,7 +177,7 @@ class AppFollow:
             self.log.write_event(Progress(self.response))
 
     def _first_lines(self, event: LogLines) -> LogLines:
-        """Return the lines which are shown now; a replica that has others is read no further."""
+        """Return the lines that are shown now; stop reading a replica that has more."""
         key = f"{event.role}/{event.replica}"
         shown, is_cut = self._limit.first_lines(key, event.lines)
         if shown == len(event.lines):

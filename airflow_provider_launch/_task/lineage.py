@@ -1,4 +1,4 @@
-"""The task as the parent of what its replicas report to OpenLineage."""
+"""Makes the task the parent of the runs that its replicas report to OpenLineage."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PROVIDER = "airflow.providers.openlineage"
 
 
 def with_parent_run(app: AppDef, ti: Any, warn: Callable[..., object]) -> AppDef:
-    """Return the app with the task instance as parent run in the variables of each role, where OpenLineage is active.
+    """Return the app with the task instance as parent run in each role's variables, if OpenLineage is active.
 
-    What a role sets itself stays. The given app is not changed.
+    Variables that a role sets itself stay. The given app is not changed.
     """
     env = parent_env(ti, warn)
     return dataclasses.replace(app, roles=[_with_env(role, env) for role in app.roles]) if env else app
@@ -27,12 +27,11 @@ def with_parent_run(app: AppDef, ti: Any, warn: Callable[..., object]) -> AppDef
 def parent_env(ti: Any, warn: Callable[..., object]) -> dict[str, str]:
     """Return the variables by which programs find their parent run: `namespace/job/run id`.
 
-    Nothing where the OpenLineage provider is not installed or is disabled, also for this operator; then nothing of it
-    is imported but its configuration.
+    Empty if the OpenLineage provider is not installed, or disabled in general or for this operator.
 
     Args:
         ti: the running task instance.
-        warn: takes a warning and its arguments, should the provider fail; the task goes on without the variables.
+        warn: takes a warning and its arguments if the provider fails; the task continues without the variables.
     """
     try:
         conf = importlib.import_module(f"{_PROVIDER}.conf")

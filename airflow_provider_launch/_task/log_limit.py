@@ -1,4 +1,4 @@
-"""`max_log_bytes`: of a long log the beginning and the end are shown, and what is left out is reported."""
+"""`max_log_bytes`: shows the start and the end of a long log, and reports how much is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_max_log_bytes(value: object) -> None:
-    """Refuse what is no number of bytes.
+    """Refuse a value that is not a valid number of bytes.
 
     Raises:
         InvalidAppError: it is not a positive whole number.
@@ -28,7 +28,7 @@ def check_max_log_bytes(value: object) -> None:
 
 @dataclass
 class Rest:
-    """What follows the beginning of one replica's log."""
+    """The part of a replica's log after its first lines."""
 
     lines: deque[LogLine] = field(default_factory=deque)
     """The last ones."""
@@ -38,11 +38,11 @@ class Rest:
 
 
 class LogLimit:
-    """Shares out `max_bytes` of each replica: one half for its first lines, one half for its last.
+    """Splits `max_bytes` of each replica: one half for its first lines, one half for its last.
 
     Args:
-        max_bytes: of the texts of one replica, in UTF-8. None: no limit.
-        shown_bytes: by `role/replica`, what an earlier part of the task has shown; what has another form is ignored.
+        max_bytes: limit for the text of one replica, in bytes of UTF-8. None: no limit.
+        shown_bytes: bytes that an earlier part of the task has shown, by `role/replica`; invalid entries are ignored.
     """
 
     __slots__ = ("_half", "_rests", "_shown", "max_bytes")
@@ -57,7 +57,7 @@ class LogLimit:
 
     @property
     def shown_bytes(self) -> dict[str, int]:
-        """Bytes of the first lines by `role/replica`; half of `max_bytes` where no more are shown."""
+        """Bytes of the first lines by `role/replica`; half of `max_bytes` if no more are shown."""
         return dict(self._shown)
 
     def is_full(self, key: str) -> bool:
@@ -65,14 +65,14 @@ class LogLimit:
         return self.max_bytes is not None and self._shown.get(key, 0) >= self._half
 
     def admit(self, key: str, lines: Sequence[LogLine]) -> int:
-        """Return how many of the next lines belong to the first ones, which are shown at once."""
+        """Return how many of the next lines belong to the first half, which is shown at once."""
         if self.max_bytes is None:
             return len(lines)
         shown = self._shown.get(key, 0)
         for number, line in enumerate(lines):
             size = _size(line)
             if shown + size > self._half:
-                # Also a shorter one after it: the beginning has no holes.
+                # Full from now on, even for a shorter line, so that the first half has no holes.
                 self._shown[key] = self._half
                 return number
             shown += size
@@ -82,7 +82,7 @@ class LogLimit:
     def first_lines(self, key: str, lines: Sequence[LogLine]) -> tuple[int, bool]:
         """Return how many of the next lines are shown at once, and whether to report that the others are not.
 
-        That is reported once, where the first lines end.
+        True only once, where the first half ends.
         """
         was_full = self.is_full(key)
         shown = self.admit(key, lines)
@@ -107,13 +107,13 @@ class LogLimit:
                 rest.lines.append(whole._replace(text=kept.decode("utf-8", "replace")))
 
     def rests(self) -> Iterator[tuple[str, Rest]]:
-        """Return what was held, once."""
+        """Yield the kept lines by replica, once."""
         rests, self._rests = self._rests, {}
         yield from rests.items()
 
 
 NO_LIMIT = LogLimit(None)
-"""One for all who show everything: it remembers nothing."""
+"""The limit of consumers that show everything; it keeps nothing."""
 
 
 def _size(line: LogLine) -> int:

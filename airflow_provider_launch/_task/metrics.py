@@ -1,4 +1,4 @@
-"""Counters, gauges and timers by Airflow's `Stats`; nothing where no metrics are configured."""
+"""Counters, gauges and timers by Airflow's `Stats`; no-op if no metrics are configured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def count(name: str, number: int = 1, **tags: str) -> None:
 
 
 def count_cancelled(backend: str) -> None:
-    """Count an app that was cancelled because its task is over, so that no worker will see its end."""
+    """Count an app that was cancelled because its task is over; no worker will see its end."""
     count("apps_ended", backend=backend, state="CANCELLED")
 
 
 def gauge(name: str, value: float, **tags: str) -> None:
-    """Set the gauge `launch.<name>` of this process; its host is a tag, for two triggerers have a value each."""
+    """Set the gauge `launch.<name>` of this process; the host is a tag, because each triggerer has its own value."""
     _send("gauge", name, value, {"hostname": _hostname(), **tags})
 
 

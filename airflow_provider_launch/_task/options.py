@@ -1,4 +1,4 @@
-"""How a task follows its app: arguments that operator, sensor and trigger share, checked when the DAG is parsed."""
+"""Arguments that operator, sensor and trigger share, checked when the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _STREAMS = ("stdout", "stderr", "combined")
 
 @dataclass(frozen=True)
 class FollowOptions:
-    """How a task follows its app. Operator, sensor and trigger document each of them."""
+    """How a task follows its app. Operator, sensor and trigger document each field."""
 
     launch_conn_id: str | Sequence[str] | None = None
-    """None: the connection that the handle names; a list: one of those."""
+    """None: the connection that the handle names; a list: only these are allowed."""
     poll_interval_s: float | None = None
     """Seconds between status polls. None: the scheduler's default."""
     unavailable_for_s: float = 600.0
@@ -36,20 +36,20 @@ class FollowOptions:
     streams: str | None = None
     """"stdout", "stderr" or "combined". None: all that the scheduler has."""
     log_roles: Sequence[str] | None = None
-    """Whose lines are shown. None: all roles; empty: no lines."""
+    """Roles whose lines are shown. None: all roles; empty: no lines."""
     logs_from: str = "start"
-    """"start", or "now": without what was written before."""
+    """"start", or "now" to skip older lines."""
     max_log_bytes: int | None = None
     """Log bytes shown per replica: the first and the last half of it. None: all."""
     kill_policy: str = "cancel"
-    """"cancel", or "leave": what happens to the app when a user ends the task."""
+    """"cancel" or "leave": what happens to the app when a user ends the task."""
     watches_start: bool = False
-    """Whether an app that cannot begin is an error after a minute."""
+    """Whether an app that cannot start is an error after a minute."""
     start_limit_s: float | None = None
-    """Seconds in which the app must have begun. None: it may wait for ever."""
+    """Seconds within which the app must have started. None: no limit."""
 
     def check(self) -> None:
-        """Refuse what would only show when the app is followed, or never.
+        """Refuse invalid options, which would otherwise show only when the app is followed, or never.
 
         Raises:
             InvalidAppError: an option has a wrong type or value; the text names it.
@@ -63,13 +63,13 @@ class FollowOptions:
                 raise InvalidAppError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
         check_max_log_bytes(self.max_log_bytes)
         check_seconds("unavailable_for_s", self.unavailable_for_s, may_be_0=True)
-        # A text is empty where no connection is meant: a step that another operator runs.
+        # A text may be empty: a step that another operator runs needs no connection.
         if not isinstance(self.launch_conn_id, (str, type(None))) and not conn_ids(self.launch_conn_id):
             raise InvalidAppError(
                 f"launch_conn_id={self.launch_conn_id!r} allows no connection; name one or several, or leave it out"
             )
         roles: object = self.log_roles
-        # A text is a sequence of texts too, of which no letter is a role.
+        # A text is also a sequence of texts: its letters.
         if roles is not None and (not _is_list(roles) or not all(isinstance(role, str) for role in roles)):
             raise InvalidAppError(f"log_roles={roles!r} must be a list of names of roles, or None for all")
 
@@ -85,14 +85,17 @@ class FollowOptions:
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any], warn: Callable[..., object]) -> FollowOptions:
-        """Return what `to_json` gave, without what only a newer version of this package knows."""
+        """Return the options that `to_json` gave, without those that only a newer version of this package knows."""
         names = {item.name for item in fields(cls)}
         if unknown := sorted(options.keys() - names):
-            warn("this triggerer does not know %s, and ignores them: upgrade it", ", ".join(map(repr, unknown)))
+            warn(
+                "this triggerer does not know the options %s and ignores them; upgrade it",
+                ", ".join(map(repr, unknown)),
+            )
         return cls(**{name: value for name, value in options.items() if name in names})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options that have not their default, as plain JSON; they are the keywords of this class."""
+        """Return the options that differ from their defaults, as plain JSON: keyword arguments of this class."""
         values = {
             **{item.name: getattr(self, item.name) for item in fields(self)},
             "streams": None if self.stream is None else self.stream.value,
@@ -102,32 +105,32 @@ class FollowOptions:
 
 
 def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
-    """Refuse what is no duration.
+    """Refuse a value that is not a valid duration.
 
     Raises:
-        InvalidAppError: it is no number, negative, or 0 where that means nothing.
+        InvalidAppError: it is not a number, is negative, or is 0 where that is not allowed.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidAppError(f"{name}={value!r} must be a number of seconds, not {type(value).__name__}")
-    # No lock waits longer than that.
+    # Locks cannot wait longer.
     if not value <= threading.TIMEOUT_MAX:
-        raise InvalidAppError(f"{name}={value!r} is no time to wait; the most is {threading.TIMEOUT_MAX:.0f} seconds")
+        raise InvalidAppError(f"{name}={value!r} is too long; the longest wait is {threading.TIMEOUT_MAX:.0f} seconds")
     if not (value >= 0 if may_be_0 else value > 0):
         raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
 
 
 def default_deferrable() -> bool:
-    """Return what `[operators] default_deferrable` of Airflow's configuration sets."""
+    """Return `[operators] default_deferrable` of Airflow's configuration."""
     from airflow.sdk import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def check_exit_codes(name: str, value: object) -> None:
-    """Refuse what is neither None nor one or several exit codes.
+    """Refuse a value that is not None, an exit code or several of them.
 
     Raises:
-        InvalidAppError: it is neither; the text of a number never equals an exit code.
+        InvalidAppError: it is anything else, such as the text of a number.
     """
     codes = value if _is_list(value) else [] if value is None else [value]
     if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
@@ -135,7 +138,7 @@ def check_exit_codes(name: str, value: object) -> None:
 
 
 def check_on_finish(value: object) -> str:
-    """Return the value if it is a choice of what becomes of an app that has ended.
+    """Return the value if it is a valid choice of `on_finish`.
 
     Raises:
         InvalidAppError: it is not one of them.
@@ -146,7 +149,7 @@ def check_on_finish(value: object) -> str:
 
 
 def check_results(value: object) -> str:
-    """Return the value if it is a choice of which results are handed back.
+    """Return the value if it is a valid choice of `results`.
 
     Raises:
         InvalidAppError: it is not one of them.
@@ -157,7 +160,7 @@ def check_results(value: object) -> str:
 
 
 def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:
-    """Refuse names which no role of the app has: its log would look like that of an app that writes nothing.
+    """Refuse names of roles that the app does not have; otherwise its log would silently stay empty.
 
     Raises:
         InvalidAppError: names the first of them.
@@ -165,16 +168,16 @@ def check_log_roles(app: AppDef, log_roles: Collection[str] | None) -> None:
     known = [role.name for role in app.roles]
     if unknown := [name for name in log_roles or () if name not in known]:
         raise InvalidAppError(
-            f"log_roles names {unknown[0]!r}, which is no role of app {app.name!r}; "
-            f"it has {', '.join(map(repr, known))}"
+            f"log_roles names {unknown[0]!r}, which is not a role of app {app.name!r}; "
+            f"its roles are {', '.join(map(repr, known))}"
         )
 
 
 def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
-    """Refuse one stream alone where the scheduler does not keep them apart.
+    """Refuse a single stream if the scheduler does not separate stdout and stderr.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: it does not separate them.
     """
     from airflow_provider_launch.schedulers.capability import Capability
 
@@ -186,7 +189,7 @@ def check_streams(scheduler: Scheduler[Any], streams: str | None) -> None:
 
 
 def conn_ids(given: str | Sequence[str] | None) -> list[str]:
-    """Return the connections that an argument names; empty: it leaves them to the handle."""
+    """Return the connections that an argument names; empty: the handle names it."""
     return [given] if isinstance(given, str) and given else list(given or ())
 
 
@@ -194,20 +197,20 @@ def allowed_conn_id(given: str | Sequence[str] | None, handle: ParsedAppHandle) 
     """Return the connection of an app.
 
     Args:
-        given: the connection, or those that the handle may name. None: any.
+        given: the connection, or a list of connections that the handle may name. None: any.
         handle: of the app.
 
     Raises:
-        InvalidAppError: the handle names another connection than those of the list.
+        InvalidAppError: the handle names a connection that is not in the list.
     """
     if isinstance(given, str) and given:
         return given
     session = handle.session_name
-    # An empty list or text, as a template may give it, allows no connection: only None leaves it to the handle.
+    # An empty list or text, which may come from a template, allows no connection; only None allows any.
     if given is not None and session not in conn_ids(given):
         raise InvalidAppError(
             f"{make_app_handle(*handle)!r} is an app of connection {session!r}, "
-            f"and launch_conn_id allows {', '.join(map(repr, given)) or 'none'}"
+            f"but launch_conn_id allows {', '.join(map(repr, given)) or 'none'}"
         )
     return session
 

@@ -1,4 +1,4 @@
-"""How an app ended, as plain data for XCom and as text for the reader of a failed task."""
+"""The outcome of an app: plain data for XCom, and the error message of a failed task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_launch.specs.statuses import ReplicaStatus
 from airflow_provider_launch.util.untrusted import clean_json, clean_text
 
 MOST_RESULTS_BYTES = 2 * 1024 * 1024
-"""Of all replicas together: 200 bytes for each of ten thousand."""
+"""Limit for the results of all replicas together: 200 bytes each for ten thousand replicas."""
 _KILLED = 128 + signal.SIGKILL
 _ERROR_LINES, _ERROR_CHARS = 20, 1000
 
@@ -30,18 +30,18 @@ def as_xcom(
 ) -> dict[str, Any]:
     """Return `{handle, state, attempts, roles: {name: [exit codes]}, result}` as plain JSON.
 
-    Exit codes stand at the place of their replica, None where there is none (yet).
+    Exit codes are indexed by replica; None if there is none (yet).
 
     Args:
         handle: names the app.
-        response: what the scheduler reports. None: it was not asked yet.
-        result: what the app handed back.
-        roles: the roles as launched; used where the scheduler shows none.
+        response: the status. None: not polled yet.
+        result: the result of the app.
+        roles: the roles as launched, for schedulers that do not report them.
 
     Raises:
-        InvalidAppError: the app handed back what Airflow cannot store.
+        InvalidAppError: Airflow cannot store the result.
     """
-    # Also of a scheduler that does not use `parse_result`.
+    # Check again, because the scheduler may not use `parse_result`.
     check_result(result)
     codes: dict[str, list[int | None]] = {role.name: [None] * role.num_replicas for role in roles}
     for status in response.roles_statuses if response else ():
@@ -63,22 +63,22 @@ def as_xcom(
 
 
 def check_all_results(scheduler: Scheduler[Any], results: str) -> None:
-    """Refuse the results of all replicas where the scheduler hands back one.
+    """Refuse `results="all"` if the scheduler returns only one result.
 
     Raises:
-        UnsupportedError: it cannot.
+        UnsupportedError: the scheduler cannot return all results.
     """
     if results == "all" and not (Capability.RESULT in scheduler.capabilities and has_own(scheduler, "iter_results")):
         raise UnsupportedError(
-            f"scheduler {scheduler.backend!r} does not hand back a result of each replica; leave results='all' out"
+            f"scheduler {scheduler.backend!r} cannot return a result for each replica; leave results='all' out"
         )
 
 
 def result_of(scheduler: Scheduler[Any], app_id: str, results: str) -> Any:
-    """Return what the app hands back: the first document, or a list of those of all replicas.
+    """Return the result of the app: the first document, or a list with those of all replicas.
 
     Raises:
-        InvalidAppError: all of them together are too large to be handed to another task.
+        InvalidAppError: together they are too large for an XCom.
     """
     if Capability.RESULT not in scheduler.capabilities:
         return None
@@ -97,26 +97,26 @@ def result_of(scheduler: Scheduler[Any], app_id: str, results: str) -> Any:
 
 
 def handle_of(value: object) -> str:
-    """Return the handle out of a text or out of what `as_xcom` gives."""
+    """Return the handle from a text or from a value of `as_xcom`."""
     found = value.get("handle") if isinstance(value, Mapping) else value
     return found if isinstance(found, str) else ""
 
 
 def first_failed(response: DescribeAppResponse) -> ReplicaStatus | None:
-    """Return the replica that failed first, else the first one that was cancelled, None if the status names none."""
+    """Return the replica that failed first, else the first cancelled one; None if the status has no such replica."""
     replicas = [replica for status in response.roles_statuses for replica in status.replicas]
     for state in (AppState.FAILED, AppState.CANCELLED):
         found = [replica for replica in replicas if replica.state == state]
         if found:
-            # The one that the scheduler names, else the first in time: the others are mostly those which were stopped
-            # because of it.
+            # The one that the scheduler's message names, else the earliest: the others were mostly stopped because of
+            # it.
             named = [replica for replica in found if f"{replica.role}/{replica.id} " in response.msg]
             return min(named or found, key=lambda replica: (replica.end_time is None, replica.end_time or 0))
     return None
 
 
 def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> AppFailedError:
-    """Return the error for an app that did not succeed: what ended it, and its last lines.
+    """Return the error for an app that did not succeed, with the cause and its last lines.
 
     Args:
         handle: names the app.
@@ -126,8 +126,7 @@ def failure(handle: str, response: DescribeAppResponse, tails: Mapping[str, Sequ
     replica = first_failed(response)
     reasons = [] if replica is None else [_replica_text(replica)]
     msg = response.msg if response.msg not in ("", NONE) else ""
-    # A scheduler often repeats the same in its message; otherwise that is the cause, and the replica's end the
-    # effect: a time limit, a cancellation.
+    # If the message does not just repeat the replica's end, it is the cause: a time limit, a cancellation.
     if msg and (replica is None or (msg != replica.reason and f"{replica.role}/{replica.id}" not in msg)):
         reasons.insert(0, msg)
     # The cause first: a log view cuts long lines, and a handle is long.
@@ -165,7 +164,7 @@ def _replica_text(replica: ReplicaStatus) -> str:
         text += f" ({', '.join(details)})"
     text += f" {_ending(replica)}"
     reason = replica.reason or replica.error_msg
-    # What ended it is named once.
+    # Name the reason only once.
     return f"{text}: {reason}" if reason and reason not in text else text
 
 

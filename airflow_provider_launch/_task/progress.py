@@ -1,4 +1,4 @@
-"""How far an app was followed: what one part of a task leaves to the next, and how it is stored."""
+"""How far an app was followed: passed from one part of a task to the next, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from airflow_provider_launch.util.untrusted import parse_json
 
 _MOST_SECONDS = 1e12
 FIRE_AFTER_S = 10.0
-"""How long after a deferral a trigger fires at the earliest. See [launch] trigger_fire_after_s."""
+"""Shortest time in seconds from a deferral until its trigger fires. See [launch] trigger_fire_after_s."""
 
 
 @dataclass(frozen=True)
 class FollowProgress:
     """How far an app was followed.
 
-    A worker hands it to its trigger, a trigger to the next one and to the worker that resumes, and a sensor that is
-    rescheduled to its next run.
+    A worker passes it to its trigger, a trigger to the next one and to the worker that resumes, and a rescheduled
+    sensor to its next run.
     """
 
     cursors: Mapping[str, Any] = field(default_factory=dict)
     """`role/replica` to where its log continues."""
     state: str = ""
-    """The state that was logged last."""
+    """The last state that was logged."""
     tails: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Last lines by `role/replica`; of the replica that failed first, where the app has ended."""
+    """Last lines by `role/replica`; if the app has ended, only of the replica that failed first."""
     shown_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes shown by `role/replica`, where there is a limit."""
+    """Bytes shown by `role/replica`, if there is a limit."""
     attempts: Mapping[str, int] = field(default_factory=dict)
-    """The attempt that was logged last by `role/replica`, where that is not the first."""
+    """The last attempt that was logged by `role/replica`, unless it is the first."""
     url: str | None = None
     """The page of the app in its scheduler's user interface, if there is one."""
     began: float | None = None
-    """Epoch seconds since when the app runs, as far as the task has seen."""
+    """Epoch seconds of the first state after PENDING that the task has seen."""
     deadline: float | None = None
-    """Epoch seconds until when a trigger waits that was started anew."""
+    """Epoch seconds until which a restarted trigger waits."""
 
     since: float | None = None
-    """Epoch seconds since when the app may wait for its start: of its first submission, by whichever try."""
+    """Epoch seconds of the app's first submission, by any try; its start limit counts from then."""
     roles: Mapping[str, int] = field(default_factory=dict)
-    """Replicas by role, of an app whose scheduler may name no roles."""
+    """Number of replicas by role, for schedulers that may not report roles."""
     has_gap: bool = False
     """Whether lines may be missing in the task log."""
 
     def start_by(self, limit_s: float | None, since: float) -> float | None:
-        """Return the epoch seconds by which the app must have begun; None: it has, or may wait for ever."""
+        """Return the epoch seconds by which the app must have started; None: it has started, or has no limit."""
         return None if limit_s is None or self.began is not None else since + limit_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; what is empty is left out."""
+        """Return plain JSON without empty fields."""
         values = {
             "cursors": pack(self.cursors) if self.cursors else None,
             "state": self.state,
@@ -72,7 +72,7 @@ class FollowProgress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FollowProgress:
-        """Return what `to_json` gave; what is missing or has another form is empty: users can edit what is stored."""
+        """Return what `to_json` gave; missing or invalid fields are empty, because users can edit the stored value."""
         names = ("tails", "shown_bytes", "attempts", "roles")
         tails, shown, attempts, roles = (_mapping(value.get(name)) for name in names)
         return cls(
@@ -97,11 +97,11 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 def _number(value: object) -> float | None:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return value if abs(value) < _MOST_SECONDS else None  # what is larger is no time
+    return value if abs(value) < _MOST_SECONDS else None  # larger values are not valid times
 
 
 def _replicas(roles: Mapping[Any, Any]) -> dict[str, int]:
-    """Return the replicas of each role, as many as an app can have: each of them takes memory."""
+    """Return the number of replicas of each role, up to the limit of an app, because each takes memory."""
     found: dict[str, int] = {}
     left = MAX_REPLICAS
     for name, count in roles.items():
@@ -122,14 +122,14 @@ def pack(cursors: Mapping[str, Any]) -> str:
 
 
 def unpack(packed: object) -> dict[str, Any]:
-    """Return the cursors; empty if it is no packed text: users can edit the store in the UI."""
+    """Return the cursors; empty if the text is not valid, because users can edit the store in the UI."""
     if not isinstance(packed, str):
         return {}
     try:
         inflater = zlib.decompressobj()
         text = inflater.decompress(base64.b64decode(packed), _MAX_TEXT)
         if inflater.unconsumed_tail:
-            return {}  # not ours: 60 KB can be a thousand times as much text
+            return {}  # not packed here: 60 KB can expand to a thousand times as much text
         cursors = parse_json(text, _MAX_TEXT)
     except (ValueError, zlib.error):
         return {}

@@ -1,4 +1,4 @@
-"""Repeating a call while the scheduler is unreachable, until the task is killed."""
+"""Retries a call while the scheduler is unreachable, until the task is killed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def retry_while_unavailable(
     unavailable_for_s: float,
     warn: Callable[[str], object] = lambda _text: None,
 ) -> T:
-    """Return what `call` gives, and call again while the scheduler is out of reach.
+    """Return the result of `call`, retrying while the scheduler is unreachable.
 
     Args:
-        call: asks the scheduler; must be harmless to repeat.
-        check: called in short steps; raises to leave.
+        call: a request to the scheduler that is safe to repeat.
+        check: called in short intervals; raises to stop.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
-        warn: takes one line when an outage begins.
+        warn: takes one line when an outage starts.
     """
     deadline = time.monotonic() + unavailable_for_s
     pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
@@ -51,6 +51,6 @@ def retry_while_unavailable(
 def _sleep(seconds: float, check: Callable[[], None]) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        # A signal does not cut a sleep short.
+        # Short steps, because a signal does not interrupt a sleep.
         time.sleep(min(left, _STEP_S))
         check()

@@ -1,7 +1,7 @@
-"""Values that no log of a task may show: found where they are known, registered where lines are written.
+"""Masking of secrets of an app in task logs.
 
-Airflow masks what a process has fetched, and a triggerer has not fetched what a worker put into an app. The worker
-hands over the places of such values, and the log writer reads the values from what the scheduler keeps.
+Airflow masks values that the same process has fetched, but a triggerer has not fetched the values that a worker put
+into an app. The worker passes the locations of these values, and the log writer reads the values from the scheduler.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef, Role
 
 _SHORTEST = 5
-"""Airflow masks nothing shorter, and warns of it."""
+"""Airflow does not mask shorter values, and logs a warning for them."""
 _NO_SECRETS = frozenset({"false", "enabled", "disabled", "default", "basic", "bearer", "always", "never"})
 
 _MOST, _MOST_CHARS = 128, 32 * 1024
-"""Masks of one app: Airflow compiles all masks of a process again for each new one."""
+"""Limits for the masks of one app, because Airflow compiles all masks of a process again for each new one."""
 _LINE_END = re.compile(r"\r?\n|\\n")
-"""Of a value of several lines each line is printed for itself; JSON writes the end of a line as two letters."""
+"""Splits a value into lines, which are printed one by one; JSON writes the end of a line as two letters."""
 _VALUES = macros.Values("", "", "", "")
 
 Place = Sequence[Any]
-"""`[role, "env" | "args" | "copied", name or number, start, end]`; of a copied variable the whole value counts."""
+"""`[role, "env" | "args" | "copied", name or number, start, end]`; a copied variable is hidden as a whole."""
 
 
 def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Place]:
-    """Return the places of the app's values that this process masks.
+    """Return the locations of the app's values that this process masks.
 
     Args:
-        app: rendered.
+        app: the rendered app.
         copied: variables of the launcher that replicas inherit, by role.
     """
     found: list[Place] = []
@@ -59,7 +59,7 @@ def places_of(app: AppDef, copied: Mapping[str, Mapping[str, str]]) -> list[Plac
 
 
 def hidden_values(roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]], places: Iterable[Place]) -> set[str]:
-    """Return the values under names that look like secrets, and those at the places; what is not there is passed."""
+    """Return the values with secret-like names and those at the given locations; missing locations are ignored."""
     roles = list(roles)
     texts = {(role.name, kind, name): text for role in roles for kind, name, text in _texts(role)}
     texts |= {(role_name, "copied", name): text for role_name, env in copied.items() for name, text in env.items()}
@@ -74,11 +74,11 @@ def hidden_values(roles: Iterable[Role], copied: Mapping[str, Mapping[str, str]]
 
 
 def hidden_in_fields(value: Any, name: str = "") -> set[str]:
-    """Return the values of rendered fields that look like secrets, as `hidden_values` does for the app made of them.
+    """Return the values of a rendered field that look like secrets, as `hidden_values` does for an app.
 
     Args:
         value: text, such as a command, or plain data.
-        name: under which it stands.
+        name: name of the field.
     """
     return forms_of(_hidden_in_field(value, name))
 
@@ -93,10 +93,10 @@ def _hidden_in_field(value: Any, name: str) -> Iterator[str]:
         if is_secret_name(name):
             found = [value]
         else:
-            # A folder follows `-p` in most commands of a shell.
+            # In most shell commands a directory follows `-p`, not a password.
             words = [word for word in _words(value) if word != "-p"]
             found = [*hidden_in_text(value), *hidden_in_args(words)]
-        # A variable of the shell, or the name of a parameter.
+        # Skip shell variables and names of parameters.
         yield from (each for each in found if not each.startswith("$"))
     elif isinstance(value, Mapping):
         for key, each in value.items():
@@ -119,17 +119,17 @@ def _is_maskable(text: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Return the value as a program may print it, or a text about it show it."""
+    """Yield the forms in which a program or a message may print the value."""
     printed = {value, _VALUES.substitute(value)}
     printed |= {line.strip() for text in printed for line in _LINE_END.split(text)}
     yield from printed
     for text in printed:
-        # As `repr` and JSON have it.
+        # As written by `repr` and JSON.
         yield from {repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
-    """Return the values under names that look like secrets, as the scheduler keeps the app; none of an unknown app."""
+    """Return the values with secret-like names of the app that the scheduler has; empty for an unknown app."""
     native = scheduler.describe_native(app_id)
     app = getattr(native.request, "app_def", None) if native else None
     if app is None:
@@ -141,7 +141,7 @@ def kept_values(scheduler: Scheduler[Any], app_id: str) -> set[str]:
 
 
 def copied_variables(native: AppDryRunInfo[Any] | None) -> dict[str, dict[str, str]]:
-    """Return the variables of the launcher that the replicas of each role inherit; none where the request has none."""
+    """Return the launcher's variables that the replicas of each role inherit; empty if the request has none."""
     roles = getattr(native.request, "roles", ()) if native else ()
     return {role.name: dict(getattr(role, "copied_env", {})) for role in roles}
 
@@ -150,8 +150,8 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
     """Have Airflow mask the values in this process and its supervisor.
 
     Args:
-        values: of one app.
-        warn: takes a warning and its arguments, where there are too many of them.
+        values: secrets of one app.
+        warn: takes a warning and its arguments if there are too many values.
     """
     from airflow.sdk.log import mask_secret
 
@@ -160,14 +160,14 @@ def register(values: Iterable[str], warn: Callable[..., object] | None = None) -
         mask_secret(value)
     if left_out and warn is not None:
         warn(
-            "%d of %d texts of the app that are to be hidden are not masked in this log: at most %d, of %d characters "
-            "together, are; have the program read long secrets from files",
+            "%d of %d secrets of the app are not masked in this log: the limits are %d secrets and %d characters in "
+            "total; have the program read long secrets from files",
             left_out, left_out + len(kept), _MOST, _MOST_CHARS,
         )  # fmt: skip
 
 
 def chosen(values: Iterable[str]) -> tuple[list[str], int]:
-    """Return which of the values of an app are masked, the shortest first, and how many are left out."""
+    """Return the values of an app that are masked, the shortest first, and how many are left out."""
     ordered = sorted({*values}, key=lambda value: (len(value), value))
     sizes = itertools.accumulate(len(value) for value in ordered)
     number = min(_MOST, sum(size <= _MOST_CHARS for size in sizes))
@@ -175,18 +175,18 @@ def chosen(values: Iterable[str]) -> tuple[list[str], int]:
 
 
 def shown_request(info: AppDryRunInfo[Any]) -> str:
-    """Return the text of a request in which Airflow's masks are applied before it is formatted.
+    """Return the text of a request, masked before it is formatted.
 
-    A text that is formatted first has quotes, backslashes and ends of lines in another form than the masks.
+    Formatting changes quotes, backslashes and line ends, so masks would no longer match.
     """
     try:
         return str(AppDryRunInfo(_redacted(info.request, {}), info._fmt))  # noqa: SLF001 - of our own class
-    except Exception as error:  # noqa: BLE001 - what cannot be shown without secrets must not end the task
+    except Exception as error:  # noqa: BLE001 - a request that cannot be masked must not end the task
         return f"(this request cannot be shown without secrets: {type(error).__name__})"
 
 
 def _redacted(value: Any, known: dict[str, str]) -> Any:
-    """Return a copy in which each text is masked; `known` has texts that came before, of replicas that are alike."""
+    """Return a copy in which each text is masked; `known` caches texts, because replicas repeat them."""
     if isinstance(value, str):
         if type(value) is not str:
             return value  # a member of an enumeration
@@ -194,7 +194,7 @@ def _redacted(value: Any, known: dict[str, str]) -> Any:
             known[value] = _masked(value)
         return known[value]
     if isinstance(value, dict):
-        # Of the same type, as a Counter is.
+        # Keep the type, such as Counter.
         masked = copy.copy(value)
         masked.clear()
         masked.update({_redacted(name, known): _redacted(each, known) for name, each in value.items()})
@@ -221,13 +221,13 @@ def _texts(role: Role) -> Iterator[tuple[str, str | int, str]]:
 
 
 def _hidden_spans(text: str) -> list[tuple[int, int]]:
-    """Return the parts of a text that Airflow's masker would hide."""
+    """Return the spans of a text that Airflow's masker would hide."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its list
 
     shown = str(redact(text))
     if shown == text:
         return []
-    # What is left between the masks shows where they are; masks side by side count as one.
+    # The text between the masks shows where they are; adjacent masks count as one.
     first, *others = shown.split(MASK)
     if not text.startswith(first):
         return [(0, len(text))]

@@ -25,7 +25,7 @@ from airflow_provider_launch.follow.events import (
     Unfinished,
     Unreachable,
 )
-from airflow_provider_launch.follow.log_places import pieces_in
+from airflow_provider_launch.follow.log_positions import pieces_in
 from airflow_provider_launch.schedulers.api import LogLine, Stream
 from airflow_provider_launch.schedulers.logs import last_refresh
 from airflow_provider_launch.specs.secrets import MASK

@@ -1,4 +1,4 @@
-"""Watching apps: state changes, log lines, and the cursors from which another process goes on."""
+"""Watching apps: state changes, log lines, and the cursors from which another process continues."""
 
 from __future__ import annotations
 

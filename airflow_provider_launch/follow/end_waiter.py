@@ -1,4 +1,4 @@
-"""Hearing of an end from the scheduler itself, where it can report one, so that it need not wait for the next poll."""
+"""Wait for the end of an app at schedulers that report it, instead of waiting for the next poll."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import Scheduler
 
 _WAIT_S = 10.0
-"""How long the scheduler may be silent; so long a thread may outlive its watch."""
+"""Longest wait of one call; a thread may outlive its watch by this many seconds."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.01, 1.0
 
 
 class EndWaiter:
-    """One thread that waits with `Scheduler.await_end` and hurries the poller, whose answer shows what has happened."""
+    """One thread that waits with `Scheduler.await_end`, and then has the poller read the state now."""
 
     __slots__ = ("_answered", "_app_id", "_poller", "_scheduler", "_stopped")
 
@@ -30,35 +30,35 @@ class EndWaiter:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the thread."""
         name = f"launch-end-{self._scheduler.backend}-{self._app_id}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def heard(self) -> None:
+    def on_answer(self) -> None:
         """Note that the poller has answered."""
         self._answered.set()
 
     def stop(self) -> None:
-        """Let the thread end as soon as the wait under way returns; may be repeated."""
+        """End the thread after its current wait; may be repeated."""
         self._stopped = True
         self._answered.set()
 
     def _run(self) -> None:
         pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         while not self._stopped:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
                 ended = self._scheduler.await_end(self._app_id, _WAIT_S)
             except NotImplementedError:
                 return
-            except Exception:  # noqa: BLE001 - the caller that polls the state learns what is wrong
+            except Exception:  # noqa: BLE001 - the poller gets the same error and reports it
                 ended = False
-            waited = time.monotonic() - began
+            waited = time.monotonic() - started_at
             if ended and not self._stopped:
                 self._answered.clear()
-                self._poller.hurry(self._app_id)
+                self._poller.poll_now(self._app_id)
                 self._answered.wait(_WAIT_S)
-            # Many ends in a row, a list that lags behind the end, or a refusal: not asked for without a pause.
+            # Pause when calls return at once: many ends in a row, a list that lags behind, or a refusal.
             if waited >= _MAX_PAUSE_S:
                 pauses = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
             if not self._stopped:

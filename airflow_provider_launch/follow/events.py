@@ -1,4 +1,4 @@
-"""What a follower shows its consumer."""
+"""Events that a follower reports to its consumer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateChanged:
-    """The app has another state; while it is PENDING, also: another message states why."""
+    """The app has another state, or waits for another reason while PENDING."""
 
     old: AppState | None
-    """None: this is the first thing known of the app."""
+    """None: this is the first state seen."""
     new: AppState
     response: DescribeAppResponse
 
@@ -41,7 +41,7 @@ class LogLines:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What a replica has written after its last whole line, as a progress bar; the line itself comes when it ends."""
+    """Text after the last whole line of a replica, such as a progress bar; the whole line follows when it ends."""
 
     role: str
     replica: int
@@ -50,28 +50,28 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """An attempt of a replica has ended, and another one followed; comes between the lines of the two."""
+    """An attempt of a replica ended and another followed; reported between the lines of the two."""
 
     role: str
     replica: int
     attempt: int
     """From 0."""
     ending: str
-    """How it ended, as `exit code 3`; empty: not known."""
+    """How it ended, such as `exit code 3`; empty: unknown."""
 
 
 @dataclass(frozen=True)
 class LogGap:
-    """Lines may be late or missing, and why; the app itself is not concerned."""
+    """Log lines may be late or missing; the app itself is not affected."""
 
     role: str | None
-    """None: more than one role or replica is meant."""
+    """None: the gap concerns several roles or replicas."""
     replica: int | None
     message: str
 
 
 def gap_of_unknown_roles(wanted: Collection[str] | None, response: DescribeAppResponse) -> LogGap | None:
-    """Return that roles whose lines are wanted are none of the app, which otherwise shows as silence; None: all are.
+    """Return a gap that names the wanted roles which the app does not have; None if it has them all.
 
     Args:
         wanted: names of roles. None: all.
@@ -87,10 +87,10 @@ def gap_of_unknown_roles(wanted: Collection[str] | None, response: DescribeAppRe
 
 @dataclass(frozen=True)
 class Unreachable:
-    """The scheduler does not answer, or refuses us; reported once, then the follower keeps asking."""
+    """The scheduler does not answer or refuses access; reported once, while the follower keeps polling."""
 
     since_s: float
-    """Seconds for which it has been so."""
+    """Seconds since it started."""
     error: SchedulerUnavailableError | SchedulerRejectedError
 
 
@@ -99,17 +99,17 @@ class Reached:
     """The scheduler answers again."""
 
     after_s: float
-    """Seconds that the outage took."""
+    """Length of the outage in seconds."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Nothing happened; comes so often that the consumer can check its own flags."""
+    """Nothing happened; sent regularly so that the consumer can check its own flags."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The app has ended, and its log was reported as far as it could be read; nothing follows."""
+    """The app has ended and its readable log was reported; this is the last event."""
 
     response: DescribeAppResponse
     cursors: Mapping[str, JsonValue]

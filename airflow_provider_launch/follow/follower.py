@@ -1,7 +1,7 @@
 """Following one app: the loop of operators, sensors and `Runner.wait`.
 
-A trigger has the same parts, `Poller`, `StateTracker` and `LogReader`, and no loop of its own: in a triggerer one
-poller and one `LogPump` serve a thousand apps, where a loop with two threads for each would be two thousand threads.
+A trigger uses the same parts (`Poller`, `StateTracker`, `LogReader`) without this loop: in a triggerer one poller and
+one `LogPump` serve a thousand apps, which would need two thousand threads with a loop for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.end_waiter import EndWaiter
 from airflow_provider_launch.follow.events import Ended, Event, LogGap, StateChanged, Tick, gap_of_unknown_roles
-from airflow_provider_launch.follow.log_places import LogItem, place_after
+from airflow_provider_launch.follow.log_positions import LogItem, position_after
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.follow.poll_schedule import Answer
 from airflow_provider_launch.follow.poller import Poller
@@ -35,12 +35,12 @@ _GAPS_AT_END = 5
 
 
 class Follower:
-    """Shows what happens to one app, from its first known state to `Ended`.
+    """Reports the events of one app, from its first state to `Ended`.
 
-    Status and logs are read by two helper threads of their own, so that neither a request that hangs nor a log
-    source that fails keeps the consumer from its `Tick`, or the end of the app from the consumer.
+    Two helper threads read status and logs, so that a hanging request or a failing log source delays neither the
+    next `Tick` nor the report of the end.
 
-    Iterate once; a loop left with `break` goes on where it was when it is entered again. `close` ends the threads.
+    A loop left with `break` continues where it stopped when it is entered again. `close` ends the threads.
 
     Args:
         scheduler: where the app runs; it is called from the helper threads.
@@ -48,19 +48,19 @@ class Follower:
         app_handle: named in errors instead of the id.
         poll_interval_s: seconds between two polls of the state. None: the scheduler's hint.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before its error is raised.
-        log_roles: whose logs are read. None: all roles.
+        log_roles: roles whose logs are read. None: all roles.
         logs: False reads no logs.
-        streams: which stream is read. None: what the backend has.
-        cursors: where another follower of the app left off (`Follower.cursors`).
-        logs_from: "start", or "now": without what was written before; replicas with a cursor go on from there.
-        log_drain_s: how long the rest of the log is waited for after the end, without a new line.
-        roles: the roles, if known: a plug-in need not name them. Otherwise they are learnt from the scheduler.
-        scheduled: the caller has just launched the app, so nothing that it writes is old, and it is known.
-        known: the app has been there, so if the scheduler does not know it, it has vanished.
+        streams: which stream is read. None: all that the backend has.
+        cursors: where another follower of the app stopped (`Follower.cursors`).
+        logs_from: "start", or "now" to skip older lines; replicas with a cursor continue from there.
+        log_drain_s: seconds to wait for the rest of the log after the end, counted from the last new line.
+        roles: the roles, for plug-ins that do not report them. None: they come from the scheduler.
+        scheduled: the caller has just launched the app: the app exists, and none of its lines are old.
+        known: the app existed, so if the scheduler does not find it, it has vanished.
         poller: shared by followers of the same scheduler. None: an own one.
-        watches_start: an app that cannot begin is an error after a minute.
-        start_by: epoch seconds by which it must have begun; with `watches_start`. None: it may wait for ever.
-        tracker: decides what the answers mean. None: one that follows from the arguments.
+        watches_start: an app that cannot start is an error after a minute.
+        start_by: epoch seconds by which it must have started; with `watches_start`. None: no limit.
+        tracker: interprets the answers. None: one made from these arguments.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Follower:
         tracker: StateTracker | None = None,
     ) -> None:
         if logs_from not in ("start", "now"):
-            raise ValueError(f'logs_from is "start" or "now", not {logs_from!r}')
+            raise ValueError(f'logs_from must be "start" or "now", not {logs_from!r}')
         self._app_id = app_id
         self._known = known or scheduled
         self._tracker = tracker or StateTracker(
@@ -113,13 +113,12 @@ class Follower:
             streams=streams,
             from_now=logs_from == "now",
         )
-        # Who shares a poller shares its requests; a wait for each of many apps would be one more for each.
-        # Who follows the logs by streams hears of the end there.
+        # Not with a shared poller: it would add one request for each app. Not with streams: they report the end.
         reports_ends = has_own(scheduler, "await_end") and not (logs and self._reader.can_stream)
         self._waits_for_ends = poller is None and reports_ends
-        self._poller = poller or Poller(scheduler, poll_interval_s, is_hurried=self._waits_for_ends)
+        self._poller = poller or Poller(scheduler, poll_interval_s, is_notified=self._waits_for_ends)
         self._end_waiter = EndWaiter(scheduler, app_id, self._poller)
-        self._reader.on_program_end = lambda: self._poller.hear_end(app_id)
+        self._reader.on_program_end = lambda: self._poller.on_end_reported(app_id)
         self._closed = False
         self._item: LogItem | None = None
         self._left: set[str] = set()
@@ -127,17 +126,17 @@ class Follower:
 
     @property
     def cursors(self) -> dict[str, JsonValue]:
-        """Where to go on: plain JSON over all lines handed out, also those of the current item."""
+        """Where the next follower continues, as plain JSON: after all lines yielded, including the current ones."""
         return dict(self._cursors)
 
     @property
     def is_skipping(self) -> bool:
-        """Whether lines from before the follower came are being read, to be left out."""
+        """Whether the reader is skipping lines from before the follower started."""
         return self._reader.is_skipping()
 
     @property
     def response(self) -> DescribeAppResponse | None:
-        """The last description of the app, None if there was none yet."""
+        """The last description of the app; None before the first one."""
         return self._tracker.response
 
     def __iter__(self) -> Iterator[Event]:
@@ -145,28 +144,28 @@ class Follower:
 
         Raises:
             SchedulerUnavailableError: an outage took longer than `unavailable_for_s`.
-            UnknownOutcomeError: the app was seen or launched before, and the scheduler does not know it any more, or
-                has reported UNKNOWN for 15 s.
+            UnknownOutcomeError: the app was seen or launched before, and the scheduler no longer knows it, or has
+                reported UNKNOWN for 15 s.
             UnknownAppException: the scheduler does not know the app and never did.
-            Exception: what else the scheduler raises when it is asked for the state.
+            Exception: any other error of the scheduler when it is asked for the state.
         """
         if self._events is None:
             self._events = self._follow()
         return self._events
 
     def leave(self, shown: int) -> None:
-        """Read the replica of the current lines no further; its cursor stands after the first `shown` of them."""
+        """Stop reading the replica of the current lines; its cursor stays after the first `shown` of them."""
         item = self._item
         if item is not None and item.key is not None:
-            self._cursors[item.key] = place_after(item.start, item.start_skip + shown)
+            self._cursors[item.key] = position_after(item.start, item.start_skip + shown)
             self._left.add(item.key)
             self._reader.leave(item.key)
 
     def close(self) -> None:
-        """End the helper threads, without waiting for one that hangs in a request; may be repeated."""
+        """End the helper threads without waiting for a hanging request; may be repeated."""
         self._closed = True
         self._end_waiter.stop()
-        self._poller.unsubscribe(self._app_id, self._hear)
+        self._poller.unsubscribe(self._app_id, self._on_answer)
         self._reader.stop()
         deadline = time.monotonic() + _CLOSE_S
         self._poller.join(max(0.0, deadline - time.monotonic()))
@@ -180,22 +179,22 @@ class Follower:
 
     # ---- the consumer's thread -------------------------------------------------------------------------------
 
-    def _hear(self, answer: Answer) -> None:
+    def _on_answer(self, answer: Answer) -> None:
         """Take an answer of the poller, on the poller's thread."""
         with self._changed:
             self._answers.append(answer)
             self._changed.notify_all()
-        self._end_waiter.heard()
+        self._end_waiter.on_answer()
 
     def _follow(self) -> Generator[Event, None, None]:
         try:
-            self._poller.subscribe(self._app_id, self._hear)
+            self._poller.subscribe(self._app_id, self._on_answer)
             if self._waits_for_ends:
                 self._end_waiter.start()
             self._want(waiting(self._roles or (), self._log_roles), existing=not self._scheduled)
             ticked = time.monotonic()
             while not self._closed:
-                # The status path comes first: a flood of lines never hides the end.
+                # Status first, so that a flood of lines does not delay the end.
                 while self._answers:
                     yield from self._learn(self._answers.popleft())
                 yield from self._events_of(self._tracker.silence(self._poller.asking_since))
@@ -225,23 +224,23 @@ class Follower:
             self._want(
                 standings_of(response, self._log_roles, self._roles or ()), existing=first and not self._scheduled
             )
-            # A caller that knows the app has compared, or been warned.
+            # A caller that knows the app has already checked its roles.
             if first and not self._known and (gap := gap_of_unknown_roles(self._log_roles, response)):
                 learned.events.append(gap)
             if any(isinstance(event, StateChanged) for event in learned.events):
-                self._reader.hurry()
-            self._poller.ease(self._app_id, self._reader.is_streaming())
+                self._reader.read_now()
+            self._poller.slow_down(self._app_id, self._reader.is_streaming())
         if self._tracker.has_ended():
-            # Before the yield: the rest of the log is read while the consumer shows the end.
+            # Before the yield, so that the rest of the log is read while the consumer shows the end.
             self._end_waiter.stop()
-            self._poller.unsubscribe(self._app_id, self._hear)
+            self._poller.unsubscribe(self._app_id, self._on_answer)
             self._reader.finish()
         yield from self._events_of(learned)
 
     def _events_of(self, learned: StateUpdate) -> Iterator[Event]:
         yield from learned.events
         if learned.error is not None:
-            # What was read is handed out first.
+            # Yield the lines that were read before the error.
             self._reader.stop()
             while self._reader:
                 yield from self._log_events()
@@ -262,7 +261,7 @@ class Follower:
                 return
             self._item = item
             if item.key is not None:
-                # Before the yield: a consumer that stops at the current lines has seen them.
+                # Before the yield, because a consumer that stops at the current lines has seen them.
                 self._cursors[item.key] = item.cursor
             if item.event is not None:
                 yield item.event
@@ -279,7 +278,7 @@ class Follower:
         response = self._tracker.response
         assert response is not None
         if self._logs and not (response.roles or self._roles or any(one.replicas for one in response.roles_statuses)):
-            yield LogGap(None, None, "its scheduler names no roles of the app, so no log was read")
+            yield LogGap(None, None, "the scheduler reports no roles of the app, so no log was read")
         rest = self._reader.incomplete()
         for role, k, error in rest[:_GAPS_AT_END]:
             yield LogGap(role, k, f"the end of the log may be missing: {error or 'the log source did not answer'}")

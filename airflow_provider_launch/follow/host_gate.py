@@ -1,4 +1,4 @@
-"""One reader tries a scheduler that is out of reach, and the others wait for it: hundreds at once keep it down."""
+"""Shared backoff for an unreachable scheduler: one reader probes it while the others wait."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from airflow_provider_launch.schedulers.api import Scheduler
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 _PROBE_S = 2.0
-"""How long a try may take until another reader makes one: it may hang, of one replica only."""
+"""Seconds until another reader may probe, because a probe may hang for one replica only."""
 
 
 class HostGate:
-    """Whether logs of one scheduler may be asked for now. For any thread."""
+    """Decides whether logs of one scheduler may be requested now. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class HostGate:
         self._next_at = 0.0
 
     def wait_s(self) -> float:
-        """Return seconds until the caller is to ask again; 0: it may make a request now, and must report its end."""
+        """Return seconds until the caller may ask again; 0: it may make a request now and must report its result."""
         with self._lock:
             now = time.monotonic()
             if not self._failures:
@@ -32,7 +32,7 @@ class HostGate:
             if now >= self._next_at:
                 self._next_at = now + _PROBE_S
                 return 0.0
-            # Not all at the same moment; and while a try is under way, soon after it.
+            # Spread the readers; during a probe they ask again soon after it.
             return min(self._next_at - now, _MAX_PAUSE_S) + random.uniform(0.0, _FIRST_PAUSE_S)  # noqa: S311 - no secret
 
     def report(self, *, is_reached: bool) -> None:
@@ -55,4 +55,4 @@ def gate_of(scheduler: Scheduler[Any]) -> HostGate:
         try:
             return _gates.setdefault(scheduler, HostGate())
         except TypeError:
-            return HostGate()  # of a plug-in that cannot be a key
+            return HostGate()  # this plug-in's scheduler is not hashable

@@ -1,8 +1,8 @@
-"""Reading the logs of all replicas of one app beside the status path.
+"""Reading the logs of all replicas of one app, independently of its status.
 
-A replica that runs is read by a stream, if the scheduler has one and the process has room for it: while it goes on, it
-costs no requests. Otherwise its log is read in turns. Each end of a stream is followed by a plain read from the place
-after the last line, which is exact whatever has happened; so a stream may end at any time without losing a line.
+A running replica is read by a stream if the scheduler has streams and the process has room for one: an open stream
+needs no requests. Otherwise its log is read by plain reads in turns. After each end of a stream a plain read continues
+at the position after the last line, so a stream may end at any time without losing a line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_launch.follow.events import AttemptEnded, LogGap, LogLines, Unfinished
 from airflow_provider_launch.follow.host_gate import gate_of
-from airflow_provider_launch.follow.log_places import LogItem, LogQueue, ReplicaLog, cursor_in, place_after, replica_key
+from airflow_provider_launch.follow.log_positions import (
+    LogItem,
+    LogQueue,
+    ReplicaLog,
+    cursor_in,
+    position_after,
+    replica_key,
+)
 from airflow_provider_launch.follow.replicas import Phase, Standing
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.schedulers.api import Scheduler, has_own
@@ -39,25 +46,25 @@ log = logging.getLogger(__name__)
 _BUSY_S = 0.1
 _IDLE_S, _SILENT_IDLE_S = 1.0, 30.0
 _NEAR_S = 0.5
-"""A scheduler whose states may be asked for so often is near: its logs may be, too."""
+"""A scheduler with a shorter poll interval is on the same host or network, so its logs may be read often, too."""
 _BEHIND_LINES = 200
-"""A read that brings so many lines is not at the end, and a stream would have to begin far before it."""
+"""After a read of this many lines the end is still far, and a stream would have to start far before it."""
 _AFTER_END_S = 2.0
-"""How long the state of a replica is waited for whose stream has ended; and a stream, when its app has."""
+"""Seconds to wait for the state of a replica after its stream has ended, and for a stream after its app has."""
 _CUT_S, _CUT_MAX_S, _STEADY_S = 0.1, 30.0, 60.0
 _NO_STREAM_S, _NO_STREAM_MAX_S, _REFUSED_S = 1.0, 30.0, 600.0
 _NEVER = float("inf")
 _RETRY_MAX_S = 5.0
 _REFUSALS_AT_END = 3
-"""Reads of the rest of a log that a scheduler may refuse; who may not read logs must not wait for them."""
+"""Stop after this many refused reads of the rest of a log: without permission there is nothing to wait for."""
 _GAPS_PER_REPLICA = 5
 _SKIP_MAX_S = 30.0
 _UNFINISHED_S = 1.0
-"""How old a line without an end is when it is shown; most are whole a moment later."""
+"""Age at which a line without an end is shown; most lines end sooner."""
 _UNFINISHED_CHARS = 4096
-"""Of its end; what is shown then, is shown again with the whole line."""
+"""Only this many characters at its end are shown; they are repeated with the whole line."""
 _REFRESH_S, _REFRESH_MAX_S = 2.0, 30.0
-"""How often a progress bar is shown, at first and after a while: it is one line for many refreshes."""
+"""Seconds between two reports of a progress bar, at first and later."""
 _REPORTED_ATTEMPTS = 10
 
 
@@ -67,10 +74,10 @@ def _close(streams: Iterable[LogStream]) -> None:
 
 
 class LogReader:
-    """One thread that reads the replicas in turn into a bounded queue; without one, somebody calls `step`.
+    """Reads the replicas in turn into a bounded queue, by an own thread or by calls of `step`.
 
-    `changed` is the condition on which the consumer waits; it guards everything here. The thread stops reading
-    while the queue is full, so memory does not grow with the log.
+    `changed` is the condition on which the consumer waits; it guards all state here. Reading pauses while the queue is
+    full, so memory does not grow with the log.
     """
 
     __slots__ = (
@@ -123,10 +130,10 @@ class LogReader:
         self._gate = gate_of(scheduler)
         self._shows_unfinished = has_own(scheduler, "unfinished_line")
         self.on_items: Callable[[], object] = lambda: None
-        """Called when a stream has brought something or has ended, on another thread."""
+        """Called when a stream has new lines or has ended, on another thread."""
         self.on_program_end: Callable[[], object] = lambda: None
         """Called when a stream reports that a program has ended, on another thread."""
-        # An engine that is polled every 10 s is not asked for logs every 0.1 s.
+        # A scheduler that is polled every 10 s should not get log requests every 0.1 s.
         self._busy_s = min(max(_BUSY_S, scheduler.poll_interval_s / 5), 2.0)
         self._idle_s = _IDLE_S if scheduler.poll_interval_s < _NEAR_S else _SILENT_IDLE_S
         self._replicas: dict[str, ReplicaLog] = {}
@@ -143,18 +150,18 @@ class LogReader:
     # ---- called by the consumer's thread ---------------------------------------------------------------------
 
     def want(self, replicas: Mapping[tuple[str, int], Standing] | Iterable[tuple[str, int]], *, existing: bool) -> bool:
-        """Read these replicas too, and return whether something is to be read now that was not before.
+        """Read these replicas too, and return whether this makes a read due.
 
         Args:
-            replicas: role and number, and where each stands; where that is absent, they run.
-            existing: they may have written before the follower came.
+            replicas: role and number, and the phase of each; without phases they count as running.
+            existing: they may have written lines before the follower started.
         """
         if not isinstance(replicas, Mapping):
             replicas = dict.fromkeys(replicas, Standing(Phase.RUNNING))
         with self._changed:
             if self._stopped:
                 return False
-            changed = [self._place(role, k, at, existing=existing) for (role, k), at in replicas.items()]
+            changed = [self._update(role, k, at, existing=existing) for (role, k), at in replicas.items()]
             if self._replicas and self._thread is None and self._own_thread:
                 name = f"launch-logs-{self._scheduler.backend}-{self._app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -164,7 +171,7 @@ class LogReader:
             self._changed.notify_all()
             return True
 
-    def _place(self, role: str, k: int, standing: Standing, *, existing: bool) -> bool:
+    def _update(self, role: str, k: int, standing: Standing, *, existing: bool) -> bool:
         key = replica_key(role, k)
         replica = self._replicas.get(key)
         if replica is None:
@@ -175,19 +182,19 @@ class LogReader:
         if (replica.phase, replica.attempt) == standing or self._finishing:
             return False
         if replica.phase is Phase.WAITING and not existing:
-            replica.skipping = False  # it has begun before our eyes
+            replica.skipping = False  # it started while it was followed, so none of its lines are old
         replica.phase, replica.attempt = standing
         replica.no_stream_until = 0.0
         now = time.monotonic()
         if replica.stream is not None:
-            # It ends soon after the program, and what it brings until then need not be asked for.
+            # The stream ends soon after the program and delivers the lines until then.
             replica.due = now + _AFTER_END_S if replica.phase is Phase.ENDED else _NEVER
         elif not replica.failures:
             replica.quiet_since = replica.due = now
         return True
 
-    def hurry(self) -> None:
-        """Read all replicas soon: something happened to the app."""
+    def read_now(self) -> None:
+        """Read all replicas now, because the state of the app changed."""
         with self._changed:
             now = time.monotonic()
             for replica in self._replicas.values():
@@ -197,33 +204,33 @@ class LogReader:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Note that the app has ended: what a read begun from now on does not bring will never come."""
+        """Note that the app has ended, so that a read that starts from now on can be the last."""
         with self._changed:
             self._finishing = True
             self.progress = time.monotonic()
             for replica in self._replicas.values():
                 replica.phase = Phase.ENDED
-                # An access that was refused may have been renewed: the state was read with it.
+                # Access that was refused may have been renewed, because the state could be read.
                 replica.failures = 0
-                # A stream ends soon after its program, and what it brings until then need not be asked for.
+                # The stream ends soon after the program and delivers the lines until then.
                 replica.due = 0.0 if replica.stream is None else self.progress + _AFTER_END_S
             self._changed.notify_all()
 
     def is_streaming(self) -> bool:
-        """Whether each replica that runs is read by a stream, so that its end is heard of at once."""
+        """Whether each running replica is read by a stream, which reports its end at once."""
         with self._changed:
             running = [replica for replica in self._replicas.values() if replica.phase is Phase.RUNNING]
             return bool(running) and all(replica.stream is not None for replica in running)
 
     def pop(self) -> LogItem | None:
-        """Return the next step, None if there is none now."""
+        """Return the next item, None if there is none now."""
         with self._changed:
             if (item := self._queue.take()) is not None:
                 self.progress = time.monotonic()
             return item
 
     def release(self, item: LogItem) -> None:
-        """Note that an item is shown, which makes room for the next."""
+        """Make room for the next item, because this one was shown."""
         resumed: list[LogStream] = []
         with self._changed:
             was_full = self._queue.is_full
@@ -239,14 +246,14 @@ class LogReader:
             stream_engine().resume(stream)
 
     def held_chars(self) -> int:
-        """Return how much text is read and not shown."""
+        """Return the number of characters read and not yet shown."""
         return self._queue.chars
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
     def is_skipping(self) -> bool:
-        """Whether the last read of a replica brought lines, of which none was new enough."""
+        """Whether the last read of a replica returned only lines that are too old."""
         with self._changed:
             return any(r.skipping and r.due == r.quiet_since for r in self._waiting())
 
@@ -261,7 +268,7 @@ class LogReader:
             return not self._queue and all(replica.complete for replica in self._replicas.values())
 
     def leave(self, key: str) -> None:
-        """Read this replica no more."""
+        """Stop reading this replica."""
         with self._changed:
             replica = self._replicas.get(key)
             if replica is None:
@@ -272,7 +279,7 @@ class LogReader:
         _close(dropped)
 
     def stop(self) -> None:
-        """Let the thread end as soon as the read under way returns; what is queued can still be popped."""
+        """End the thread after its current read; queued items can still be popped."""
         with self._changed:
             self._stopped = True
             dropped = self._detach(self._replicas.values())
@@ -283,7 +290,7 @@ class LogReader:
         _close(dropped)
 
     def _detach(self, replicas: Iterable[ReplicaLog]) -> list[LogStream]:
-        """Take nothing more from the streams of these replicas, and return them to be closed without the lock."""
+        """Detach the streams of these replicas, and return them to be closed without the lock."""
         streams = []
         for replica in replicas:
             if replica.stream is not None:
@@ -315,14 +322,14 @@ class LogReader:
         if not finishing and self._may_stream(replica) and self._open_stream(replica):
             self._gate.report(is_reached=True)
             return
-        # Before the read: what it does not bring belongs to no earlier attempt.
+        # Before the read: lines that it does not return yet belong to this attempt or a later one.
         attempt = replica.attempt
         try:
             chunk = self._scheduler.read_logs(
                 self._app_id, replica.role, replica.k, replica.cursor, streams=self._streams
             )
             self._gate.report(is_reached=True)
-            # Of every scheduler, and before its lines are counted: places between them are numbers of such pieces.
+            # Cut before lines are counted, because positions between cursors count the cut pieces.
             chunk = LogChunk(cut_lines(chunk.lines), chunk.cursor)
             self._report_attempts(replica, chunk.lines[-1].attempt if chunk.lines else attempt)
             if not chunk.lines and not finishing:
@@ -334,7 +341,7 @@ class LogReader:
             self._failed(replica, error, finishing=finishing)
 
     def _report_attempts(self, replica: ReplicaLog, attempt: int) -> None:
-        """Queue how the attempts before this one ended."""
+        """Queue the endings of the attempts before this one."""
         for ended in range(max(replica.reported_attempt, attempt - _REPORTED_ATTEMPTS), attempt):
             ending = ""
             with suppress(Exception):  # the lines that follow matter more
@@ -343,7 +350,7 @@ class LogReader:
         replica.reported_attempt = max(replica.reported_attempt, attempt)
 
     def _show_unfinished(self, replica: ReplicaLog, cursor: JsonValue) -> None:
-        """Queue the newest text of a line that has not ended, if there is another one and it is time."""
+        """Queue the newest text of a line that has not ended, if it changed and is due."""
         now = time.monotonic()
         is_due = now - replica.quiet_since >= _UNFINISHED_S and now >= replica.unfinished_at
         if not (self._shows_unfinished and is_due and replica.phase is Phase.RUNNING) or replica.skipping:
@@ -368,7 +375,7 @@ class LogReader:
         return [replica for replica in self._replicas.values() if replica.is_waiting]
 
     def due_in(self) -> float | None:
-        """Return the seconds until a replica is to be read; None: not before something changes."""
+        """Return seconds until the next read is due; None: not before something changes."""
         with self._changed:
             waiting = [replica.due for replica in self._waiting()]
             if self._stopped or self._queue.is_full or not waiting or (due := min(waiting)) == _NEVER:
@@ -376,7 +383,7 @@ class LogReader:
             return due - time.monotonic()
 
     def step(self) -> None:
-        """Read the replica that is due first. Not to be called by two threads at once."""
+        """Read the replica that is due first. Call it from one thread at a time."""
         with self._changed:
             waiting = self._waiting()
             if self._stopped or not waiting:
@@ -433,7 +440,7 @@ class LogReader:
                 replica.no_stream_until = now + pause_s
                 replica.cuts = min(replica.cuts + 1, 10)
         if stream is not None and is_wanted:
-            # Before the first line: this is the last moment at which a request harms no other stream.
+            # Now, because later a request would delay the engine's thread and so all other streams.
             self._report_attempts(replica, stream.attempt)
             with self._changed:
                 is_wanted = stream in self._streamed  # `stop` or `leave` may have come meanwhile
@@ -451,7 +458,7 @@ class LogReader:
         with self._changed:
             replica = self._streamed.get(stream)
             if replica is None:
-                return True  # it is being closed
+                return True  # the stream is being closed
             start, replica.cursor = replica.cursor, stream.cursor
             replica.cuts = 0
             self.progress = replica.quiet_since = time.monotonic()
@@ -466,7 +473,7 @@ class LogReader:
         return not is_full
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
-        """Go on with a plain read, on the engine's thread."""
+        """Continue with a plain read; called on the engine's thread."""
         with self._changed:
             replica = self._streamed.pop(stream, None)
             if replica is None:
@@ -476,9 +483,9 @@ class LogReader:
             replica.due = now
             replica.cuts = 0 if now - replica.streamed_at > _STEADY_S else min(replica.cuts + 1, 10)
             if silent:
-                replica.distrusts = stream.host
+                replica.unreliable_host = stream.host
             elif stream.end is StreamEnd.ENDED:
-                # The state comes a little later than the end, and shows whether there is an attempt more to read.
+                # The state is updated a little later, and shows whether another attempt follows.
                 replica.due = now if self._finishing else now + _AFTER_END_S
             elif stream.end is StreamEnd.REFUSED:
                 replica.no_stream_until = now + _REFUSED_S
@@ -502,7 +509,7 @@ class LogReader:
             start = replica.cursor
             moved = chunk.cursor != start
             if moved:
-                # Not each time: the same place is kept once.
+                # Only if it moved, so that equal cursors share one object.
                 replica.cursor = chunk.cursor
             lines = self._skip(replica, chunk.lines, now) if replica.skipping else chunk.lines[replica.drop :]
             replica.drop = max(0, replica.drop - len(chunk.lines))
@@ -511,24 +518,24 @@ class LogReader:
                 replica.quiet_since = replica.due = now
                 replica.is_behind = len(chunk.lines) >= _BEHIND_LINES
                 self.progress = now
-                if replica.distrusts:
-                    stream_engine().distrust(replica.distrusts)
+                if replica.unreliable_host:
+                    stream_engine().mark_unreliable(replica.unreliable_host)
             elif finishing:
                 replica.complete = True
                 self.progress = now
             elif self._finishing:
-                replica.due = now  # the end came in the middle of this read, which shows nothing about it
+                replica.due = now  # the app ended during this read, so it may have missed the last lines
             elif replica.phase is Phase.ENDED:
-                replica.due = _NEVER  # until another attempt of it begins, or all has ended
+                replica.due = _NEVER  # until another attempt starts or the app ends
             else:
                 quiet = now - replica.quiet_since
                 replica.due = now + min(max(self._busy_s, quiet / 10), self._idle_s)
-            replica.distrusts = ""
+            replica.unreliable_host = ""
             if lines or moved or replica.complete:
                 self._push(replica, lines, start, len(chunk.lines) - len(lines))
 
     def _skip(self, replica: ReplicaLog, lines: list[LogLine], now: float) -> list[LogLine]:
-        """Drop what was written before the follower came; a writer that never pauses is not skipped for ever."""
+        """Drop lines from before the follower started; stop after 30 s, because a writer may never pause."""
         if not lines or now - self._started > _SKIP_MAX_S:
             replica.skipping = False
             return lines
@@ -543,9 +550,9 @@ class LogReader:
     ) -> int:
         event = LogLines(replica.role, replica.k, lines) if lines else None
         size = sum(len(line.text) for line in lines)
-        place = place_after(replica.cursor, replica.drop)
+        position = position_after(replica.cursor, replica.drop)
         key = replica_key(replica.role, replica.k)
-        self._queue.put(LogItem(event, key, place, size, is_streamed, start, start_skip))
+        self._queue.put(LogItem(event, key, position, size, is_streamed, start, start_skip))
         self._changed.notify_all()
         return size
 
@@ -567,7 +574,7 @@ class LogReader:
 
     def _report_error(self, replica: ReplicaLog, error: Exception, action: str) -> None:
         if isinstance(error, SchedulerUnavailableError):
-            # An outage hits all replicas; a thousand of them report it once.
+            # An outage concerns all replicas and is reported once.
             if not self._outage_reported:
                 self._outage_reported = True
                 self._queue.put(LogItem(LogGap(None, None, f"logs are not readable now, {action}: {error}")))

@@ -1,4 +1,4 @@
-"""When each of many apps is asked for next: rules without a thread, on the clock of the caller."""
+"""Decides when each of many apps is polled next; without a thread, on the clock of the caller."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 from airflow_provider_launch.util.backoff import backoff
 
 Answer = DescribeAppResponse | None | Exception
-"""What is known of an app: its description, None for "no such app", or why nothing is known."""
+"""The result of polling an app: its description, None if it does not exist, or the error of the request."""
 Inbox = Callable[[Answer], None]
 
 _BACKOFF_MAX_S = 15.0
 _FIRST_STEP_S = 0.02
 _STEPS_PER_INTERVAL = 40
 _AFTER_END_S = (0.0, 0.15, 0.5, 1.2)
-"""When the state is asked for after the log has shown an end: it is late by milliseconds, or by a second."""
+"""Delays of the polls after the log has shown an end: the state follows after milliseconds or up to a second."""
 _END_PAUSE_S = 0.25
-"""The ends of many replicas of one app come together, and need not be asked for one by one."""
+"""Pause between such polls of one app, because many of its replicas may end together."""
 _RARE_FACTOR, _RARE_MAX_S = 10, 5.0
 _WAIT_SHARE, _WAIT_MAX_S = 0.1, 15.0
-"""If all apps wait to start, each round comes a tenth of their wait later, at most so much: a queue may take days."""
+"""If all apps wait to start, the pause between rounds is a tenth of their wait, at most this many seconds."""
 _AGE_PER_STEP, _WAIT_PER_STEP = 8, 3
-"""A young app is asked for again after an eighth of its age, so that a short one is not waited for; while it waits to
-start, after a third. Its age starts again with each change of its state, because one change rarely comes alone.
+"""Recently changed apps are polled after 1/8 of their age (1/3 while they wait to start), so that short apps are
+noticed quickly. The age restarts with each change of state, because changes often follow each other.
 
-Of eight apps that ran for 0.3 to 8.3 s at an interval of 5 s, the end was known 0.18 s late on average and 0.74 s at
-most. With pauses that double it was 1.18 s and 3.92 s; with the interval alone, 2.9 s and 4.7 s."""
+Measured with eight apps that ran for 0.3 to 8.3 s at an interval of 5 s: the end was noticed 0.18 s late on average,
+0.74 s at most. With doubling pauses it was 1.18 s and 3.92 s; with the interval alone, 2.9 s and 4.7 s."""
 _NOW, _NEVER = -math.inf, math.inf
 
 
 @dataclass(slots=True, eq=False)
 class PolledApp:
-    """One app, and why it is asked for between the rounds. Times are those of the caller's clock, in seconds."""
+    """One app, and its reasons to be polled between the rounds. Times are in seconds of the caller's clock."""
 
     app_id: str
     inboxes: dict[Inbox, float | None] = field(default_factory=dict)
-    """Who takes the answers, and the interval that each wants."""
+    """The inboxes, each with the interval that it wants."""
     ask_at: float = _NEVER
     is_wanted: bool = False
-    """Whether an answer is wanted at once."""
+    """Whether to poll it now."""
     rechecks: list[float] = field(default_factory=list)
-    """When to ask after an end that the log has shown, in order."""
+    """When to poll after an end that the log has shown, in order."""
     first_recheck: float = _NOW
-    """The first question after the last such end."""
+    """The first poll after the last such end."""
     act_at: float | None = None
-    """When the app needs an observer: rare rounds must not keep it waiting."""
-    young_since: float | None = None
+    """When the app needs an observer, even if rounds are rare."""
+    changed_at: float | None = None
     waiting_since: float | None = None
-    ends_are_heard: bool = False
-    """Whether the log shows its end, so that the rounds may be rare."""
+    ends_are_reported: bool = False
+    """Whether the log reports its end, so that rounds may be rare."""
     seen: tuple[AppState, bool] | None = None
     """The last state, and whether all replicas had ended."""
 
 
 class PollSchedule:
-    """Rounds in which all apps are asked for together, and single questions between them. Not thread-safe.
+    """Plans rounds in which all apps are polled together, and single polls between them. Not thread-safe.
 
     Args:
-        interval_s: seconds between two rounds, if no inbox wants fewer.
-        adapts: rounds may become rarer, and changed apps are asked for more often.
+        interval_s: seconds between two rounds, unless an inbox wants a shorter interval.
+        adapts: rounds may become rarer, and changed apps are polled more often.
     """
 
     def __init__(self, interval_s: float, *, adapts: bool = True) -> None:
@@ -76,23 +76,23 @@ class PollSchedule:
         self._next_round = 0.0
         self._pauses: Iterator[float] | None = None
         self._singles: list[tuple[float, int, PolledApp]] = []
-        """A heap of `ask_at`; entries whose app has another one by now are skipped."""
+        """A heap of `ask_at`; entries whose app has another `ask_at` by now are skipped."""
         self._numbers = itertools.count()
 
     # ---- apps ------------------------------------------------------------------------------------------------
 
-    def add(self, app_id: str, inbox: Inbox, interval_s: float | None, now: float, *, is_young: bool) -> None:
-        """Ask for an app from now on."""
+    def add(self, app_id: str, inbox: Inbox, interval_s: float | None, now: float, *, is_new: bool) -> None:
+        """Poll an app from now on."""
         if not self.apps:
             self._next_round, self._pauses = now, None
         app = self.apps.setdefault(app_id, PolledApp(app_id))
         app.inboxes[inbox] = None if interval_s is None else max(0.01, interval_s)
-        if is_young and interval_s is None:
-            app.young_since = now
+        if is_new and interval_s is None:
+            app.changed_at = now
         self.want(app_id, now)
 
     def remove(self, app_id: str, inbox: Inbox) -> None:
-        """Give no more answers to an inbox; nobody asks for an app that has none."""
+        """Remove an inbox; an app without inboxes is not polled."""
         if (app := self.apps.get(app_id)) is not None:
             app.inboxes.pop(inbox, None)
             if not app.inboxes:
@@ -100,39 +100,39 @@ class PollSchedule:
                 del self.apps[app_id]
 
     def want(self, app_id: str, now: float) -> None:
-        """Ask for this app at once."""
+        """Poll this app now."""
         if (app := self.apps.get(app_id)) is not None:
             app.is_wanted = True
             self._plan(app, now)
 
     def recheck(self, app_id: str, now: float) -> None:
-        """Ask for this app soon, and some times more: something of it has ended, which the state may show late."""
+        """Poll this app soon and a few times more, because a replica has ended and the state may follow late."""
         if (app := self.apps.get(app_id)) is not None:
             if app.first_recheck > now:
-                return  # those that will be asked then show this end, too
+                return  # the polls planned from then on show this end, too
             first = app.first_recheck = max(now, app.first_recheck + _END_PAUSE_S)
-            # Of earlier ends only the questions before this one are still needed.
+            # Keep only the earlier polls that come before this one.
             app.rechecks = [*(moment for moment in app.rechecks if moment < first), *(first + s for s in _AFTER_END_S)]
             self._plan(app, now)
 
-    def hear_ends(self, app_id: str, is_heard: bool, now: float) -> None:
-        """Note whether the log shows the end of this app; where it does for all apps, rounds are rare."""
+    def set_ends_reported(self, app_id: str, is_heard: bool, now: float) -> None:
+        """Note whether the log reports the end of this app; if it does for all apps, rounds are rare."""
         if (app := self.apps.get(app_id)) is not None:
-            app.ends_are_heard = is_heard
+            app.ends_are_reported = is_heard
             if is_heard:
-                app.young_since = None
+                app.changed_at = None
                 self._plan(app, now)
 
-    # ---- questions -------------------------------------------------------------------------------------------
+    # ---- polls -----------------------------------------------------------------------------------------------
 
     def next_at(self) -> float:
-        """Return when to ask next."""
+        """Return when to poll next."""
         while self._singles and self._singles[0][0] != self._singles[0][2].ask_at:
             heapq.heappop(self._singles)
         return min(self._next_round, self._singles[0][0]) if self._singles else self._next_round
 
     def take(self, now: float) -> tuple[list[str], bool]:
-        """Return the apps to ask for now, and whether it is a round of all of them."""
+        """Return the apps to poll now, and whether this is a round of all of them."""
         is_round = now >= self._next_round
         if is_round:
             taken = list(self.apps.values())
@@ -148,22 +148,24 @@ class PollSchedule:
             app.rechecks = [moment for moment in app.rechecks if moment > now]
         return [app.app_id for app in taken], is_round
 
-    def note(self, answers: Mapping[str, Answer], began: float, now: float, *, is_round: bool, is_down: bool) -> None:
-        """Take answers, and decide when to ask again.
+    def note(
+        self, answers: Mapping[str, Answer], started_at: float, now: float, *, is_round: bool, is_down: bool
+    ) -> None:
+        """Take answers, and decide when to poll again.
 
         Args:
-            answers: app id to answer, of all that were asked for.
-            began: when they were asked for.
-            now: when they came.
+            answers: app id to answer, for all polled apps.
+            started_at: when the poll started.
+            now: when the answers arrived.
             is_round: it was a round.
-            is_down: the scheduler does not answer, and is asked less and less often.
+            is_down: the scheduler does not answer, so the pauses grow.
         """
-        self._took_s = now - began
+        self._took_s = now - started_at
         for app_id, answer in answers.items():
             if (app := self.apps.get(app_id)) is not None:
                 self._note(app, answer, now)
                 if is_down:
-                    app.young_since = None
+                    app.changed_at = None
                 self._plan(app, now)
         if is_round:
             pause_s = self.pause_s(now)
@@ -172,8 +174,8 @@ class PollSchedule:
             else:
                 self._pauses = self._pauses or backoff(max(2 * pause_s, 0.5), max(pause_s, _BACKOFF_MAX_S))
                 pause_s = next(self._pauses)
-            # From start to start, but with a pause also for a scheduler which needs as long as the interval.
-            self._next_round = max(began + pause_s, now + pause_s / 5)
+            # From start to start, but with a pause even if the scheduler needs the whole interval to answer.
+            self._next_round = max(started_at + pause_s, now + pause_s / 5)
 
     def pause_s(self, now: float) -> float:
         """Return seconds between two rounds."""
@@ -181,7 +183,7 @@ class PollSchedule:
         pause_s = min((self.interval_s if each is None else each for each in wanted), default=self.interval_s)
         if not self._adapts or any(each is not None for each in wanted):
             return pause_s
-        if all(app.ends_are_heard for app in self.apps.values()):
+        if all(app.ends_are_reported for app in self.apps.values()):
             pause_s = max(pause_s, min(pause_s * _RARE_FACTOR, _RARE_MAX_S))
         waiting = [app.waiting_since for app in self.apps.values() if app.waiting_since is not None]
         if len(waiting) < len(self.apps) or not waiting:
@@ -201,33 +203,33 @@ class PollSchedule:
             app.waiting_since = None
         elif app.waiting_since is None:
             app.waiting_since = now
-        # An inbox that wants another interval gets that one.
+        # Inboxes with an own interval get that interval.
         if not self._adapts or self._first_step_s() >= self.interval_s or None not in app.inboxes.values():
             app.seen = None
             return
-        # Not each replica's: of a thousand one changes at each poll.
+        # Not the state of each replica: with a thousand replicas one changes at each poll.
         states = [replica.state for role in answer.roles_statuses for replica in role.replicas]
         seen = answer.state, bool(states) and all(map(is_terminal, states))
-        if app.seen is not None and app.seen != seen and not app.ends_are_heard:
-            app.young_since = now
+        if app.seen is not None and app.seen != seen and not app.ends_are_reported:
+            app.changed_at = now
         app.seen = seen
 
     def _first_step_s(self) -> float:
-        """Return seconds until an app that has just come, or changed, is asked for alone."""
-        # The more apps, the less a single one is worth a question of its own: in a triggerer some app is always young.
+        """Return seconds until an app that was just added, or has changed, gets a poll of its own."""
+        # The more apps, the rarer their single polls: in a triggerer some app has always just changed.
         return max(_FIRST_STEP_S, self.interval_s / _STEPS_PER_INTERVAL, self._took_s) * len(self.apps)
 
     def _plan(self, app: PolledApp, now: float) -> None:
         moments = [_NOW] if app.is_wanted else app.rechecks[:1]
         if app.act_at is not None:
             moments.append(app.act_at)
-        if app.young_since is not None:
+        if app.changed_at is not None:
             parts = _AGE_PER_STEP if app.waiting_since is None else _WAIT_PER_STEP
-            step_s = max(self._first_step_s(), (now - app.young_since) / parts)
+            step_s = max(self._first_step_s(), (now - app.changed_at) / parts)
             if step_s < self.interval_s:
                 moments.append(now + step_s)
             else:
-                app.young_since = None
+                app.changed_at = None
         if (ask_at := min(moments, default=_NEVER)) != app.ask_at:
             app.ask_at = ask_at
             if ask_at != _NEVER:

@@ -1,4 +1,4 @@
-"""Asking for the states of many apps at the price of one."""
+"""Polling the states of many apps with one request."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, Answer]:
-    """Ask once for all apps; what went wrong is an answer too, and never raised.
+    """Poll all apps with one call; errors are returned as answers and never raised.
 
-    One app that cannot be described does not hide the others: after an error that is not an outage each half of them
-    is asked for alone, so that it is found among many by a few questions; one that the error names is left out at once.
+    An app that cannot be described does not hide the others: after an error that is not an outage the apps that the
+    error names are left out; if it names none, each half is polled alone.
     """
     ids = list(app_ids)
     try:
@@ -43,12 +43,12 @@ def poll_many(scheduler: Scheduler[Any], app_ids: Iterable[str]) -> dict[str, An
 
 
 def _is_outage(answer: Answer) -> bool:
-    """Return whether it concerns all apps of the scheduler."""
+    """Return whether the answer is an error that concerns all apps of the scheduler."""
     return isinstance(answer, SchedulerUnavailableError) and not isinstance(answer, AppUnavailableError)
 
 
 def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> DescribeAppResponse | None:
-    """Return the answer; a plug-in may leave out what all that follows reads, which must not end the polling."""
+    """Return the answer, or raise an error if a plug-in left out its lists."""
     if answer is not None:
         lists: tuple[object, ...] = answer.roles, answer.roles_statuses
         if None in lists:
@@ -62,79 +62,81 @@ def _sound(answer: DescribeAppResponse | None, scheduler: Scheduler[Any]) -> Des
 class Poller:
     """Serves any number of followers of one scheduler with one `describe_many` per interval.
 
-    Its one thread lives while somebody is subscribed. Inboxes are called on that thread and must not block.
+    Its one thread lives while there are subscribers. Inboxes are called on that thread and must not block.
 
     Args:
-        scheduler: who is asked.
+        scheduler: where the apps run.
         interval_s: seconds between two rounds. None: the scheduler's hint, and more often where a change is likely.
-        is_hurried: somebody calls `hurry` when an app ends, so a new one need not be asked for often.
+        is_notified: the caller calls `poll_now` when an app ends, so new apps need no frequent polls.
     """
 
-    def __init__(self, scheduler: Scheduler[Any], interval_s: float | None = None, *, is_hurried: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler[Any], interval_s: float | None = None, *, is_notified: bool = False
+    ) -> None:
         self._scheduler = scheduler
         given_s = scheduler.poll_interval_s if interval_s is None else interval_s
         self._schedule = PollSchedule(given_s, adapts=interval_s is None)
-        self._is_hurried = is_hurried
+        self._is_hurried = is_notified
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asking_since: float | None = None
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two rounds, if no subscriber wants fewer."""
+        """Seconds between two rounds, unless a subscriber wants a shorter interval."""
         return self._schedule.interval_s
 
     @property
     def asking_since(self) -> float | None:
-        """Since when (monotonic clock) the scheduler owes an answer; None: no request is under way."""
+        """When the current request started (monotonic clock); None: no request is running."""
         return self._asking_since
 
     def followed(self) -> set[str]:
-        """Return the apps that somebody is subscribed to."""
+        """Return the apps that have subscribers."""
         with self._changed:
             return {*self._schedule.apps}
 
     def subscribe(self, app_id: str, inbox: Inbox, interval_s: float | None = None) -> None:
-        """Give `inbox` each answer about the app from now on; the first is asked for at once.
+        """Pass each answer about the app to `inbox` from now on; the first poll starts now.
 
         Args:
             app_id: the app.
             inbox: takes the answers.
-            interval_s: at least so often; all subscribers share the rounds of the most impatient one.
+            interval_s: longest pause between two polls; all subscribers share the shortest interval.
         """
         with self._changed:
-            self._schedule.add(app_id, inbox, interval_s, time.monotonic(), is_young=not self._is_hurried)
+            self._schedule.add(app_id, inbox, interval_s, time.monotonic(), is_new=not self._is_hurried)
             if self._thread is None:
                 name = f"launch-status-{self._scheduler.backend}-{app_id}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def hurry(self, app_id: str) -> None:
-        """Ask for this app now; no-op if nobody is subscribed to it."""
+    def poll_now(self, app_id: str) -> None:
+        """Poll this app now; no-op if it has no subscriber."""
         with self._changed:
             self._schedule.want(app_id, time.monotonic())
             self._changed.notify_all()
 
-    def hear_end(self, app_id: str) -> None:
-        """Ask for this app soon, and some times more: something of it has ended, which the state may show late."""
+    def on_end_reported(self, app_id: str) -> None:
+        """Poll this app soon and a few times more, because a replica has ended and the state may follow late."""
         with self._changed:
             self._schedule.recheck(app_id, time.monotonic())
             self._changed.notify_all()
 
-    def ease(self, app_id: str, is_eased: bool) -> None:
-        """Ask less often, as far as all apps are eased: the ends of this one are heard of elsewhere."""
+    def slow_down(self, app_id: str, is_slowed: bool) -> None:
+        """Note whether the end of this app is reported elsewhere; rounds slow down while that holds for all apps."""
         with self._changed:
-            self._schedule.hear_ends(app_id, is_eased, time.monotonic())
+            self._schedule.set_ends_reported(app_id, is_slowed, time.monotonic())
 
     def unsubscribe(self, app_id: str, inbox: Inbox) -> None:
-        """Stop giving answers to `inbox`; no-op if it gets none. The last one to leave ends the thread."""
+        """Remove a subscriber; no-op if it has none of this app. The thread ends after the last subscriber."""
         with self._changed:
             self._schedule.remove(app_id, inbox)
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread, which may hang in a request; no-op while somebody is subscribed."""
+        """Wait for the end of the thread, which may hang in a request; no-op while there are subscribers."""
         thread = self._thread
         if thread is not None and not self._schedule.apps and thread is not threading.current_thread():
             thread.join(timeout_s)
@@ -146,14 +148,14 @@ class Poller:
                 if not self._schedule.apps:
                     self._thread = None
                     return
-                self._asking_since = began = time.monotonic()
+                self._asking_since = started_at = time.monotonic()
             answers = poll_many(self._scheduler, asked)
             self._asking_since = None
             is_down = any(map(_is_outage, answers.values())) or all(
                 isinstance(answer, SchedulerRejectedError | AppUnavailableError) for answer in answers.values()
             )
             with self._changed:
-                self._schedule.note(answers, began, time.monotonic(), is_round=is_round, is_down=is_down)
+                self._schedule.note(answers, started_at, time.monotonic(), is_round=is_round, is_down=is_down)
                 apps = self._schedule.apps
                 calls = [
                     (inbox, answers[app_id]) for app_id in asked if app_id in apps for inbox in apps[app_id].inboxes
@@ -162,11 +164,11 @@ class Poller:
                 try:
                     inbox(answer)
                 except Exception:
-                    # The others of the scheduler still want their answers.
-                    log.exception("a follower failed at the state of its app")
+                    # Continue with the other followers.
+                    log.exception("a follower failed to process the state of its app")
 
     def _wait(self) -> tuple[list[str], bool]:
-        """Return the apps to ask for, as soon as there are some, and whether they are all; none: nobody is left."""
+        """Wait for apps to poll; return them and whether this is a round. No apps: no subscriber is left."""
         while self._schedule.apps:
             now = time.monotonic()
             if (left_s := self._schedule.next_at() - now) > 0:

@@ -1,4 +1,4 @@
-"""Which replicas an app has, and whether there is a log of them to read."""
+"""The replicas of an app, and whether each has a log to read."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Where a replica stands, as far as its log is concerned."""
+    """Phase of a replica, as far as its log is concerned."""
 
     WAITING = "waiting"
     """It has not started, so there is nothing to read."""
     RUNNING = "running"
     ENDED = "ended"
-    """Its newest attempt has ended, or the next one has not started: nothing is added."""
+    """Its newest attempt has ended, or the next one has not started: no lines are added."""
 
 
 class Standing(NamedTuple):
-    """Phase of a replica, and in which attempt."""
+    """Phase of a replica, and its attempt."""
 
     phase: Phase
     attempt: int = 0
 
 
 def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[str, int], Standing]:
-    """Return the replicas of these roles, of whose states nothing is known yet; `shown`: only of these. None: all."""
+    """Return the replicas of these roles as waiting, before their states are known; `shown` limits the roles."""
     return {
         (role.name, k): Standing(Phase.WAITING)
         for role in roles
@@ -43,21 +43,21 @@ def waiting(roles: Sequence[Role], shown: Collection[str] | None) -> dict[tuple[
 def standings_of(
     response: DescribeAppResponse, shown: Collection[str] | None, roles: Sequence[Role] = ()
 ) -> dict[tuple[str, int], Standing]:
-    """Return where each replica of an app stands.
+    """Return the phase and attempt of each replica of an app.
 
     Args:
-        response: what the scheduler answers.
-        shown: only of these roles. None: of all.
-        roles: those of the app, for a plug-in that need not name them.
+        response: the answer of the scheduler.
+        shown: names of roles. None: all.
+        roles: roles of the app, for plug-ins that do not report them.
     """
     found = waiting(response.roles or roles, shown)
     with_replicas = {status.role for status in response.roles_statuses if status.replicas}
-    for place in found:
+    for key in found:
         if is_terminal(response.state):
-            found[place] = Standing(Phase.ENDED)
-        elif place[0] not in with_replicas and response.state in {AppState.RUNNING, AppState.UNKNOWN}:
+            found[key] = Standing(Phase.ENDED)
+        elif key[0] not in with_replicas and response.state in {AppState.RUNNING, AppState.UNKNOWN}:
             # A plug-in need not report the states of replicas.
-            found[place] = Standing(Phase.RUNNING)
+            found[key] = Standing(Phase.RUNNING)
     for status in response.roles_statuses:
         if shown is None or status.role in shown:
             for replica in status.replicas:

@@ -1,4 +1,4 @@
-"""What the answers of a scheduler mean for the follower of an app: changes, outages, its end, or no end."""
+"""Turns the answers of a scheduler into events: changes of state, outages, the end of the app."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.api import DescribeAppResponse
 
 _SILENCE_S, _ANSWER_S = 30.0, 5.0
-"""After which time without an answer the scheduler counts as out of reach, at most and at least."""
+"""Longest and shortest time without an answer after which the scheduler counts as unreachable."""
 UNKNOWN_S = 15.0
-"""How long a scheduler may report UNKNOWN."""
+"""Seconds that a scheduler may report UNKNOWN before it is an error."""
 
 
 @dataclass(slots=True)
 class StateUpdate:
-    """What an answer brought."""
+    """Events and error that follow from an answer."""
 
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
-    """Why the watch is over without an end of the app; reported after the events."""
+    """Why the watch ends before the app; reported after the events."""
 
 
 class StateTracker:
-    """Takes one answer after the other. Not thread-safe; asks nothing itself.
+    """Tracks the state of one app from one answer to the next. Not thread-safe; makes no requests.
 
     Args:
-        name: what the app is called in errors.
+        name: name of the app in errors.
         unavailable_for_s: seconds to retry while the scheduler is unreachable, before it is an error.
-        known: the app has been there, so an unknown app is one that vanished.
-        watches_start: an app that cannot begin is an error after a minute.
-        start_by: epoch seconds by which it must have begun. None: it may wait for ever.
+        known: the app existed, so if the scheduler does not find it, it has vanished.
+        watches_start: an app that cannot start is an error after a minute.
+        start_by: epoch seconds by which it must have started. None: no limit.
     """
 
     __slots__ = (
@@ -83,11 +83,11 @@ class StateTracker:
         return self.response is not None and is_terminal(self.response.state)
 
     def learn(self, answer: Answer) -> StateUpdate:
-        """Take the next answer; after the end there is nothing to learn."""
+        """Take the next answer; no effect after the end."""
         learned = StateUpdate()
         if self.has_ended():
             return learned
-        # Expired credentials have nothing to do with the app: as long as it is known, that is an outage too.
+        # Expired credentials do not concern the app: if it existed before, they count as an outage.
         is_known = self._known or self.response is not None
         if isinstance(answer, SchedulerUnavailableError) or (is_known and isinstance(answer, SchedulerRejectedError)):
             if self._down_since is None:
@@ -108,10 +108,10 @@ class StateTracker:
         return learned
 
     def silence(self, asking_since: float | None) -> StateUpdate:
-        """Take account of a missing answer.
+        """Report an outage if an answer is missing for too long.
 
         Args:
-            asking_since: since when (monotonic clock) the scheduler owes one; None: no request is under way.
+            asking_since: when the current request started (monotonic clock); None: no request is running.
         """
         learned = StateUpdate()
         if self.has_ended():
@@ -130,7 +130,7 @@ class StateTracker:
     def _compare(self, learned: StateUpdate, answer: DescribeAppResponse) -> None:
         before, self.response = self.response, answer
         changed = before is None or before.state != answer.state
-        # What waits shows for what, and what runs what has happened to it.
+        # The message is the reason why it waits, or the last thing that happened to a running app.
         is_shown = answer.state in {AppState.PENDING, AppState.RUNNING}
         another_reason = is_shown and before is not None and before.msg != answer.msg
         if changed or another_reason:
@@ -144,7 +144,7 @@ class StateTracker:
         if answer.state != AppState.UNKNOWN:
             self._unknown_since = None
             return None
-        # Retried for a while only: a scheduler that lost track of the app does not find it again.
+        # Only for a while: a scheduler that lost the app does not find it again.
         now = time.monotonic()
         if self._unknown_since is None:
             self._unknown_since = now
@@ -153,7 +153,7 @@ class StateTracker:
         return UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
 
     def _gone(self) -> Exception | None:
-        # Asked twice: an engine may show an app a moment late, or not for a moment.
+        # Poll twice: an engine may list an app late, or omit it for a moment.
         if not self._missing:
             self._missing = True
             return None

@@ -1,7 +1,7 @@
 """One thread per process that waits for all log streams.
 
-Sockets are read as they have something, each at most one block in a round, so that a flood delays nobody. A stream
-whose lines are not taken is read no further: its program does not notice, because the engine writes logs to files.
+Sockets that have data are read one block per round, so that a flood does not delay the other streams. A stream whose
+lines are not taken is paused; its program does not notice, because the engine writes logs to files.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ log = logging.getLogger(__name__)
 MAX_STREAMS = 200
 """Open streams of one process."""
 HELD_BYTES = 8 * 1024 * 1024
-"""Text that all streams together may have brought, and nobody has taken yet."""
+"""Limit of text that all streams together have read and no consumer has taken yet."""
 _BLOCK_BYTES = 64 * 1024
-_PLACE_S, _PLACE_MAX_S = 1.0, 3.0
-"""How long a stream may be silent, and how long it may go on, while the place from which to go on is searched for."""
-_SILENT_S, _SILENT_DISTRUSTED_S = 300.0, 60.0
-"""After so long without a byte a stream by network is opened anew: a connection may be dead without a word."""
+_SEEK_S, _SEEK_MAX_S = 1.0, 3.0
+"""While a stream seeks the requested position: seconds that it may be silent, and that it may take."""
+_SILENT_S, _SILENT_UNRELIABLE_S = 300.0, 60.0
+"""Idle network streams are reopened after this many seconds, because a dead connection gives no signal."""
 _CHECK_S = 30.0
 
 
 class Subscriber(Protocol):
-    """Who takes the lines of a stream. Called on the engine's thread, so it must not block."""
+    """Takes the lines of a stream. Called on the engine's thread, so it must not block."""
 
     def on_lines(self, stream: LogStream, lines: list[LogLine]) -> bool:
-        """Take lines; False: no more until `StreamEngine.resume`."""
+        """Take lines; return False to pause until `StreamEngine.resume`."""
 
     def on_end(self, stream: LogStream, *, silent: bool) -> None:
-        """Note that nothing more comes; the stream is closed. `silent`: by our own request, to open it anew."""
+        """Handle the end of the stream, which is closed. `silent`: closed here for silence, to be reopened."""
 
 
 @dataclass(eq=False)
@@ -55,18 +55,18 @@ class _Member:
     stream: LogStream
     subscriber: Subscriber
     opened_at: float = field(default_factory=time.monotonic)
-    heard_at: float = field(default_factory=time.monotonic)
+    active_at: float = field(default_factory=time.monotonic)
     is_paused: bool = False
     is_waiting: bool = False
-    """Paused because all streams together hold too much."""
+    """Paused because all streams together have buffered too much."""
     is_closed: bool = False
 
 
 class StreamEngine:
-    """Reads streams until they end or are closed. Its thread lives while there are streams."""
+    """Reads log streams until they end or are closed. Its thread lives while there are streams."""
 
     def __init__(self) -> None:
-        # Re-entrant: the garbage collector may close a follower, and so its streams, while it is held.
+        # Re-entrant: the garbage collector may close a follower, and so its streams, while the lock is held.
         self._lock = threading.RLock()
         self._members: dict[LogStream, _Member] = {}
         self._commands: deque[Callable[[], object]] = deque()
@@ -79,15 +79,15 @@ class StreamEngine:
         self._numbers = itertools.count()
         self._held = 0
         self._waiting: list[_Member] = []
-        self._distrusted: set[str] = set()
+        self._unreliable: set[str] = set()
         self._reserved = 0
 
     # ---- called by any thread ----------------------------------------------------------------------------------------
 
     def reserve(self) -> bool:
-        """Take a place for a stream that is about to be opened; False: there is none.
+        """Reserve a slot for a stream that is about to be opened; False: there is none.
 
-        Where all are taken, a stream that has long been silent loses its own to the next one.
+        If all are taken, a stream that was silent for long is closed to free its slot.
         """
         with self._lock:
             if len(self._members) + self._reserved < MAX_STREAMS:
@@ -97,29 +97,29 @@ class StreamEngine:
         return False
 
     def release(self) -> None:
-        """Give a place back for which no stream was opened."""
+        """Release a reserved slot for which no stream was opened."""
         with self._lock:
             self._reserved -= 1
 
     def add(self, stream: LogStream, subscriber: Subscriber) -> None:
-        """Read a stream for which a place was taken."""
+        """Read a stream for which a slot was reserved."""
         member = _Member(stream, subscriber)
         with self._lock:
             self._reserved -= 1
             self._members[stream] = member
-            self._commands.append(lambda: self._guard(member, lambda: self._begin(member)))
+            self._commands.append(lambda: self._guard(member, lambda: self._start_member(member)))
             thread = self._new_thread() if self._thread is None else None
             self._wake()
         if thread is not None:
-            # Without the lock: a thread that begins may collect garbage, and so close a follower, which takes it.
+            # Without the lock: starting a thread may collect garbage, which may close a follower, which takes the lock.
             thread.start()
 
     def resume(self, stream: LogStream) -> None:
-        """Go on with a stream whose subscriber wanted no more."""
+        """Resume a stream that its subscriber paused."""
         self._command(lambda: self._resume(stream))
 
     def close(self, stream: LogStream) -> None:
-        """Close a stream; its subscriber hears nothing more of it but what is under way."""
+        """Close a stream; its subscriber gets no more calls, except one that is running."""
         with self._lock:
             member = self._members.get(stream)
             if member is None:
@@ -128,16 +128,16 @@ class StreamEngine:
         self._command(lambda: self._remove(member))
 
     def hold(self, size: int) -> None:
-        """Count that so many bytes were brought, or with a negative number, that they were taken."""
+        """Add to the size of buffered text; negative when text was taken."""
         with self._lock:
             before, self._held = self._held, self._held + size
             if not (before > HELD_BYTES / 2 >= self._held and self._waiting):
                 return
         self._command(self._resume_waiting)
 
-    def distrust(self, host: str) -> None:
-        """Open streams of this server anew sooner: one was silent although there were lines."""
-        self._distrusted.add(host)
+    def mark_unreliable(self, host: str) -> None:
+        """Reopen silent streams of this host sooner, because one was silent although there were lines."""
+        self._unreliable.add(host)
 
     def count(self) -> int:
         """Return the number of open streams."""
@@ -175,7 +175,7 @@ class StreamEngine:
             self._restart()
 
     def _restart(self) -> None:
-        """Close all streams, so that each subscriber opens its own anew; the first of them brings another thread."""
+        """Close all streams; each subscriber opens its own again, and the first one starts another thread."""
         with self._lock:
             members = list(self._members.values())
             self._members.clear()
@@ -185,7 +185,7 @@ class StreamEngine:
             self._give_up(member)
 
     def _guard(self, member: _Member, step: Callable[[], object]) -> bool:
-        """Do a step of one stream; what is unexpected closes that one. Return what the step returns."""
+        """Do a step of one stream, and close that stream on an unexpected error. Return the result of the step."""
         try:
             return bool(step())
         except Exception:
@@ -204,7 +204,7 @@ class StreamEngine:
         try:
             member.subscriber.on_end(member.stream, silent=False)
         except Exception:
-            log.exception("a follower failed at the end of its stream")
+            log.exception("a follower failed to handle the end of its stream")
 
     def _loop(self) -> None:
         ready: deque[_Member] = deque()
@@ -220,7 +220,7 @@ class StreamEngine:
                 return
             for _ in range(len(ready)):
                 member = ready.popleft()
-                # TLS may hold bytes which the selector does not see.
+                # TLS may have buffered bytes that the selector does not see.
                 if self._guard(member, functools.partial(self._read, member)):
                     ready.append(member)
             self._watch_timers()
@@ -234,7 +234,7 @@ class StreamEngine:
             self._is_woken = False
 
     def _obey(self) -> bool:
-        """Do what other threads want; False: there are no streams any more."""
+        """Run the commands of other threads; False: no streams are left."""
         while True:
             with self._lock:
                 if not self._commands:
@@ -253,12 +253,12 @@ class StreamEngine:
         self._timers.clear()
         self._waiting.clear()
 
-    def _begin(self, member: _Member) -> None:
+    def _start_member(self, member: _Member) -> None:
         if member.is_closed:
             self._remove(member)
             return
         self._register(member)
-        self._remind(member, _PLACE_S)
+        self._remind(member, _SEEK_S)
         self._serve(member, member.stream.begin())
 
     def _register(self, member: _Member) -> None:
@@ -281,7 +281,7 @@ class StreamEngine:
             return False
         except OSError:
             data = b""
-        member.heard_at = time.monotonic()
+        member.active_at = time.monotonic()
         self._serve(member, stream.feed(data))
         return _has_pending(stream)
 
@@ -323,9 +323,9 @@ class StreamEngine:
         stream = member.stream
         if member.is_paused:
             member.is_paused = False
-            member.heard_at = time.monotonic()
+            member.active_at = time.monotonic()
             self._register(member)
-            # What TLS has decrypted already wakes no selector.
+            # Bytes that TLS has already decrypted wake no selector.
             if _has_pending(stream):
                 self._commands.append(lambda: self._read_pending(member))
 
@@ -355,18 +355,18 @@ class StreamEngine:
                 self._guard(member, functools.partial(self._check_silence, member, now))
 
     def _check_silence(self, member: _Member, now: float) -> None:
-        silent_s = now - member.heard_at
+        silent_s = now - member.active_at
         if member.is_paused:
             self._remind(member, _CHECK_S)
         elif not member.stream.is_placed:
-            if silent_s < _PLACE_S and now - member.opened_at < _PLACE_MAX_S:
-                self._remind(member, _PLACE_S - silent_s)
+            if silent_s < _SEEK_S and now - member.opened_at < _SEEK_MAX_S:
+                self._remind(member, _SEEK_S - silent_s)
             else:
                 member.stream.lose()
                 self._end(member, silent=False)
         elif member.stream.is_remote:
-            limit_s = _SILENT_DISTRUSTED_S if member.stream.host in self._distrusted else _SILENT_S
-            # Not all of them at once.
+            limit_s = _SILENT_UNRELIABLE_S if member.stream.host in self._unreliable else _SILENT_S
+            # Spread the streams over time.
             limit_s *= random.uniform(0.8, 1.2)  # noqa: S311 - no secret
             if silent_s >= limit_s:
                 member.stream.end = StreamEnd.CUT
@@ -375,11 +375,11 @@ class StreamEngine:
                 self._remind(member, limit_s - silent_s)
 
     def _make_room(self) -> None:
-        """Close the stream that has been silent for longest, if that is long."""
+        """Close the stream with the longest silence, if it was silent for long enough."""
         if len(self._members) + self._reserved < MAX_STREAMS:
             return
-        member = min(self._members.values(), key=lambda item: item.heard_at, default=None)
-        if member is not None and time.monotonic() - member.heard_at > _SILENT_S:
+        member = min(self._members.values(), key=lambda item: item.active_at, default=None)
+        if member is not None and time.monotonic() - member.active_at > _SILENT_S:
             member.stream.end = StreamEnd.CUT
             self._end(member, silent=True)
 
@@ -391,7 +391,7 @@ def _has_pending(stream: LogStream) -> bool:
 
 
 class _Engines:
-    """The engine of this process; a child that was forked has none of its parent's."""
+    """Holds the engine of this process; a forked child gets a new one."""
 
     def __init__(self) -> None:
         self.one = StreamEngine()

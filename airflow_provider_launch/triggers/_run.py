@@ -161,12 +161,12 @@ class TriggerRun:
         is_new_deadline = trigger.timeout_s is not None and progress.deadline is None
         self._saved = None if is_new_deadline else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
-        self._feed.reader.on_program_end = lambda: self._shared.poller.hear_end(self._app_id)
+        self._feed.reader.on_program_end = lambda: self._shared.poller.on_end_reported(self._app_id)
 
     def begin(self) -> None:
         """Follow the app until `stop`."""
         self._hub.pump.add(self._feed)
-        self._shared.poller.subscribe(self._app_id, self._hear, self._trigger.options.poll_interval_s)
+        self._shared.poller.subscribe(self._app_id, self._on_answer, self._trigger.options.poll_interval_s)
         self._hub.ticker.add(self, self._loop)
         self._await_deadline()
 
@@ -241,7 +241,7 @@ class TriggerRun:
         self._is_stopped = True
         if self._masking is not None:
             self._masking.cancel()
-        self._shared.poller.unsubscribe(self._app_id, self._hear)
+        self._shared.poller.unsubscribe(self._app_id, self._on_answer)
         self._hub.ticker.remove(self, self._loop)
         if self._timer is not None:
             self._timer.cancel()
@@ -315,7 +315,7 @@ class TriggerRun:
 
     # ---- on the poller's thread --------------------------------------------------------------------------------------
 
-    def _hear(self, answer: Answer) -> None:
+    def _on_answer(self, answer: Answer) -> None:
         with self._deciding:
             before = self._watch.response
             learned = self._watch.learn(answer)
@@ -336,9 +336,9 @@ class TriggerRun:
                 self._withheld += learned.events
                 self._mask(response, existing=existing)
             if learned.events:
-                self._feed.reader.hurry()
+                self._feed.reader.read_now()
                 self._hub.pump.wake(self._feed)
-        self._shared.poller.ease(self._app_id, self._feed.reader.is_streaming())
+        self._shared.poller.slow_down(self._app_id, self._feed.reader.is_streaming())
         if self._watch.has_ended() or self._error is not None:
             self._wake()
 

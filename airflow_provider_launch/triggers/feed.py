@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_launch._task.log_limit import NO_LIMIT
 from airflow_provider_launch._task.task_log import pieces
 from airflow_provider_launch.follow.events import LogLines
-from airflow_provider_launch.follow.log_places import LogItem, pieces_in, place_after, with_pieces
+from airflow_provider_launch.follow.log_positions import LogItem, pieces_in, position_after, with_pieces
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers.logs import last_refresh
 
@@ -162,7 +162,7 @@ class Feed:
         places = dict(self._places)
         if self._item is not None and (self._written or self._parts_written) and self._item.key is not None:
             skip = self._item.start_skip + self._written
-            places[self._item.key] = place_after(self._item.start, skip, self._parts_written)
+            places[self._item.key] = position_after(self._item.start, skip, self._parts_written)
         return places
 
     def _write_part(self, item: LogItem) -> int:
@@ -220,7 +220,7 @@ class Feed:
     def _leave(self, item: LogItem, *, is_cut: bool) -> None:
         """Read a replica no further whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
-        self._places[key] = place_after(item.start, item.start_skip + self._written)
+        self._places[key] = position_after(item.start, item.start_skip + self._written)
         self._left |= {key}
         self.reader.leave(key)
         if is_cut:

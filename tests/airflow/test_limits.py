@@ -141,7 +141,7 @@ def test_a_sensor_shows_apps_of_the_allowed_connections_only(engine, api, launch
     ran = run_task(sensor(xcom["handle"], launch_conn_id=["mine", "ours"], on_kill="cancel"), api)
 
     assert ran.state == "failed"
-    assert "is an app of connection 'cluster', and launch_conn_id allows 'mine', 'ours'" in str(ran.error)
+    assert "is an app of connection 'cluster', but launch_conn_id allows 'mine', 'ours'" in str(ran.error)
     assert not ran.logged("their secret line")
 
     from airflow_provider_launch.specs.states import AppState

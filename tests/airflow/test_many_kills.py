@@ -211,7 +211,7 @@ def test_apps_are_cancelled_before_their_triggers_stop_to_follow(
     assert alive(engine, app_ids) == set()
 
 
-def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_begun(
+def test_a_triggerer_that_is_stopped_meanwhile_ends_what_it_has_started(
     engine: Any, app_ids: list[str], states: States
 ) -> None:
     def before() -> None:

@@ -419,7 +419,7 @@ def test_a_checkpoint_mutes_nobody_for_long(engine: FakeEngine, feeds: Any, monk
     for n in range(9):
         began = time.monotonic()
         engine.write(app_id, "worker", 0, f"{n}\n")
-        feed.reader.hurry()
+        feed.reader.read_now()
         pump.wake(feed)
         until(lambda n=n: len(log.lines) > n)
         delays.append(time.monotonic() - began)

@@ -44,7 +44,7 @@ def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> N
     ran, _ = run_to_end(task, api)
 
     assert ran.state in {"failed", "up_for_retry"}
-    assert "has not begun by its start_limit_s; it waited for: queue research is full" in str(ran.error)
+    assert "has not started within its start_limit_s; it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
     assert time.monotonic() - began > 1.0
     assert ran.logged("has not begun, and is cancelled")
@@ -170,7 +170,7 @@ def test_what_cannot_begin_fails_by_itself(engine, api, pending, how, monkeypatc
     task = launch(sh("true"), launch_conn_id="cluster", poll_interval_s=0.05, **how)
     ran, _ = run_to_end(task, api)
 
-    assert "the app cannot begin; it waited for: queue research is full" in str(ran.error)
+    assert "the app cannot start; it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
 
 
@@ -204,7 +204,7 @@ def test_a_queue_that_starts_nothing_is_not_waited_for(place, deferrable, monkey
     ran, _ = run_to_end(launch_at(place, place.role("true"), start_limit_s=4, **how), FakeExecutionApi())
 
     assert ran.state in {"failed", "up_for_retry"}
-    assert "has not begun by its start_limit_s" in str(ran.error)
+    assert "has not started within its start_limit_s" in str(ran.error)
     assert f"RUNNABLE: number 1 of those that wait in queue {queue!r}" in str(ran.error)
     until(lambda: [job["status"] for job in place.jobs(queue)] == ["FAILED"])
     assert place.jobs(queue)[0]["statusReason"] == "launch: cancelled"

@@ -63,7 +63,7 @@ def test_an_app_whose_log_was_not_shown_is_kept(terse, api, monkeypatch) -> None
     ran, _ = run_to_end(on_cluster(), api)
 
     assert ran.state == "success"
-    assert ran.logged("names no roles of the app, so no log was read")
+    assert ran.logged("reports no roles of the app, so no log was read")
     assert len(terse.apps) == 1
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_launch.follow import log_places as log_queue
+from airflow_provider_launch.follow import log_positions as log_queue
 from airflow_provider_launch.follow.events import LogGap
-from airflow_provider_launch.follow.log_places import place_after
+from airflow_provider_launch.follow.log_positions import position_after
 from airflow_provider_launch.follow.log_reader import LogReader
 from airflow_provider_launch.schedulers.api import LogChunk, LogLine
 
@@ -43,7 +43,7 @@ def numbered(count: int, size: int = 1, **how) -> list[LogLine]:
 
 def test_lines_that_were_shown_are_left_out_over_several_chunks():
     """Another process may read in smaller chunks than the one that has shown them."""
-    reader = reader_of(numbered(8), 2, cursors={"main/0": place_after(None, 5)})
+    reader = reader_of(numbered(8), 2, cursors={"main/0": position_after(None, 5)})
     for _ in range(4):
         reader.step()
 
@@ -83,7 +83,7 @@ def test_a_line_that_its_scheduler_has_not_cut_is_shown_in_pieces():
 @pytest.mark.usefixtures("short_pieces")
 def test_a_reader_goes_on_behind_the_pieces_that_were_shown():
     reader = reader_of(
-        [LogLine("a" * 250 + "\n", None), LogLine("c\n", None)], 10, cursors={"main/0": place_after(None, 2)}
+        [LogLine("a" * 250 + "\n", None), LogLine("c\n", None)], 10, cursors={"main/0": position_after(None, 2)}
     )
     reader.step()
 

@@ -39,7 +39,7 @@ class Asked:
 
     def add(self, *app_ids: str, interval_s: float | None = None) -> None:
         for app_id in app_ids:
-            self.schedule.add(app_id, hear, interval_s, self.now, is_young=True)
+            self.schedule.add(app_id, hear, interval_s, self.now, is_new=True)
 
     def until(self, end: float) -> None:
         while (moment := max(self.now, self.schedule.next_at())) <= end:
@@ -165,7 +165,7 @@ def test_an_app_that_needs_an_observer_is_asked_for_in_time() -> None:
 
     asked = Asked(PollSchedule(2.0), limited)
     asked.add("a")
-    asked.schedule.hear_ends("a", True, 0.0)
+    asked.schedule.set_ends_reported("a", True, 0.0)
     asked.until(60)
 
     assert asked.between(31, 34) == [32.5]
@@ -192,7 +192,7 @@ def test_a_slow_server_has_a_pause() -> None:
 
 def test_a_question_that_is_wanted_while_another_is_under_way_is_asked() -> None:
     schedule = PollSchedule(10.0, adapts=False)
-    schedule.add("a", hear, 10.0, 0.0, is_young=False)
+    schedule.add("a", hear, 10.0, 0.0, is_new=False)
     assert schedule.take(0.0) == (["a"], True)
     schedule.want("a", 0.5)
     schedule.note({"a": None}, 0.0, 1.0, is_round=True, is_down=False)

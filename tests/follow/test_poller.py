@@ -200,7 +200,7 @@ def test_an_app_that_needs_an_observer_is_asked_for_in_time(scheduler):
     acted = threading.Event()
 
     def hear(_answer):
-        poller.ease("a", is_eased=True)
+        poller.slow_down("a", is_slowed=True)
         if asked_at[-1] >= 1:
             acted.set()
 

@@ -391,7 +391,7 @@ def test_a_closed_stream_brings_nothing_more(server):
 def test_a_silent_connection_is_opened_anew(server, monkeypatch):
     """It may be dead without a word: no packet says so."""
     monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SILENT_S", 0.3)
-    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._PLACE_S", 0.1)
+    monkeypatch.setattr("airflow_provider_launch.follow.stream_engine._SEEK_S", 0.1)
 
     def act(connection: socket.socket) -> None:
         connection.sendall(HEADER + chunk(b"a\n"))

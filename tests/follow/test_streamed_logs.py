@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_launch.follow import Follower, LogGap, LogLines
-from airflow_provider_launch.follow import log_places as log_queue
+from airflow_provider_launch.follow import log_positions as log_queue
 from airflow_provider_launch.follow.stream_engine import stream_engine
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 from airflow_provider_launch.specs.states import AppState
@@ -157,7 +157,7 @@ def test_the_end_of_a_program_shows_the_end_of_its_app(engine, scheduler, app_id
     streams(engine, 2)
     # No more of the questions about an app that has just come.
     until(follower._reader.is_streaming)
-    follower._poller.ease(app_id, True)
+    follower._poller.slow_down(app_id, True)
     began = time.monotonic()
     engine.state(app_id, AppState.SUCCEEDED)
     events += collect(follower, LIMIT_S)
