@@ -1,10 +1,10 @@
-"""A file of steps becomes a DAG.
+"""Pipelines: DAGs from a file of steps.
 
     from airflow_provider_launch.pipelines import dag_from_file
 
     dag = dag_from_file("pipeline.yaml")
 
-Nothing here imports Airflow before a DAG is made.
+Airflow is imported only when a DAG is made.
 """
 
 from __future__ import annotations

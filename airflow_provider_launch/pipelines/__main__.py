@@ -17,7 +17,7 @@ from airflow_provider_launch.specs.errors import LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code: 0, 1 for a failure, 2 for a wrong pipeline."""
+    """Run a command and return its exit code: 0, 1 for a failure, 2 for an invalid pipeline."""
     options = _parser().parse_args(arguments)
     try:
         if options.command == "validate":
@@ -33,18 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_launch.pipelines", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("validate", help="show everything that is wrong with a file")
-    run = commands.add_parser("run-step", help="run one step, and show what it hands on")
+    check = commands.add_parser("validate", help="show all problems of a file")
+    run = commands.add_parser("run-step", help="run one step, and show the values that it returns")
     for command in (check, run):
-        command.add_argument("file", type=Path, help="the pipeline")
+        command.add_argument("file", type=Path, help="the pipeline file")
         command.add_argument(
-            "--config", "-c", type=Path, help="a file with sections that win over those of the pipeline"
+            "--config", "-c", type=Path, help="a file with sections that override those of the pipeline"
         )
-    run.add_argument("step", help="its name; of one inside others their names too, as in 'split/train'")
+    run.add_argument("step", help="name of the step; a nested step with its parents, as in 'split/train'")
     run.add_argument("--parameters", "-p", type=Path, help="a YAML or JSON file with parameters")
-    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter; JSON, or else text")
-    run.add_argument("--data", type=Path, help="folder that stands for the catalog; the step runs in it")
-    run.add_argument("--dry-run", action="store_true", help="show the request, and launch nothing")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter; parsed as JSON if possible, else text",
+    )
+    run.add_argument("--data", type=Path, help="folder used instead of the catalog; the step runs in it")
+    run.add_argument("--dry-run", action="store_true", help="show the request without launching it")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""From a task of a pipeline to the app that runs it. Pure: the same inputs give the same app."""
+"""Builds the app of a pipeline task. Pure: the same inputs give the same app."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from airflow_provider_launch.specs.roles import BindMount, Mount, VolumeMount
 
 ROLE = "task"
 DATA_DIR = "/launch/data"
-"""Where a container sees the files of a task with a catalog."""
-# Names that shells, loaders and this package act on; the author of a file seldom means that. Programs act on many more,
-# so this list protects nobody from what a step hands back: for that, only declared names become variables.
+"""Path in the container of the files of a task with a catalog."""
+# Names that shells, loaders and this package act on, which the author of a file rarely intends. The list is not a
+# security boundary, because programs act on many more names: only declared names become variables at all.
 _TAKEN = (
     "PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "IFS", "PWD", "ENV", "CDPATH", "PS4", "SHELLOPTS",
     "BASHOPTS", "GCONV_PATH", "GLIBC_TUNABLES",
@@ -35,14 +35,14 @@ _TAKEN_PREFIXES = ("LD_", "DYLD_", "LC_", "BASH_", "PYTHON", "AIRFLOW", "LAUNCH_
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a task knows only when it runs."""
+    """Values of a task that exist only when it runs."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters by name, with those of the maps around it."""
+    """Parameters by name, including those of the enclosing maps."""
     map_variables: Mapping[str, Any] = field(default_factory=dict)
-    """The element of each map around it, by `iterate_as`."""
+    """The element of each enclosing map, by `iterate_as`."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the environment, with their values."""
+    """Environment variables with their values."""
     run: Mapping[str, str] = field(default_factory=dict)
     """Variables that name the run: `LAUNCH_RUN_ID` and so on."""
     data_dir: Path | None = None
@@ -53,7 +53,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
     """Return the app of a task, and the options of its launch.
 
     Raises:
-        InvalidAppError: a component or an app is wrong.
+        InvalidAppError: a component or an app is invalid.
     """
     settings = place.settings
     environment = _environment(model, step, place, inputs)
@@ -81,7 +81,7 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
         name=ROLE,
         image=image,
         entrypoint=program,
-        # A command has `${app_id}` of its own; nothing in it is a macro.
+        # `${app_id}` in a command belongs to the command: it is not a macro.
         args=[macros.escape(text) for text in args],
         env={name: macros.escape(text) for name, text in environment.items()},
         num_replicas=settings.replicas,
@@ -97,10 +97,10 @@ def build_app(model: PipelineModel, step: TaskStep, place: Placement, inputs: In
 
 
 def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the parameters that a shell command sees only as `LAUNCH_PARAM_x`: those not declared, those taken.
+    """Return the parameters that a shell command sees only as `LAUNCH_PARAM_x`: undeclared ones and reserved ones.
 
-    A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. What else a step hands back
-    was named by its program, which must not choose the environment of the programs after it.
+    A name is declared by the parameters of the pipeline, a `returns` or an `iterate_as`. Other names were chosen by the
+    program of a step, which must not set the environment of later programs.
     """
     declared = _declared(model)
     names = [name for name in parameters if is_name(name)]
@@ -110,7 +110,7 @@ def prefixed_only(model: PipelineModel, parameters: Iterable[str]) -> tuple[list
 
 
 def _declared(model: PipelineModel) -> set[str]:
-    """Return the names of parameters that stand in the file."""
+    """Return the parameter names that the file declares."""
     declared = {*model.parameters}
     for step, _, _ in steps_of(model.graph):
         if isinstance(step, TaskStep):
@@ -141,7 +141,7 @@ def _program(step: TaskStep, place: Placement) -> tuple[str, list[str]]:
     arguments += names or []
     if place.backend is not None and place.backend.name == "local":
         return settings.python or sys.executable, [str(_program_path()), *arguments]
-    # On a cluster that shares files with the workers, Python is where it is for them.
+    # A cluster that shares files with the workers has Python at the same path.
     python = "python3" if place.backend is not None and place.backend.in_containers else sys.executable
     return settings.python or python, ["-c", _program_text(), *arguments]
 
@@ -181,7 +181,7 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
         found["LAUNCH_CODE_DIR"] = str(code_folder(model, place.settings))
     elif place.settings.code_dir:
         found["LAUNCH_CODE_DIR"] = place.settings.code_dir
-    # What is in the file wins, and a secret over that.
+    # The file overrides our variables, and secrets override the file.
     return {**found, **place.settings.env, **inputs.secrets}
 
 
@@ -191,7 +191,7 @@ def _environment(model: PipelineModel, step: TaskStep, place: Placement, inputs:
 def _given_app(step: TaskStep, environment: Mapping[str, str], inputs: Inputs, folder: Path) -> AppDef:
     app = app_from_dict(step.app) if step.app is not None else _from_component(step, inputs, folder)
     for role in app.roles:
-        # `$` in ours is text; in the app's own it may be a macro.
+        # `$` is plain text in our variables; in those of the app it may start a macro.
         own = {name: macros.escape(text) for name, text in environment.items() if name != "LAUNCH_CODE_DIR"}
         role.env = {**own, **role.env}
     return app
@@ -205,7 +205,7 @@ def _from_component(step: TaskStep, inputs: Inputs, folder: Path) -> AppDef:
     except TypeError as error:
         raise InvalidAppError(f"component {step.component!r} cannot be called: {error}") from error
     if not isinstance(app, AppDef):
-        raise InvalidAppError(f"component {step.component!r} returned {type(app).__name__}, and must return an AppDef")
+        raise InvalidAppError(f"component {step.component!r} returned {type(app).__name__}; it must return an AppDef")
     return app
 
 
@@ -214,7 +214,7 @@ def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
         name = value[1:]
         if name not in parameters:
             known = ", ".join(sorted(parameters)) or "none"
-            raise InvalidAppError(f"argument {value!r} names no parameter; there are {known}")
+            raise InvalidAppError(f"argument {value!r} does not name a parameter; there are {known}")
         return parameters[name]
     return value
 
@@ -222,7 +222,7 @@ def _argument(value: Any, parameters: Mapping[str, Any]) -> Any:
 def _component(name: str, folder: Path) -> Any:
     from airflow_provider_launch.specs.finder import get_component
 
-    # A module beside the pipeline, as for functions; last, so that it hides nothing.
+    # Modules next to the pipeline can be imported, as for functions; last, so that they hide nothing.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     return get_component(name).fn

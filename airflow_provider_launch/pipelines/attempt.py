@@ -1,4 +1,4 @@
-"""One attempt of a task of a pipeline: its files before and after, and its record."""
+"""One attempt of a pipeline task: its input and output files, and its record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ XCOM_KEY = "attempt"
 
 
 class Attempt:
-    """What one try does beside launching, for a `StepOperator`."""
+    """The work of a `StepOperator` besides launching, for one try."""
 
     def __init__(self, operator: Any, context: Context, place: Placement, record: AttemptRecord) -> None:
         self._op = operator
@@ -55,19 +55,19 @@ class Attempt:
         self.record = record
 
     @classmethod
-    def begin(cls, operator: Any, context: Context, place: Placement) -> Attempt:
+    def start(cls, operator: Any, context: Context, place: Placement) -> Attempt:
         """Return a new attempt."""
         return cls(operator, context, place, AttemptRecord(context["ti"].try_number, place.type, _now()))
 
     @classmethod
     def resume(cls, operator: Any, context: Context, place: Placement) -> Attempt:
         """Return the attempt that was deferred."""
-        attempt = cls.begin(operator, context, place)
-        attempt.go_on()
+        attempt = cls.start(operator, context, place)
+        attempt.restore()
         return attempt
 
-    def go_on(self) -> None:
-        """Take over the record that was kept at the deferral."""
+    def restore(self) -> None:
+        """Load the record that was saved at the deferral."""
         stored = self._stored()
         self._is_app_alive = True
         if stored and not stored[-1].get("ended"):
@@ -78,31 +78,31 @@ class Attempt:
     # ---- files -----------------------------------------------------------------------------------------------
 
     def prepare_files(self) -> Path | None:
-        """Return the folder of the task with the files it gets; None if it has no catalog."""
+        """Return the folder of the task with its input files; None if the task has no catalog."""
         step = self._op.step
         if not step.catalog:
             return None
         again = self._folder_in_use()
         if again is not None:
-            # The app of the last try is in it.
+            # The app of the last try uses it.
             self._is_app_alive = True
             self.record.data_dir = str(again)
             return again
         self._remove_old_folders()
-        # Nobody can guess the name, where the folder above cannot be closed to the users of containers.
+        # The name cannot be guessed, because the parent folder is open to the users of containers.
         folder = self._base() / f"{self._name()}-{len(self._stored())}-{secrets.token_hex(16)}"
         folder.mkdir(mode=0o700)
         if self._place.backend is not None and self._place.backend.in_containers:
-            # The program may be another user there.
+            # The program may run as another user there.
             folder.chmod(0o777)
         self.record.data_dir = str(folder)
         self.save()
         self._items += self._catalog().get(step.catalog.get, folder)
-        self._op.log.info("got %d files from the catalog", len(self._items))
+        self._op.log.info("copied %d files from the catalog", len(self._items))
         return folder
 
     def store_files(self) -> None:
-        """Put the files of a task that has succeeded."""
+        """Store the output files of a task that succeeded."""
         self._is_app_alive = False
         if self.record.data_dir:
             self._put(is_strict=True)
@@ -111,7 +111,7 @@ class Attempt:
         items = self._catalog().put(self._op.step.catalog.put, Path(self.record.data_dir), is_strict=is_strict)
         self._items += items
         for item in items:
-            self._op.log.info("put %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
+            self._op.log.info("stored %s, %d bytes, sha256 %s", item.name, item.size, item.sha256)
 
     def _catalog(self) -> RunCatalog:
         from airflow.sdk import ObjectStoragePath
@@ -138,7 +138,7 @@ class Attempt:
         return f"{slug(f'{ti.dag_id}-{ti.task_id}', 40)}-{digest}"
 
     def _folder_in_use(self) -> Path | None:
-        """Return the folder of the last try, if its app is the one that this try will follow."""
+        """Return the folder of the last try, if this try will follow its app."""
         record = Memory(self._store).load()
         clears = int(getattr(self._context["dag_run"], "clear_number", 0) or 0)
         step = next_step(record, clears, int(getattr(self._ti, "max_tries", -1)), int(self._op.retries or 0))
@@ -153,7 +153,7 @@ class Attempt:
     # ---- record ----------------------------------------------------------------------------------------------
 
     def describe(self, app: AppDef, cfg: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-        """Keep what is launched, before it is."""
+        """Record what will be launched."""
         settings = self._place.settings
         folder = code_folder(self._op.model, settings)
         found = [
@@ -165,7 +165,7 @@ class Attempt:
         ]
         record = self.record
         record.code = [one.to_json() for one in found if one is not None]
-        # What a connection adds stands in the request.
+        # Additions of a connection are shown in the request.
         shown = {name: getattr(settings, name) for name in ("image", "env", "cpu", "gpu", "memory_mb", "replicas")}
         record.config = _masked({"conn_id": self._op.launch_conn_id, **shown, **cfg})
         record.parameters = _masked(parameters)
@@ -173,16 +173,16 @@ class Attempt:
         self._is_app_alive = True
 
     def note_end(self, statuses: Sequence[RoleStatus]) -> None:
-        """Keep which images ran."""
+        """Record which images ran."""
         self.record.code = with_digests(self.record.code, statuses)
 
     def add_code(self, identities: Sequence[Mapping[str, Any]] | None) -> None:
-        """Keep more of what names the code, as far as an executor has filled it in."""
+        """Record further code identities; an executor may leave fields out."""
         blank = {"type": "plugin", "identifier": "", "dependable": False, "message": ""}
         self.record.code = [*self.record.code, *({**blank, **one} for one in identities or ())]
 
     def succeed(self, value: Mapping[str, Any], returned: Mapping[str, Any]) -> None:
-        """End the record of a success."""
+        """Close the record after a success."""
         metrics = {item.name for item in self._op.step.returns or () if item.kind == "metric"}
         self.record.returned = _masked(returned)
         self.record.metrics = {name: returned[name] for name in returned if name in metrics}
@@ -192,7 +192,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def failing_ends(self) -> Iterator[None]:
-        """End the record if what is done inside fails."""
+        """Close the record if the block fails."""
         try:
             yield
         except Exception as error:
@@ -200,7 +200,7 @@ class Attempt:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """End the record of a failure; whatever goes wrong here is only logged."""
+        """Close the record after a failure; errors in here are only logged."""
         record = self.record
         record.error = masked_text(str(error) or type(error).__name__)[:4000]
         status = getattr(error, "status", None)
@@ -210,20 +210,20 @@ class Attempt:
                 role.role: [replica.exit_code for replica in role.replicas] for role in getattr(status, "roles", ())
             }
         if record.data_dir and not self._is_app_alive:
-            # What a failed task has left may explain it; but the error counts.
+            # Files of a failed task may explain the failure; the original error is still the one that is raised.
             try:
                 self._put(is_strict=False)
             except Exception as problem:  # noqa: BLE001 - see above
-                self._op.log.warning("files of the failed task could not be put into the catalog: %s", problem)
+                self._op.log.warning("files of the failed task could not be stored in the catalog: %s", problem)
         with contextlib.suppress(Exception):
             skipped = isinstance(error, AirflowSkipException)
             self._end("SKIPPED" if skipped else str(getattr(status, "state", "FAILED")))
 
     def save(self) -> None:
-        """Keep the record as it is now."""
+        """Save the current record."""
         self.record.catalog = [item.to_json() for item in self._items]
         if self._store is not None:
-            # A record must not end a task.
+            # An error in saving must not fail the task.
             with contextlib.suppress(Exception):
                 kept: Any = appended(self._stored(), self.record.to_json())
                 self._store.set(KEY, kept)
@@ -232,7 +232,7 @@ class Attempt:
         self.record.ended, self.record.state = _now(), state
         self.save()
         if self.record.data_dir and not self._is_app_alive:
-            # Else the next try may follow the app, or removes it.
+            # Otherwise the next try may follow the app; if not, it removes the folder.
             shutil.rmtree(self.record.data_dir, ignore_errors=True)
         self._op.log.info("%s", summary(self.record))
         with contextlib.suppress(Exception):
@@ -248,7 +248,7 @@ def _now() -> str:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """Return plain JSON without what looks like a secret."""
+    """Return plain JSON with likely secrets masked."""
     from airflow.sdk._shared.secrets_masker import redact
 
     if isinstance(value, Mapping):

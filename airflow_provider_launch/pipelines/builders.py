@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """A step; `a >> b` lets b follow a, and the order of a list does where nothing else is given.
+    """A step. `a >> b` lets b follow a; without it steps follow the order of the list.
 
     Args:
         name: of the step.
         next: the step that follows, or its name.
-        on_failure: the step that follows a failure, its name, or a list of steps: a way of its own, which ends in a
-            failure of the pipeline unless its last step leads elsewhere.
-        fields: those of the step in a file.
+        on_failure: the step that follows a failure, its name, or a list of steps. After a list the pipeline fails,
+            unless the last step of the list leads elsewhere.
+        fields: the fields of the step, as in a file.
     """
 
     kind = ""
@@ -69,17 +69,17 @@ class Step:
         return self << other
 
     def terminate_with_success(self) -> Step:
-        """Let the pipeline end after this step."""
+        """End the pipeline after this step."""
         self.next = "success"
         return self
 
     def document(self) -> dict[str, Any]:
-        """Return the step as it would stand in a file, without what follows."""
+        """Return the step as it would be written in a file, without its `next`."""
         return {"type": self.kind, **self.fields}
 
 
 class Task(Step):
-    """Runs something; name what runs by one of the first four.
+    """Runs one of a function, a shell command, a notebook or an app.
 
     Args:
         name: of the step.
@@ -122,23 +122,23 @@ class Stub(Step):
 
 
 class Success(Step):
-    """Ends a pipeline as a success; only needed for a name of its own."""
+    """Ends a pipeline as a success; only needed to give it another name."""
 
     kind = "success"
 
 
 class Fail(Step):
-    """Ends a pipeline as a failure; only needed for a name of its own."""
+    """Ends a pipeline as a failure; only needed to give it another name."""
 
     kind = "fail"
 
 
 class Parallel(Step):
-    """Runs branches side by side.
+    """Runs branches in parallel.
 
     Args:
         name: of the step.
-        branches: lists of steps, or pipelines, by name.
+        branches: name to a list of steps, or to a pipeline.
         kwargs: those of `Step`.
     """
 
@@ -149,12 +149,12 @@ class Parallel(Step):
         self.branches = dict(branches)
 
     def document(self) -> dict[str, Any]:
-        """Return the step as it would stand in a file, without what follows."""
+        """Return the step as it would be written in a file, without its `next`."""
         return {**super().document(), "branches": {key: _graph(branch) for key, branch in self.branches.items()}}
 
 
 class Conditional(Parallel):
-    """Runs one of its branches, by the value of `parameter`; `default` for all other values."""
+    """Runs one of its branches, chosen by the value of `parameter`; `default` is for all other values."""
 
     kind = "conditional"
 
@@ -171,7 +171,7 @@ class Conditional(Parallel):
         self.default = default
 
     def document(self) -> dict[str, Any]:
-        """Return the step as it would stand in a file, without what follows."""
+        """Return the step as it would be written in a file, without its `next`."""
         default = {} if self.default is None else {"default": _graph(self.default)}
         return {**super().document(), **default}
 
@@ -203,7 +203,7 @@ class Map(Step):
         self.branch = branch
 
     def document(self) -> dict[str, Any]:
-        """Return the step as it would stand in a file, without what follows."""
+        """Return the step as it would be written in a file, without its `next`."""
         return {**super().document(), "branch": _graph(self.branch)}
 
 
@@ -223,14 +223,14 @@ class Dag(Step):
 
 
 class Pipeline:
-    """Steps in order, with what holds for all of them.
+    """Steps in order, with the settings that all of them share.
 
     Args:
         name: of the DAG.
-        steps: in order; each is followed by the next one unless it states otherwise, and the last by a success.
+        steps: in order; each is followed by the next one unless it has its own `next`, the last by a success.
         start_at: the first step, if it is not the first of the list.
         executor: a type, or `{"type": ..., "config": {...}}`, as in a file.
-        parameters: by name, with their first values.
+        parameters: by name, with their default values.
         catalog: where files are kept.
         description: of the DAG.
     """
@@ -253,11 +253,11 @@ class Pipeline:
         self.parameters = dict(parameters or {})
         self.catalog = catalog
         self.description = description
-        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - functions and files are found beside the caller
+        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - files are relative to the caller
         self.folder = Path(file).resolve().parent if file else Path.cwd()
 
     def document(self) -> dict[str, Any]:
-        """Return the pipeline as it would stand in a file."""
+        """Return the pipeline as it would be written in a file."""
         found: dict[str, Any] = {"name": self.name, "dag": self.graph()}
         for key in ("executor", "parameters", "catalog"):
             value = getattr(self, key)
@@ -266,12 +266,12 @@ class Pipeline:
         return found
 
     def graph(self) -> dict[str, Any]:
-        """Return the steps as they would stand in a file."""
+        """Return the steps as they would be written in a file."""
         found = _steps(self.steps, self.start_at)
         return {**found, "description": self.description} if self.description else found
 
     def validate(self) -> list[Problem]:
-        """Return everything that is wrong with it."""
+        """Return all problems of the pipeline."""
         try:
             self.model()
         except PipelineError as error:
@@ -342,7 +342,7 @@ def _function_name(step: str, function: Callable[..., Any] | str) -> str:
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if "<" in name or "." in name or not module or module.startswith("unusual_prefix_"):
         raise PipelineError(
-            [Problem(f"task {step!r}: {name or function!r} must be a function at the top of a module that is imported")]
+            [Problem(f"task {step!r}: {name or function!r} must be a function at the top level of an imported module")]
         )
     return f"{module}.{name}"
 

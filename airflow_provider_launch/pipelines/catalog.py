@@ -1,4 +1,4 @@
-"""Files that go from task to task: the catalog of a run, on any storage that Airflow knows."""
+"""The catalog of a run: files passed between tasks, on any storage that Airflow supports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _ON_THIS_HOST = ("file", "local", "")
 _CHUNK = 1024 * 1024
 HASHED_UP_TO = 1024 * _CHUNK
-"""Bytes of a file that are hashed; of a larger one the hash is that of its first ones, and of its size."""
+"""Bytes of a file that are hashed. The hash of a larger file covers its first bytes and its size."""
 
 
 class CatalogError(LaunchError):
-    """A file is not where a task wants it. A failure of the task like any other: `on_failure` deals with it."""
+    """A file is missing. The task fails as usual, so `on_failure` handles it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CatalogItem:
     size: int
     sha256: str
     is_whole: bool = True
-    """False: the file is so large that only its beginning was hashed."""
+    """False if only the start of a large file was hashed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -50,24 +50,24 @@ class RunCatalog:
     """The files of one run.
 
     Args:
-        base: where catalogs are kept.
+        base: folder of all catalogs.
         dag_id: of the run.
         run_id: of the run.
-        scopes: the folder of each map around the task, with the number of the element: `("each/3",)`.
+        scopes: the folder of each enclosing map, with the number of the element: `("each/3",)`.
     """
 
     def __init__(self, base: ObjectStoragePath, dag_id: str, run_id: str, scopes: Sequence[str] = ()) -> None:
-        # A run id has `+` and `:` in it.
+        # Run ids contain `+` and `:`.
         self._dag = base / quote(dag_id, safe="")
         self._root = self._dag / quote(run_id, safe="")
         self._base = base
         self._scopes = ["", *scopes]
 
     def get(self, patterns: Iterable[str], folder: Path) -> list[CatalogItem]:
-        """Copy the files that match into the folder; those of the task's own element win over those of the run.
+        """Copy matching files into the folder; files of the task's own map element override those of the run.
 
         Raises:
-            CatalogError: nothing matches a pattern.
+            CatalogError: no file matches a pattern.
             FolderError: another user may change the catalog.
         """
         self._refuse_foreign()
@@ -82,15 +82,15 @@ class RunCatalog:
         return items
 
     def put(self, patterns: Iterable[str], folder: Path, *, is_strict: bool = True) -> list[CatalogItem]:
-        """Copy the files of the folder that match into the catalog, each as a whole or not at all.
+        """Copy matching files of the folder into the catalog. A file appears there only when complete.
 
         Args:
-            patterns: which.
+            patterns: of the files to copy.
             folder: of the task.
-            is_strict: a pattern without a file is an error.
+            is_strict: True raises an error for a pattern without a file.
 
         Raises:
-            CatalogError: nothing matches a pattern.
+            CatalogError: no file matches a pattern.
             FolderError: a file is a link that leads out of the folder, or another user may change a folder.
         """
         self._refuse_foreign()
@@ -101,18 +101,18 @@ class RunCatalog:
                 chosen = [name for name in names if matches(name, pattern)]
                 if not chosen and is_strict:
                     there = ", ".join(names[:12]) or "nothing"
-                    raise CatalogError(f"no file of the task matches {pattern!r}; it has left {there}")
+                    raise CatalogError(f"no file of the task matches {pattern!r}; it left {there}")
                 items += [self._store(name, left) for name in chosen]
         return items
 
     def _refuse_foreign(self) -> None:
-        """Refuse a catalog on this host that another user may change: its files become those of a task."""
+        """Refuse a catalog on this host that another user may change, because tasks read its files."""
         if self._base.protocol in _ON_THIS_HOST:
             refuse_shared(Path(str(self._base.path)))
             for folder in (self._dag, self._root):
                 refuse_foreign(Path(str(folder.path)))
 
-    # ---- where -----------------------------------------------------------------------------------------------
+    # ---- paths -----------------------------------------------------------------------------------------------
 
     def _place(self, scope: str, name: str) -> Any:
         return self._root / scope / name if scope else self._root / name
@@ -123,7 +123,7 @@ class RunCatalog:
         for at, scope in enumerate(self._scopes):
             inner = self._scopes[at + 1] if at + 1 < len(self._scopes) else ""
             for name in self._names(scope):
-                # What other elements of the same map have left is not for this one.
+                # Files of other elements of the same map are not visible to this one.
                 if inner and name.startswith(f"{_below(inner, scope).rpartition('/')[0]}/"):
                     continue
                 found[name] = self._place(scope, name)
@@ -142,7 +142,7 @@ class RunCatalog:
     # ---- copying ---------------------------------------------------------------------------------------------
 
     def _fetch(self, name: str, source: Any, folder: Path) -> CatalogItem:
-        # Only this user can reach the folder before the program starts, so no link is in it.
+        # Before the program starts only this user can reach the folder, so it has no links.
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.launch-part-{uuid.uuid4().hex[:8]}")
@@ -160,7 +160,7 @@ class RunCatalog:
                 size, digest, is_whole = _copied(reader, writer)
             os.replace(part.path, target.path)  # noqa: PTH105 - two paths of this host, behind other classes
         else:
-            # An object appears when it is complete.
+            # An object becomes visible only when complete.
             with left.open(name) as reader, target.open("wb") as writer:
                 size, digest, is_whole = _copied(reader, writer)
         return CatalogItem(name, "put", size, digest, is_whole)
@@ -171,7 +171,7 @@ def _below(inner: str, scope: str) -> str:
 
 
 def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
-    """Return the size of what was copied, and its hash; the last is whether that is of the whole."""
+    """Copy, and return the size, the hash, and whether the hash covers the whole file."""
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(_CHUNK):
         writer.write(chunk)
@@ -184,7 +184,7 @@ def _copied(reader: IO[bytes], writer: IO[bytes]) -> tuple[int, str, bool]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a file matches: `*` stays in a folder, `**` crosses folders, a folder means all that is in it."""
+    """Return whether a file matches: `*` within a folder, `**` across folders, a folder for all files in it."""
     pattern = pattern.removeprefix("./").rstrip("/")
     return pattern in ("", ".") or re.fullmatch(f"{_expression(pattern)}(/.*)?", name, re.DOTALL) is not None
 

@@ -1,4 +1,4 @@
-"""What only shows in a whole pipeline: steps that lead nowhere, rings, names that become one id."""
+"""Checks of a whole pipeline: unreachable steps, cycles, and names that give the same task id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_provider_launch.pipelines.problems import Place, Problem, closest
 
 
 def find_problems(model: PipelineModel) -> list[Problem]:
-    """Return everything that is wrong with the graphs, the names and the executors."""
+    """Return all problems of the graphs, the names and the executors."""
     problems: list[Problem] = []
     for graph, around in _graphs(model.graph, ()):
         problems.extend(_edges(graph, around))
@@ -44,7 +44,7 @@ def _graphs(graph: Graph, around: tuple[Step, ...]) -> Iterator[tuple[Graph, tup
 
 
 def step_path(step: Step, around: tuple[Step, ...] = ()) -> str:
-    """Return how messages name a step."""
+    """Return the name of a step in messages, with its parents."""
     return step.place.step or " / ".join([*(one.name for one in around), step.name])
 
 
@@ -56,7 +56,7 @@ def _edges(graph: Graph, around: tuple[Step, ...]) -> Iterator[Problem]:
     known = graph.steps
     here = Place(graph.place.file, graph.place.line, " / ".join(step.name for step in around))
     if graph.start_at and graph.start_at not in known:
-        yield Problem(f"start_at names {graph.start_at!r}, which is no step; {closest(graph.start_at, known)}", here)
+        yield Problem(f"start_at is {graph.start_at!r}, which does not exist; {closest(graph.start_at, known)}", here)
     for step in known.values():
         yield from _targets(step, around, known)
     if graph.start_at in known:
@@ -65,7 +65,7 @@ def _edges(graph: Graph, around: tuple[Step, ...]) -> Iterator[Problem]:
         yield Problem("has more than one step of type success; keep one", here)
     for ring in _rings(graph):
         yield Problem(
-            f"steps form a ring: {' -> '.join(ring)}; a pipeline goes forward, let one task loop instead",
+            f"steps form a cycle: {' -> '.join(ring)}; steps cannot repeat, so let one task loop instead",
             _at(known[ring[0]], around),
         )
 
@@ -76,13 +76,13 @@ def _targets(step: Step, around: tuple[Step, ...], known: Mapping[str, Step]) ->
             yield Problem(f"'{field}' names the step itself", _at(step, around))
         elif target and target not in known:
             cure = closest(target, [*known, "success", "fail"])
-            yield Problem(f"'{field}' names {target!r}, which is no step; {cure}", _at(step, around))
+            yield Problem(f"'{field}' names {target!r}, which does not exist; {cure}", _at(step, around))
 
 
 def _ways(graph: Graph, around: tuple[Step, ...], here: Place) -> Iterator[Problem]:
     known, found = graph.steps, reachable(graph)
     for name, step in known.items():
-        # Terminals may stand in a file for its own sake, as magnus wants them.
+        # Files of magnus list terminals even if no step leads to them.
         if name not in found and not step.is_terminal:
             yield Problem("no step leads here; name it in a 'next', or remove it", _at(step, around))
     is_whole = all(target in known for step in known.values() for target in step.targets)
@@ -91,7 +91,7 @@ def _ways(graph: Graph, around: tuple[Step, ...], here: Place) -> Iterator[Probl
 
 
 def reachable(graph: Graph) -> dict[str, None]:
-    """Return the names of the steps to which some way leads, in the order of a walk."""
+    """Return the names of the reachable steps, in depth-first order."""
     found: dict[str, None] = {}
     waiting = [graph.start_at]
     while waiting:
@@ -104,12 +104,12 @@ def reachable(graph: Graph) -> dict[str, None]:
 
 
 def _rings(graph: Graph) -> Iterator[list[str]]:
-    """Yield one ring for each step that closes one."""
+    """Yield one cycle for each step that closes one."""
     done: set[str] = set()
     for start in graph.steps:
         if start in done:
             continue
-        # Without recursion: a chain may have more steps than Python has frames.
+        # Not recursive, because a chain may have more steps than Python allows frames.
         way: list[str] = [start]
         left = [list(graph.steps[start].targets)]
         while left:
@@ -126,7 +126,7 @@ def _rings(graph: Graph) -> Iterator[list[str]]:
 
 
 def incoming(graph: Graph) -> dict[str, list[tuple[str, str]]]:
-    """Return, for each step that can be reached, the edges to it: a step, and `next` or `on_failure`."""
+    """Return, for each reachable step, the edges to it: a step, and `next` or `on_failure`."""
     found = reachable(graph)
     edges: dict[str, list[tuple[str, str]]] = {name: [] for name in found}
     for name in graph.steps:
@@ -156,18 +156,18 @@ def _names(graph: Graph, around: tuple[Step, ...]) -> Iterator[Problem]:
 
 
 def _ids_of(name: str, step: Step, edges: Mapping[str, list[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
-    """Yield the ids of the tasks of a step, and whose they are."""
+    """Yield the task ids of a step, each with a text that names its owner."""
     inner = "the pipeline adds a task of that name"
     yield task_id_of(name), f"step {name!r}"
     if step.on_failure:
         for end in (OK, FAILED):
-            yield f"{task_id_of(name)}{end}", f"step {name!r}, beside which {inner},"
+            yield f"{task_id_of(name)}{end}", f"step {name!r}, after which {inner},"
     if len(edges[name]) > 1:
         yield f"{task_id_of(name)}{JOIN}", f"step {name!r}, before which {inner},"
 
 
 def _branch_names(step: Step, around: tuple[Step, ...]) -> Iterator[Problem]:
-    taken = {"fan_out": "the task that begins them", "join": "the task that ends them"}
+    taken = {"fan_out": "the task that starts them", "join": "the task that ends them"}
     for name in branches_of(step):
         branch_id = task_id_of(name)
         if branch_id in taken:
@@ -179,7 +179,7 @@ def _branch_names(step: Step, around: tuple[Step, ...]) -> Iterator[Problem]:
 
 def _ids(graph: Graph) -> Iterator[Problem]:
     for step, around, _ in steps_of(graph):
-        # Each level adds a group, or two.
+        # Each level adds one or two groups.
         length = sum(len(task_id_of(one.name)) + 12 for one in (*around, step))
         if length > MAX_LENGTH:
             yield Problem("gives a task id that is too long for Airflow; shorten names or nest less", _at(step, around))
@@ -196,13 +196,13 @@ def _nested_maps(model: PipelineModel) -> Iterator[Problem]:
         if outer:
             yield Problem(
                 f"is a map inside of map {outer[-1].name!r}, which Airflow cannot run; write the list of "
-                f"{outer[-1].name!r} or of {step.name!r} into the file, or let one task go through the inner list",
+                f"{outer[-1].name!r} or of {step.name!r} into the file, or let one task loop over the inner list",
                 _at(step, around),
             )
 
 
 def _maps(model: PipelineModel) -> Iterator[Problem]:
-    """Refuse a list that nobody gives, where every step before declares what it returns."""
+    """Refuse a parameter that no step returns. Only decidable if every earlier step declares its `returns`."""
     for step, around, graph in steps_of(model.graph):
         if isinstance(step, ConditionalStep):
             wanted, field = step.parameter, "parameter"
@@ -216,7 +216,7 @@ def _maps(model: PipelineModel) -> Iterator[Problem]:
             known |= {item.name for one in before if isinstance(one, TaskStep) for item in one.returns or ()}
             if wanted not in known:
                 yield Problem(
-                    f"'{field}' names {wanted!r}, which no step before returns and no parameter is; "
+                    f"'{field}' names {wanted!r}, which is neither a parameter nor returned by an earlier step; "
                     f"{closest(wanted, known)}",
                     _at(step, around),
                 )

@@ -1,4 +1,4 @@
-"""From a file, or a model, to a DAG."""
+"""Makes DAGs of pipeline files and models."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def dag_from_file(
     """Return the DAG of a pipeline file.
 
     Args:
-        path: of the file; relative to the file that calls.
-        dag_id: without it the `name` in the file, or the file's own.
+        path: of the file; relative to the caller's file.
+        dag_id: default is the `name` in the file, else the name of the file.
         launch_conn_id: the connection of the pipeline's executor, unless the file names one.
-        params: parameters that win over those of the file.
-        config: a file, or a mapping, with sections that win over those of the file: `executor`, `catalog`,
+        params: parameters that override those of the file.
+        config: a file, or a mapping, with sections that override those of the file: `executor`, `catalog`,
             `parameters`.
-        dag_kwargs: those of `DAG`.
+        dag_kwargs: arguments of `DAG`.
 
     Raises:
         PipelineError: with all problems of the file.
@@ -54,26 +54,26 @@ def dag_from_file(
 
 
 def load_pipelines(folder: str | Path, namespace: dict[str, Any], **kwargs: Any) -> list[DAG]:
-    """Put the DAG of each pipeline file of a folder into a module: `load_pipelines("pipelines", globals())`.
+    """Add the DAG of each pipeline file of a folder to a module: `load_pipelines("pipelines", globals())`.
 
-    A file without a `dag` section, such as one with parameters only, is left alone.
+    A file without a `dag` section, such as one with parameters only, is ignored.
 
     Args:
-        folder: relative to the file that calls.
+        folder: relative to the caller's file.
         namespace: the module's `globals()`.
-        kwargs: those of `dag_from_file`.
+        kwargs: arguments of `dag_from_file`.
 
     Raises:
         PipelineError: with all problems of all files.
     """
     base = _folder_of_caller(namespace) / folder
     if not base.is_dir():
-        raise PipelineError([Problem(f"folder {str(base)!r} is not there; it is relative to the file that calls")])
+        raise PipelineError([Problem(f"folder {str(base)!r} does not exist; the path is relative to the caller")])
     dags: list[DAG] = []
     problems: list[Problem] = []
     for path in sorted(found for pattern in PATTERNS for found in base.glob(pattern)):
         with contextlib.suppress(OSError, ValueError):
-            # What cannot be read is a problem of its file, below.
+            # An unreadable file is reported below.
             if "dag:" not in read_text(path):
                 continue
         try:
@@ -101,12 +101,12 @@ def dag_from_model(
     params: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """Return the DAG of a pipeline; as `dag_from_file`."""
+    """Return the DAG of a pipeline; arguments as in `dag_from_file`."""
     if launch_conn_id is not None:
         config = {"conn_id": launch_conn_id, **model.executor.config}
         model = replace(model, executor=replace(model.executor, config=config))
     values = {**model.parameters, **parameters.from_environment(), **(params or {})}
-    # Those of the DAG are declared as well as those of the file.
+    # Parameters of the DAG count as declared, as those of the file do.
     model = replace(model, parameters=values)
     settings: dict[str, Any] = {"catchup": False}
     if model.graph.description:

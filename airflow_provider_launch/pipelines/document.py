@@ -14,36 +14,36 @@ from airflow_provider_launch.pipelines.problems import Place, Problem
 KeyPath = tuple[Hashable, ...]
 LARGEST_FILE = 4 * 1024 * 1024
 DEEPEST = 100
-"""Mappings and lists inside of each other; what reads them recurses."""
+"""Levels of nested mappings and lists; limited because the readers recurse."""
 MOST_VALUES = 100_000
-"""Of a file; those of an alias count each time."""
+"""Values in one file; the values behind an alias count each time."""
 _MERGE = "tag:yaml.org,2002:merge"
 _LONGEST_NUMBER = 100
 
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data, and where each part of it stands."""
+    """Plain data, with the position of each part."""
 
     data: Any
     file: str = ""
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     shared: frozenset[KeyPath] = frozenset()
-    """Keys at the top whose values are used again elsewhere in the file, by an alias."""
+    """Top-level keys whose values an alias uses elsewhere in the file."""
 
     def place(self, path: KeyPath, step: str = "") -> Place:
-        """Return the place of a key, or of the nearest one around it."""
+        """Return the position of a key, or of its nearest parent."""
         while path and path not in self.lines:
             path = path[:-1]
         return Place(self.file, self.lines.get(path, 0), step)
 
 
 def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[Problem]]:
-    """Return the content of a file; the problems state why it cannot be read as a whole.
+    """Return the content of a file, and the problems that kept parts of it from being read.
 
     Args:
         path: of the file.
-        shown: how messages name it.
+        shown: its name in messages.
     """
     name = shown or str(path)
     try:
@@ -51,7 +51,7 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     except _BoundError as error:
         return Document({}, name), [Problem(str(error), Place(name))]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         return Document({}, name), [Problem(f"cannot be read: {reason}", Place(name))]
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader = kind(text)
@@ -65,7 +65,7 @@ def load_document(path: Path, shown: str | None = None) -> tuple[Document, list[
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error)
-        return Document({}, name), [Problem(f"is no YAML: {reason}", Place(name, mark.line + 1 if mark else 0))]
+        return Document({}, name), [Problem(f"is not valid YAML: {reason}", Place(name, mark.line + 1 if mark else 0))]
     finally:
         loader.dispose()
     return Document(data, name, builder.lines, builder.shared), builder.problems
@@ -76,12 +76,12 @@ def read_text(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is no UTF-8 text.
-        ValueError: it is too large, or no plain file.
+        UnicodeDecodeError: it is not UTF-8 text.
+        ValueError: it is too large, or not a regular file.
     """
-    # A FIFO would be waited for.
+    # Reading a FIFO would block.
     if path.exists() and not path.is_file():
-        raise _BoundError("is no plain file; put the pipeline into one")
+        raise _BoundError("is not a regular file; put the pipeline into one")
     with path.open("rb") as file:
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
@@ -90,7 +90,7 @@ def read_text(path: Path) -> str:
 
 
 def _refuse_depth(events: Iterable[yaml.Event], file: str) -> None:
-    """Refuse what is too deep before it is composed: that recurses in C, without a limit."""
+    """Refuse deep nesting before composing, which recurses in C without a limit."""
     depth = 0
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
@@ -102,7 +102,7 @@ def _refuse_depth(events: Iterable[yaml.Event], file: str) -> None:
             depth -= 1
 
 
-_TOO_DEEP = f"is nested more than {DEEPEST} levels deep; put inner parts into files of their own, or nest less"
+_TOO_DEEP = f"is nested more than {DEEPEST} levels deep; move inner parts into separate files, or nest less"
 
 
 class _BoundError(ValueError):
@@ -112,7 +112,7 @@ class _BoundError(ValueError):
 
 
 class _Builder:
-    """Turns nodes into plain data, and keeps the line of each."""
+    """Converts YAML nodes into plain data, with the line of each."""
 
     def __init__(self, loader: Any, file: str) -> None:
         self._loader = loader
@@ -129,12 +129,12 @@ class _Builder:
         return frozenset(path[:1] for path in self._reused)
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
-        """Return the data of a node, whose key stands at `path`."""
+        """Return the data of the node at `path`."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         self._count += 1
         if self._count > MOST_VALUES:
             raise _BoundError(
-                f"has more than {MOST_VALUES} values, of which each alias repeats those that it names; "
+                f"has more than {MOST_VALUES} values, because each alias repeats the values that it names; "
                 "use fewer aliases, or put large values into a file that the steps read",
                 self._place(node),
             )
@@ -142,7 +142,7 @@ class _Builder:
             raise _BoundError(_TOO_DEEP, self._place(node))
         if id(node) in self._open:
             self.problems.append(
-                Problem("an alias stands inside of what it names; write that part out", self._place(node))
+                Problem("an alias refers to a part that contains it; write that part out", self._place(node))
             )
             return None
         first = self._first.setdefault(id(node), path)
@@ -161,12 +161,12 @@ class _Builder:
     def _scalar(self, node: yaml.Node) -> Any:
         # Numbers such as `1:00:00` take quadratic time.
         if not node.tag.endswith(":str") and len(node.value) > _LONGEST_NUMBER:
-            self.problems.append(Problem(f"is no number of {len(node.value)} digits; quote it", self._place(node)))
+            self.problems.append(Problem(f"is a number of {len(node.value)} characters; quote it", self._place(node)))
             return None
         try:
             return self._loader.construct_object(node)
         except ValueError as error:
-            self.problems.append(Problem(f"{node.value!r} is no value: {error}; quote it", self._place(node)))
+            self.problems.append(Problem(f"{node.value!r} is not a valid value: {error}; quote it", self._place(node)))
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
@@ -177,13 +177,13 @@ class _Builder:
                 for key, value in self._merged(value_node, path):
                     data.setdefault(key, value)
                 continue
-            # Only text is a key, and neither a list nor a mapping is hashable.
+            # Keys must be text; lists and mappings are not hashable.
             key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else []
             if not isinstance(key, Hashable):
                 self.problems.append(Problem("a key must be text", self._place(key_node)))
                 continue
             if key in own:
-                self.problems.append(Problem(f"{key!r} stands here twice; keep one", self._place(key_node)))
+                self.problems.append(Problem(f"{key!r} is given twice; keep one", self._place(key_node)))
             own.add(key)
             self.lines[(*path, key)] = key_node.start_mark.line + 1
             data[key] = self.build(value_node, (*path, key))

@@ -1,4 +1,4 @@
-"""Executors by type, and where a step runs, with which settings."""
+"""Executors by type, and the executor and settings of each step."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _GONE = {
 
 @dataclass(frozen=True)
 class Backend:
-    """A scheduler, as pipelines name it."""
+    """A scheduler as an executor of pipelines."""
 
     name: str
     """Its name in the registry of schedulers."""
     conn_id: str
-    """The connection that is used when none is named."""
+    """The default connection."""
     in_containers: bool
-    """True if a task runs in an image, and does not see the files of the worker."""
+    """True if a task runs in an image and does not see the files of the worker."""
     shares_files: bool
-    """True if a folder of the worker is seen by the task: the same host, or a mount from it."""
+    """True if the task can see a folder of the worker: on the same host, or by a mount."""
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -50,19 +50,19 @@ BACKENDS: Mapping[str, Backend] = {
     "aws-batch": Backend("aws_batch", "launch_aws_batch_default", in_containers=True, shares_files=False),
     "slurm": Backend("slurm", "launch_slurm_default", in_containers=False, shares_files=False),
 }
-"""Type of an executor to the scheduler that runs its tasks."""
+"""The scheduler of each executor type."""
 
 
 @dataclass(frozen=True)
 class ExecutorSettings:
-    """Settings that every executor has; further ones are options of its scheduler."""
+    """Settings of every executor; other names are options of its scheduler."""
 
     conn_id: str = ""
-    """The Airflow connection. Without it the default one of the type."""
+    """The Airflow connection. Default: that of the executor type."""
     image: str = ""
-    """Image of the tasks; also spelled `docker_image`. Executors with containers need one."""
+    """Image of the tasks, required for executors with containers. Alias: `docker_image`."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the tasks; also spelled `environment`."""
+    """Environment variables of the tasks. Alias: `environment`."""
     cpu: int | None = None
     """Cores of one replica."""
     gpu: int | None = None
@@ -70,82 +70,82 @@ class ExecutorSettings:
     memory_mb: int | None = None
     """Memory of one replica in MB."""
     replicas: int = 1
-    """How many equal processes run; the first one hands back parameters."""
+    """Number of equal processes; the first one returns parameters."""
     python: str = ""
-    """The Python that runs functions and notebooks. Without it the worker's own, or `python3` in containers."""
+    """Python that runs functions and notebooks. Default: the worker's own, or `python3` in containers."""
     shell: str = "sh"
     """The shell that runs commands."""
     shell_options: str = ""
-    """Options of that shell: `-eu` ends a command at its first error."""
+    """Options of the shell: `-eu` stops a command at its first error."""
     code_dir: str = ""
     """Folder in which tasks start and from which functions are imported, relative to the file; in containers an
-    absolute path. Without it the folder of the file, or that of the image."""
+    absolute path. Default: the folder of the file, or the working directory of the image."""
     mounts: Sequence[str] = ()
     """Folders in the containers: `/path/of/host:/path`, or `volume:/path`; `:ro` at the end makes one read-only."""
     data_dir: str = ""
-    """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Without it a folder
-    below `LAUNCH_HOME`, where worker and executor share a host."""
+    """Folder that the workers and the executor both see, for the files of tasks with a `catalog`. Default: a folder
+    below `LAUNCH_HOME`, if worker and executor share a host."""
     data_volume: str = ""
-    """The volume that the workers see as `data_dir`: a claim of Kubernetes, a file system of EFS, a volume of Docker.
-    Without it `data_dir` has the same path on the hosts of the executor."""
+    """The volume that the workers see as `data_dir`: a Kubernetes claim, an EFS file system, a Docker volume.
+    Without it `data_dir` must have the same path on the hosts of the executor."""
     run_in_local: bool = False
-    """True runs the step on local processes instead; for `local-container`."""
+    """For `local-container`: True runs the step as local processes instead."""
     enable_parallel: bool = True
-    """False runs one task of the run at a time."""
+    """False runs the tasks of a run one at a time."""
     parallelism: int | None = None
-    """How many tasks of a run there are at a time."""
+    """Maximum number of tasks of a run at the same time."""
     patches: Mapping[str, Any] = field(default_factory=dict)
-    """For `mocked`: step to the `command` and `command_type` that runs instead; all other tasks do nothing."""
+    """For `mocked`: step name to the `command` and `command_type` that runs instead; other tasks do nothing."""
     placeholders: Mapping[str, Any] = field(default_factory=dict)
-    """Values for settings that a step leaves empty, by their name. Of one without a value, the connection has it, in
-    `placeholders` of its extra."""
+    """Values for settings that a step leaves empty, by name. A placeholder without a value takes it from `placeholders`
+    in the extra of the connection."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by a name of your own, to which `overrides` of a step refer."""
+    """Named groups of settings, to which `overrides` of a step refer."""
     auto_remove_container: bool = True
-    """Accepted for files of magnus; what becomes of ended containers is decided by the connection."""
+    """Accepted for files of magnus and ignored; the connection decides whether ended containers are removed."""
 
 
 def setting_names() -> list[str]:
-    """Return the names of the settings that every executor has."""
+    """Return the names of the settings of every executor."""
     return [item.name for item in dataclasses.fields(ExecutorSettings)]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one task runs, with settings resolved."""
+    """The executor of one task, with resolved settings."""
 
     type: str
     backend: Backend | None
-    """None for `mocked`, and for executors of plug-ins."""
+    """None for `mocked` and for executors of plug-ins."""
     settings: ExecutorSettings
     options: Mapping[str, Any]
-    """Options of the scheduler, for the `cfg` of the launch; all settings for a plug-in."""
+    """Options of the scheduler, for the `cfg` of the launch; for a plug-in all settings."""
     left_to_connection: tuple[str, ...] = ()
-    """Placeholders whose value only the connection knows: what they set is missing until the task runs."""
+    """Placeholders whose values are in the connection; their settings are missing until the task runs."""
 
     @property
     def conn_id(self) -> str:
-        """The connection."""
+        """The connection id."""
         return self.settings.conn_id or (self.backend.conn_id if self.backend else "")
 
 
 def task_limit(model: PipelineModel) -> int | None:
-    """Return how many tasks of a run there are at a time; None for Airflow's own limit."""
+    """Return the maximum number of tasks of a run at the same time; None for Airflow's own limit."""
     if model.executor.config.get("enable_parallel", True) is False:
         return 1
     return model.executor.config.get("parallelism")
 
 
 def placement(model: PipelineModel, step: TaskStep, connection: ConnectionPlaceholders | None = None) -> Placement:
-    """Return where a step runs.
+    """Return the executor and the settings of a step.
 
     Args:
         model: the pipeline.
         step: a task of it.
-        connection: placeholders of the connection; None while a file is read, when no connection is.
+        connection: placeholders of the connection; None while a file is parsed, which reads no connections.
 
     Raises:
-        PipelineError: a setting is wrong, or a placeholder has no value.
+        PipelineError: a setting is invalid, or a placeholder has no value.
     """
     problems: list[Problem] = []
     found = _placement(model, step, problems, connection)
@@ -155,13 +155,13 @@ def placement(model: PipelineModel, step: TaskStep, connection: ConnectionPlaceh
 
 
 def executor_problems(model: PipelineModel, steps: list[TaskStep]) -> Iterator[Problem]:
-    """Yield what is wrong with executors and settings, of the pipeline and of each step."""
+    """Yield problems of executors and settings, of the pipeline and of each step."""
     problems: list[Problem] = []
     _check_type(model.executor, problems)
     if model.executor.type == MOCKED:
         names = {step.name for step in steps}
         problems.extend(
-            Problem(f"'patches' names {name!r}, which is no task; {closest(name, names)}", model.executor.place)
+            Problem(f"'patches' names {name!r}, which is not a task; {closest(name, names)}", model.executor.place)
             for name in mapping_of(model.executor.config.get("patches"))
             if name not in names
         )
@@ -184,7 +184,7 @@ def _check_type(section: ExecutorSection, problems: list[Problem]) -> None:
     if section.type in known:
         return
     cure = f"use {_GONE[section.type]!r}" if section.type in _GONE else closest(section.type, known)
-    problems.append(Problem(f"{section.type!r} is no executor; {cure}", section.place))
+    problems.append(Problem(f"{section.type!r} is not a valid executor; {cure}", section.place))
 
 
 def _placement(
@@ -196,7 +196,7 @@ def _placement(
     section = step.executor or model.executor
     patched = model.executor.type == MOCKED
     if patched:
-        # A mocked pipeline runs nothing but its patches, wherever their steps would run.
+        # A mocked pipeline runs only its patches, whatever executor their steps have.
         section = model.executor
     kind = section.type
     left: list[str] = []
@@ -207,7 +207,7 @@ def _placement(
     if patched:
         kind = "local"
     backend = BACKENDS.get(kind)
-    # An error of the pipeline is no fault of a step, and is shown once.
+    # An error in the settings of the pipeline is reported once, at the pipeline.
     own = step.executor is not None or kind in step.overrides
     place = step.place if own or not section.place.line else section.place
     settings, options = _split(merged, place, problems)
@@ -216,12 +216,14 @@ def _placement(
     if backend is None:
         problems.extend(Problem(text, step.place) for text in _plugin_problems(kind, step, left))
         return Placement(kind, None, settings, merged)
-    # What the connection's placeholders set is seen when the task runs.
+    # Settings from the connection's placeholders are checked when the task runs.
     is_known = connection is not None or not left
     if is_known and backend.in_containers and not settings.image and step.command_type != "app":
         problems.append(Problem(f"executor {kind!r} needs an 'image' in its config", place))
     if settings.mounts and not backend.in_containers:
-        problems.append(Problem(f"has 'mounts', and executor {kind!r} has none: its tasks see the host's files", place))
+        problems.append(
+            Problem(f"has 'mounts', but executor {kind!r} has no mounts: its tasks see the host's files", place)
+        )
     if step.catalog and is_known:
         problems.extend(Problem(text, step.place) for text in _data_problems(kind, backend, settings))
     _check_options(kind, backend, options, place, problems)
@@ -229,25 +231,25 @@ def _placement(
 
 
 def _plugin_problems(kind: str, step: TaskStep, left: list[str]) -> Iterator[str]:
-    """Yield what the executor of a plug-in cannot do."""
+    """Yield reasons why a plug-in executor cannot run the step."""
     if step.command_type == "app":
-        yield f"executor {kind!r} of a plug-in runs commands, and no apps"
+        yield f"executor {kind!r} of a plug-in runs only commands, not apps"
     if left:
         names = ", ".join(map(repr, left))
-        yield f"leaves {names} to a connection, and executor {kind!r} of a plug-in has none; give it a value"
+        yield f"leaves {names} to a connection, but executor {kind!r} of a plug-in has no connection; give it a value"
 
 
 def _data_problems(kind: str, backend: Backend, settings: ExecutorSettings) -> Iterator[str]:
     """Yield why the files of a step with a catalog would not reach its executor."""
     if not settings.data_dir and not backend.shares_files:
-        cure = "name a folder that both see as 'data_dir'"
+        cure = "set 'data_dir' to a folder that both see"
         if backend.in_containers:
-            cure += ", and the volume it is on as 'data_volume'"
-        yield f"has a catalog, and executor {kind!r} does not see the files of the workers; {cure}"
+            cure += ", and 'data_volume' to its volume"
+        yield f"has a catalog, but executor {kind!r} does not see the files of the workers; {cure}"
     if settings.data_volume and not backend.in_containers:
-        yield f"has 'data_volume', and executor {kind!r} has no volumes; mount it where it runs, and leave this out"
+        yield f"has 'data_volume', but executor {kind!r} has no volumes; mount it on the hosts and remove this setting"
     elif settings.data_volume and not settings.data_dir:
-        yield "has 'data_volume'; name the folder where the workers have it mounted as 'data_dir'"
+        yield "has 'data_volume' without 'data_dir'; set 'data_dir' to its mount path on the workers"
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------
@@ -285,9 +287,9 @@ def _expected(name: str, value: Any) -> tuple[str, bool]:
     if name in ("enable_parallel", "run_in_local", "auto_remove_container"):
         return "true or false", isinstance(value, bool)
     if name == "gpu":
-        return "a whole number from 0 on", _is_number(value, (int,)) and value >= 0
+        return "a whole number of at least 0", _is_number(value, (int,)) and value >= 0
     if name in ("cpu", "memory_mb", "replicas", "parallelism"):
-        return "a whole number from 1 on", _is_number(value, (int,)) and value >= 1
+        return "a whole number of at least 1", _is_number(value, (int,)) and value >= 1
     return "text", isinstance(value, str)
 
 
@@ -306,7 +308,7 @@ def _is_number(value: Any, kinds: tuple[type, ...]) -> bool:
 def _check_options(
     kind: str, backend: Backend, options: Mapping[str, Any], place: Place, problems: list[Problem]
 ) -> None:
-    """Refuse options that the scheduler does not know, where its options can be read without its client."""
+    """Refuse options that the scheduler does not have, if its options can be read without its client."""
     try:
         module = importlib.import_module(f"airflow_provider_launch.schedulers.{backend.name}.options")
     except ModuleNotFoundError:
@@ -315,7 +317,7 @@ def _check_options(
     schema = getattr(module, f"{prefix}Opts").as_runopts()
     known = [*setting_names(), *(name for name, _ in schema)]
     problems.extend(
-        Problem(f"{name!r} is no setting of executor {kind!r}; {closest(name, known)}", place)
+        Problem(f"{name!r} is not a setting of executor {kind!r}; {closest(name, known)}", place)
         for name in options
         if schema.registered_name(name) is None
     )

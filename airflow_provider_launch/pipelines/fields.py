@@ -1,4 +1,4 @@
-"""One mapping of a file, read field by field: wrong and unknown ones become problems."""
+"""Reads a mapping of a file field by field; invalid and unknown fields become problems."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MISSING = object()
 
 
 class Fields:
-    """Gives the values of a mapping, and remembers which were asked for.
+    """The values of a mapping; records which fields were read.
 
     Args:
         document: the file.
         path: of the mapping.
-        problems: gets what is wrong.
-        step: the step it belongs to, as messages name it.
+        problems: problems are added here.
+        step: the step of the mapping, for messages.
     """
 
     def __init__(self, document: Document, path: KeyPath, problems: list[Problem], step: str = "") -> None:
@@ -33,17 +33,17 @@ class Fields:
             self.wrong(None, f"must be a mapping, not {_kind(found)}")
 
     def place(self, key: Hashable | None = None) -> Place:
-        """Return where a field stands."""
+        """Return the position of a field."""
         return self._document.place(self._path if key is None else (*self._path, key), self._step)
 
     def wrong(self, key: Hashable | None, text: str) -> None:
-        """Note a problem of a field, or of the mapping itself."""
+        """Add a problem of a field, or of the mapping itself."""
         own = f"{self._path[-1]!r} " if self._path and not self._step else ""
         name = own if key is None else f"{key!r} "
         self._problems.append(Problem(f"{name}{text}", self.place(key)))
 
     def has(self, *keys: str) -> str | None:
-        """Return the one of several spellings that is given; two of them are a problem."""
+        """Return which of several spellings is used; using two is a problem."""
         self._known.update(keys)
         given = [key for key in keys if key in self.data]
         if len(given) > 1:
@@ -51,7 +51,7 @@ class Fields:
         return given[0] if given else None
 
     def text(self, *keys: str, required: str = "") -> str:
-        """Return a text; numbers become text."""
+        """Return a text; numbers are converted."""
         key = self.has(*keys)
         value = self.data[key] if key else None
         if value is None or value == "":
@@ -71,12 +71,12 @@ class Fields:
             return None
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
-            self.wrong(key, f"must be a {'whole ' if whole else ''}number from {least:g} on, not {value!r}")
+            self.wrong(key, f"must be a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}")
             return None
         return value
 
     def mapping(self, *keys: str) -> dict[str, Any]:
-        """Return a mapping with text as keys."""
+        """Return a mapping with text keys."""
         key = self.has(*keys)
         value = self.data[key] if key else None
         if value is None:
@@ -87,7 +87,7 @@ class Fields:
         return {str(name): item for name, item in value.items()}
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return a list of texts; one text is a list of one."""
+        """Return a list of texts; a single text becomes a list."""
         key = self.has(*keys)
         value = self.data[key] if key else None
         if value is None:
@@ -99,16 +99,16 @@ class Fields:
         return tuple(items)
 
     def any(self, *keys: str, default: Any = None) -> Any:
-        """Return a value as it is."""
+        """Return a value unchecked."""
         key = self.has(*keys)
         return default if key is None else self.data[key]
 
     def refuse_others(self, what: str, more: Iterable[str] = ()) -> None:
-        """Note every field that was not asked for."""
+        """Add a problem for every field that was not read."""
         known = {str(name) for name in self._known} | set(more)
         for key in self.data:
             if key not in self._known and key not in more:
-                self.wrong(key, f"is no field of {what}; {closest(key, known)}")
+                self.wrong(key, f"is not a field of {what}; {closest(key, known)}")
 
 
 def _at(data: Any, path: KeyPath) -> Any:

@@ -1,7 +1,7 @@
-"""Folders of tasks, and of the catalog on this host: only this user may change them, and no link leads out of them.
+"""Safe folders for tasks and the catalog on this host: writable only by this user, without links that lead out.
 
-The program of a task may be another user, in a container. Its folder is open to all, below one that other users of
-the host cannot enter, or whose names they cannot list.
+The program of a task may run as another user in a container. Its folder is open to all users, below a folder that other
+users of the host cannot enter or cannot list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FolderError(LaunchError):
 
 
 def make_dirs(path: Path) -> None:
-    """Make a folder and those above it, which only this user may enter; existing ones stay as they are."""
+    """Make a folder and its parents with access for this user only; existing folders are not changed."""
     if path.is_dir():
         return
     make_dirs(path.parent)
@@ -33,25 +33,25 @@ def make_dirs(path: Path) -> None:
 
 
 def refuse_shared(path: Path) -> None:
-    """Refuse a folder in which another user may replace what this one makes; the members of its group are trusted.
+    """Refuse a folder in which another user may replace our files; members of its group are trusted.
 
     Raises:
         FolderError: names the folder, the reason and the cure.
     """
     try:
-        # A link may be another user's, although it leads to a folder of ours.
+        # A link may belong to another user although it leads to our folder.
         link, found = path.lstat(), path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return
     for uid in (link.st_uid, found.st_uid):
         if uid not in {0, os.geteuid()}:
-            raise FolderError(f"{str(path)!r} belongs to uid {uid}, who may replace all in it; use another folder")
+            raise FolderError(f"{str(path)!r} belongs to uid {uid}, which may replace its files; use another folder")
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         raise FolderError(f"every user may write {str(path)!r}; run 'chmod o-w' on it, or use another folder")
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a folder that another user owns or may write, and a link; a folder that is not there is right.
+    """Refuse a link, and a folder that another user owns or may write; a missing folder is accepted.
 
     Raises:
         FolderError: names the folder, the reason and the cure.
@@ -69,15 +69,15 @@ def _refuse(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise FolderError(f"{str(path)!r} belongs to uid {found.st_uid}, not to uid {os.geteuid()} of this process")
     if found.st_mode & _OTHERS_WRITE:
-        raise FolderError(f"others may write {str(path)!r}; run 'chmod go-w' on it, if its content is right")
+        raise FolderError(f"others may write {str(path)!r}; run 'chmod go-w' on it if its content is right")
 
 
 def private_folder(base: Path, *, is_volume: bool) -> Path:
-    """Return the folder of this user below `base`, made if it is not there.
+    """Return the folder of this user below `base`; create it if missing.
 
     Args:
-        base: may be shared with other users, as `/tmp` is.
-        is_volume: containers see it with its parents, so their users must pass it; nobody else may list it.
+        base: may be shared with other users, like `/tmp`.
+        is_volume: users of containers must be able to enter it; no other user may list it.
 
     Raises:
         FolderError: another user may change it.
@@ -94,14 +94,14 @@ def private_folder(base: Path, *, is_volume: bool) -> Path:
 
 
 class TaskFolder:
-    """The files that a task has left, read without leaving its folder; its program may still run and change them.
+    """The files of a task, read without leaving its folder, although its program may still change them.
 
     Args:
         path: of the folder, in a folder of this user.
 
     Raises:
         FolderError: another user may replace the folder.
-        FileNotFoundError: there is none.
+        FileNotFoundError: it does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,7 +122,7 @@ class TaskFolder:
         os.close(self._fd)
 
     def names(self) -> Iterator[str]:
-        """Yield the files by name, with links to files."""
+        """Yield the names of files, including links to files."""
         for root, _, names, fd in os.fwalk(".", dir_fd=self._fd):
             for name in names:
                 try:
@@ -136,27 +136,29 @@ class TaskFolder:
         """Open a file; a link must lead to a file of the folder.
 
         Raises:
-            FolderError: the link leads out of the folder, or what stands there now is no file.
+            FolderError: the link leads out of the folder, or the name is no longer a regular file.
         """
         real = (self.path / name).resolve()
         root = self.path.resolve()
         if not real.is_relative_to(root):
             raise FolderError(f"{name!r} is a link that leads out of the task's folder; copy the file instead")
         *folders, last = real.relative_to(root).parts or (name,)
-        # What was resolved may be replaced meanwhile: from here on no link is followed.
-        held = [self._fd]
+        # The resolved path may have been replaced in the meantime: from here on no link is followed.
+        opened = [self._fd]
         try:
             for part in folders:
-                held.append(os.open(part, _FOLDER, dir_fd=held[-1]))
-            file = os.open(last, _FILE, dir_fd=held[-1])
+                opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
+            file = os.open(last, _FILE, dir_fd=opened[-1])
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}:
-                raise FolderError(f"{name!r} was replaced by a link or a device; the task must have ended") from error
+                raise FolderError(
+                    f"{name!r} was replaced by a link or a device; wait until the task has ended"
+                ) from error
             raise
         finally:
-            for fd in held[1:]:
+            for fd in opened[1:]:
                 os.close(fd)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise FolderError(f"{name!r} was replaced by what is no file; the task must have ended")
+            raise FolderError(f"{name!r} was replaced and is not a regular file; wait until the task has ended")
         return os.fdopen(file, "rb")

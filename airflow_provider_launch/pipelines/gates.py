@@ -1,4 +1,4 @@
-"""Tasks that a pipeline adds: they decide by the states of other tasks, and launch nothing."""
+"""Gates: tasks added by a pipeline that decide by the states of other tasks and launch nothing."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ _NEVER_RAN = ("upstream_failed", "removed")
 
 @dataclass(frozen=True)
 class Source:
-    """A task that leaves parameters in its XCom."""
+    """A task that passes on parameters in its XCom."""
 
     task_id: str
     scope: str
-    """The mapped group it stands in; empty outside of all."""
+    """Its mapped group; empty outside of mapped groups."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a task stands: the map around it, and what is known there."""
+    """The maps that enclose a task, and their elements."""
 
     group: str = ""
-    """Id of the mapped group; empty outside of all."""
+    """Id of the mapped group; empty outside of mapped groups."""
     fan_out: str = ""
-    """The task whose list the group runs over."""
+    """The task that returns the list of the group."""
     iterate_as: str = ""
-    """Name of the element."""
+    """Parameter that holds the element."""
     order: int = 0
-    """Place of the map in the pipeline."""
+    """Position of the map in the pipeline."""
     fixed: Mapping[str, tuple[Any, int]] = field(default_factory=dict)
-    """Elements of maps whose list stands in the file: name to the value, and the place of the map."""
+    """Elements of maps whose list is in the file: name to value and position of the map."""
     folders: tuple[str, ...] = ()
-    """Folders in the catalog of the elements of such maps."""
+    """Catalog folders of the elements of such maps."""
     parallelism: int | None = None
 
 
 def known_parameters(
     context: Context, sources: Sequence[Source], scope: Scope
 ) -> tuple[parameters.Known, dict[str, Any]]:
-    """Return the parameters that a task sees, and the elements of the maps around it."""
+    """Return the parameters that a task sees, and the elements of the enclosing maps."""
     ti = context["ti"]
     found = [pulled(ti, source, scope) for source in sources]
     known = parameters.merged(dict(context["params"]), [])
@@ -67,13 +67,13 @@ def known_parameters(
 
 
 def pulled(ti: Any, source: Source, scope: Scope) -> parameters.Known:
-    """Return what a task has left for the ones after it."""
+    """Return the parameters that a task passes on."""
     index = ti.map_index if source.scope and source.scope == scope.group else -1
     return parameters.Known.from_json(ti.xcom_pull(task_ids=source.task_id, key=PARAMETERS_KEY, map_indexes=index))
 
 
 class StubOperator(BaseOperator):
-    """Does nothing; the scheduler marks it as a success without a worker."""
+    """Does nothing; Airflow's scheduler marks it as a success without a worker."""
 
     ui_color = "#eeeeee"
     _is_empty = True
@@ -88,13 +88,13 @@ class FailOperator(BaseOperator):
     ui_color = "#f6d5d5"
 
     def execute(self, context: Context) -> None:
-        """Fail, without another try."""
+        """Fail without retries."""
         del context
-        raise AirflowFailException(f"the pipeline came to {self.task_display_name!r}")
+        raise AirflowFailException(f"the pipeline reached {self.task_display_name!r}")
 
 
 class _Gate(BaseOperator):
-    """Passes, skips what follows, or fails."""
+    """Passes, skips the steps after it, or fails."""
 
     ui_color = "#f4efe0"
 
@@ -103,7 +103,7 @@ class _Gate(BaseOperator):
         self.scope = scope
 
     def states(self, context: Context, tasks: Sequence[str], *, mapped: bool = False) -> list[str | None]:
-        """Return the states of tasks of this run; of mapped ones, unless they are in our group, those of all."""
+        """Return the states of tasks of this run; with `mapped` those of all elements."""
         ti = context["ti"]
         index = None if mapped else (ti.map_index if self.scope.group else -1)
         found = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(tasks), run_ids=[ti.run_id], map_index=index)
@@ -111,14 +111,14 @@ class _Gate(BaseOperator):
 
 
 class OutcomeGate(_Gate):
-    """Passes if a step has succeeded, or if it has failed; skips if it did the other; fails if it never began.
+    """Passes if a step had the outcome `passes_on`, skips if it had the other one, fails if it never started.
 
     Args:
         passes_on: `success` or `failure`.
         entry: the first task of the step.
-        exits: the tasks that have all succeeded if the step has.
+        exits: the tasks that all succeed if the step succeeds.
         members: all tasks of the step that run as often as this gate.
-        inner: those that run once for each element of a map in it.
+        inner: tasks that run once for each element of a map in the step.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class OutcomeGate(_Gate):
 
     def execute(self, context: Context) -> None:
         """Pass, skip or fail."""
-        begun = self.states(context, [self.entry])
-        if not begun or begun[0] in (*_NEVER_RAN, None):
-            raise AirflowFailException(f"{self.entry} did not run, because something before it failed")
-        if begun[0] == "skipped":
+        entered = self.states(context, [self.entry])
+        if not entered or entered[0] in (*_NEVER_RAN, None):
+            raise AirflowFailException(f"{self.entry} did not run because an earlier task failed")
+        if entered[0] == "skipped":
             raise AirflowSkipException(f"{self.entry} was skipped")
         exits = self.states(context, self.exits)
         if exits and all(state == "success" for state in exits):
@@ -160,10 +160,10 @@ class OutcomeGate(_Gate):
 
 
 class JoinGate(_Gate):
-    """Passes when one of several ways to a step was gone; fails if one of them failed; else skips.
+    """Passes if one of several paths to a step was taken, fails if one of them failed, else skips.
 
     Args:
-        ways: the tasks at the end of each way, of which all must have succeeded.
+        ways: the tasks at the end of each path, which must all have succeeded.
     """
 
     def __init__(self, *, ways: Sequence[Sequence[str]], **kwargs: Any) -> None:
@@ -179,20 +179,20 @@ class JoinGate(_Gate):
                 raise AirflowFailException(f"{', '.join(way)} failed")
             went = [state == "success" for state in states]
             if any(went) and not all(went):
-                raise AirflowFailException(f"{', '.join(way)} ended in part")
+                raise AirflowFailException(f"only some of {', '.join(way)} succeeded")
             outcomes.append(bool(went) and all(went))
         if not any(outcomes):
-            raise AirflowSkipException("no way led here")
+            raise AirflowSkipException("no path led here")
 
 
 class CaseGate(_Gate):
-    """Begins the branch of a conditional whose case a parameter matches, and skips the others.
+    """Starts a branch of a conditional if the parameter matches its case, else skips it.
 
     Args:
         parameter: its name.
         case: the value, as text; None is the default branch.
         cases: all values.
-        sources: where parameters come from.
+        sources: tasks that pass on parameters.
     """
 
     def __init__(
@@ -233,17 +233,17 @@ class CaseCheck(_Gate):
         value = known.values.get(self.parameter)
         if not {parameters.as_text(value), str(value)} & set(self.cases):
             raise AirflowFailException(
-                f"parameter {self.parameter!r} is {value!r}, and the conditional has branches for "
-                f"{', '.join(self.cases)} and no default"
+                f"parameter {self.parameter!r} is {value!r}, but the conditional has only branches for "
+                f"{', '.join(self.cases)} and no 'default'"
             )
 
 
 class FanOut(_Gate):
-    """Begins a map: gives the list that it runs over.
+    """Starts a map: returns the list to iterate over.
 
     Args:
-        iterate_on: the parameter that holds it.
-        sources: where parameters come from.
+        iterate_on: the parameter that holds the list.
+        sources: tasks that pass on parameters.
     """
 
     def __init__(self, *, iterate_on: str, sources: Sequence[Source], **kwargs: Any) -> None:
@@ -264,13 +264,15 @@ class FanOut(_Gate):
 
 
 class FanIn(_Gate):
-    """Ends a map: makes one value of what its branches returned by one name.
+    """Ends a map: reduces the values that its branches returned, name by name.
 
     Args:
-        fan_out: the task that began it; of a map whose list stands in the file, the parameters before it.
-        branches: the last sources of each branch; one list, of a mapped group, or one for each element.
-        reducer: what becomes of the values.
-        order: place of the map in the pipeline.
+        before: sources of the parameters before the map.
+        branches: the last sources of each branch; one list for a mapped group, or one for each element.
+        reducer: of the values.
+        order: position of the map in the pipeline.
+        hidden: parameters of the map that are not passed on.
+        fan_out: the task that started a mapped group; empty if the list is in the file.
     """
 
     def __init__(
@@ -306,7 +308,7 @@ class FanIn(_Gate):
         items = ti.xcom_pull(task_ids=self.fan_out, map_indexes=-1) or []
         by_index: list[list[parameters.Known]] = [[] for _ in items]
         for source in self.branches[0]:
-            # One request for all elements; what has left nothing is missing in it, so each has its index.
+            # One request for all elements. It omits elements without an XCom, so each value has its index.
             for value in ti.xcom_pull(task_ids=[source.task_id], key=PARAMETERS_KEY) or []:
                 index = value.get("index") if isinstance(value, Mapping) else None
                 if isinstance(index, int) and 0 <= index < len(by_index):
@@ -314,7 +316,7 @@ class FanIn(_Gate):
         return [self._newest(found) for found in by_index]
 
     def _newest(self, sources: Any) -> dict[str, Any]:
-        """Return what was returned inside of one branch; not what was known before the map, nor its element."""
+        """Return the values returned within one branch, without earlier parameters and without its element."""
         known = parameters.Known()
         for one in sources:
             known.add(one)

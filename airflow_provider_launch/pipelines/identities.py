@@ -1,4 +1,4 @@
-"""Which code a task ran: commit, image, app, DAG and provider. Never fails a launch."""
+"""Identifies the code of a task by commit, image, app, DAG and provider; never fails a launch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_provider_launch.specs.statuses import RoleStatus
 _TIMEOUT_S = 2.0
 _FRESH_S = 30.0
 _MAX_FILES = 20
-_known: dict[str, tuple[float, CodeIdentity | None]] = {}
+_cached: dict[str, tuple[float, CodeIdentity | None]] = {}
 
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """One thing that decides what a task does."""
+    """The identity of one part of the code."""
 
     type: str
     """`git`, `image`, `app`, `dag` or `provider`."""
@@ -41,28 +41,28 @@ class CodeIdentity:
 
 
 def git_identity(folder: Path) -> CodeIdentity | None:
-    """Return the commit of a folder; None if it is in no checkout, or git does not answer.
+    """Return the commit of a folder; None if it is not in a checkout, or git fails.
 
-    Dependable without changes to tracked files, and without new ones. Asked at most twice a minute.
+    Dependable if there are no changed and no untracked files. Cached for 30 seconds.
     """
     key, now = str(folder), time.monotonic()
-    if key in _known and now - _known[key][0] < _FRESH_S:
-        return _known[key][1]
+    if key in _cached and now - _cached[key][0] < _FRESH_S:
+        return _cached[key][1]
     try:
-        found = _asked(folder)
+        found = _read_commit(folder)
     except (OSError, subprocess.SubprocessError):
         found = None
-    _known[key] = (now, found)
+    _cached[key] = (now, found)
     return found
 
 
-def _asked(folder: Path) -> CodeIdentity | None:
+def _read_commit(folder: Path) -> CodeIdentity | None:
     commit = _git(folder, "rev-parse", "HEAD").strip()
     if not commit:
         return None
-    # Staged, changed and new ones.
+    # Staged, changed and untracked files.
     status = _git(folder, "status", "--porcelain=v1", "-z", "--untracked-files=all")
-    # Two letters, a blank, and the path; the old path of a renamed file follows on its own.
+    # Two letters, a blank, and the path; the old path of a renamed file is a separate entry.
     changed = [entry[3:] for entry in status.split("\0") if entry[2:3] == " " and entry[3:]]
     shown = ", ".join(sorted(changed)[:_MAX_FILES]) + (" and others" if len(changed) > _MAX_FILES else "")
     remote = _git(folder, "remote", "get-url", "origin").strip()
@@ -82,7 +82,7 @@ def _without_credentials(url: str) -> str:
 
 
 def app_identity(app: AppDef) -> CodeIdentity:
-    """Return the hash of an app: without its name, its metadata, and what names the run."""
+    """Return the hash of an app without its name, its metadata and the variables of the run."""
     plain = app_to_dict(app)
     plain.pop("name"), plain.pop("metadata")
     for role in plain["roles"]:
@@ -92,7 +92,7 @@ def app_identity(app: AppDef) -> CodeIdentity:
 
 
 def image_identities(app: AppDef) -> list[CodeIdentity]:
-    """Return the image of each role; only a digest names exactly one."""
+    """Return the image of each role; only a digest is dependable."""
     return [
         CodeIdentity("image", role.image, dependable=_is_digest(role.image), message=f"role {role.name}")
         for role in app.roles
@@ -101,7 +101,7 @@ def image_identities(app: AppDef) -> list[CodeIdentity]:
 
 
 def with_digests(code: Sequence[Mapping[str, Any]], statuses: Sequence[RoleStatus]) -> list[dict[str, Any]]:
-    """Return the identities with what the image of each role was in the run, where its scheduler reports that."""
+    """Return the identities with the image digest of each role, if the scheduler reports it."""
     found: dict[str, list[str]] = {}
     for status in statuses:
         ids = dict.fromkeys(replica.image_id for replica in status.replicas if replica.image_id)

@@ -1,4 +1,4 @@
-"""Names of steps as Airflow's ids."""
+"""Converts names of steps into Airflow ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def task_id_of(name: str) -> str:
 
 
 def folder_of(fan_out: str) -> str:
-    """Return the folder of a map in the catalog, by the task that begins it."""
+    """Return the catalog folder of a map, by the task that starts it."""
     return fan_out.rpartition(".")[0].replace(".", "/")
 
 

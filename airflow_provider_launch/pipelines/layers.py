@@ -1,4 +1,4 @@
-"""The settings of a step, layer by layer: those of the pipeline, its own, and placeholders."""
+"""Resolves the settings of a step from the pipeline, the step and placeholders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MERGED = frozenset({"env", "labels", "annotations", "resources", "node_selector
 _DECIDED_BY_FILE = frozenset(
     {"conn_id", "enable_parallel", "parallelism", "patches", "placeholders", "overrides", "run_in_local"}
 )
-"""Settings that shape the DAG, which is made without reading any connection."""
+"""Settings that shape the DAG, which is parsed without reading connections."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class ConnectionPlaceholders:
 
 
 class _Placeholders:
-    """Placeholders of the file, and of the connection once it is known."""
+    """Placeholders of the file, and of the connection if it has been read."""
 
     def __init__(self, values: Mapping[str, Any], connection: ConnectionPlaceholders | None) -> None:
         self.values = values
         self.connection = connection
         self.left: list[str] = []
-        """Names whose value only the connection knows."""
+        """Names whose value only the connection has."""
 
     def find(self, name: str, step: TaskStep, problems: list[Problem]) -> Any:
-        """Return the value; None if there is none yet, or none at all."""
+        """Return the value; None if it is missing, or only the connection has it."""
         value = self.values[name]
         if value is not None:
             return value
@@ -46,7 +46,7 @@ class _Placeholders:
         known, conn_id = self.connection.values, self.connection.conn_id
         if known.get(name) is None:
             text = (
-                f"leaves placeholder {name!r} to connection {conn_id!r}, which has none of that name; "
+                f"leaves placeholder {name!r} to connection {conn_id!r}, which does not have it; "
                 f"{closest(name, known)}; add it to 'placeholders' in the connection's extra, or give it a value here"
             )
             problems.append(Problem(text, step.place))
@@ -55,8 +55,8 @@ class _Placeholders:
         wrong = sorted(_DECIDED_BY_FILE.intersection(value)) if isinstance(value, Mapping) else []
         if wrong:
             text = (
-                f"placeholder {name!r} of connection {conn_id!r} sets {', '.join(wrong)}, which no connection can; "
-                f"set that in the file"
+                f"placeholder {name!r} of connection {conn_id!r} sets {', '.join(wrong)}, which a connection "
+                f"cannot set; set it in the file"
             )
             problems.append(Problem(text, step.place))
         return value
@@ -73,17 +73,17 @@ def resolve(
 ) -> dict[str, Any]:
     """Return the settings of a step: pipeline, then `executor` of the step, then its `overrides`.
 
-    A later one wins, key by key. A key without a value takes that of the placeholder of its name: a mapping is spread
-    beneath the keys which the step gives, anything else is the value. A placeholder that the file leaves empty has
-    its value in the connection.
+    A later layer wins, key by key. An empty key takes the value of the placeholder of its name: the keys of a mapping
+    are merged below the keys of the step, anything else is the value. A placeholder that is empty in the file has its
+    value in the connection.
 
     Args:
         model: the pipeline.
         step: a task of it.
         kind: type of the executor.
-        problems: gets what is wrong.
-        connection: its placeholders; None while the file is read, and settings that need one are then left out.
-        left: gets the names of placeholders that the file leaves to the connection.
+        problems: problems are added here.
+        connection: its placeholders; None while the file is parsed: settings that need it are then left out.
+        left: receives the names of placeholders that the file leaves to the connection.
     """
     common = dict(model.executor.config) if model.executor.type == kind else {}
     placeholders = _Placeholders(
@@ -103,7 +103,7 @@ def resolve(
     for layer in layers:
         effective = _layered(effective, layer, placeholders, step, problems)
     for name in [name for name, value in effective.items() if value is None]:
-        # Left empty by the pipeline itself.
+        # The pipeline itself left it empty.
         effective = _layered(_without(effective, name), {name: None}, placeholders, step, problems)
     if left is not None:
         left.extend(dict.fromkeys(placeholders.left))
@@ -126,7 +126,7 @@ def _override(
             return dict(found)
         problems.append(
             Problem(
-                f"'overrides' names {given!r}, for which executor {kind!r} has no placeholder; "
+                f"'overrides' names {given!r}, but executor {kind!r} has no such placeholder; "
                 f"{closest(given, profiles)}",
                 step.place,
             )
@@ -149,7 +149,7 @@ def _layered(
         if name not in placeholders.values:
             problems.append(
                 Problem(
-                    f"leaves {name!r} empty, and there is no placeholder of that name; "
+                    f"leaves {name!r} empty, but there is no placeholder of that name; "
                     f"{closest(name, placeholders.values)}",
                     step.place,
                 )
@@ -176,5 +176,5 @@ def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def mapping_of(value: Any) -> dict[str, Any]:
-    """Return a copy of a mapping; empty for anything else, which has its own problem."""
+    """Return a copy of a mapping; empty for other values, which are reported elsewhere."""
     return dict(value) if isinstance(value, Mapping) else {}

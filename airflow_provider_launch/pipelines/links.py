@@ -1,4 +1,4 @@
-"""The link on the page of a task to the records of its attempts."""
+"""The link from the page of a task to the records of its attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AttemptsLink(BaseOperatorLink):
-    """The XComs of the task, of which `attempt` states where it ran, from which code, and how it ended."""
+    """Links to the XComs of the task; `attempt` records where it ran, its code and its end."""
 
     name = "Attempt"
 
@@ -23,6 +23,6 @@ class AttemptsLink(BaseOperatorLink):
         """The key under which Airflow's server finds the URL."""
         return "launch_link_attempt"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - as Airflow calls it
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - signature of Airflow
         """Return the page of the XComs of this task instance."""
         return f"{task_page(ti_key)}/xcom"

@@ -1,4 +1,4 @@
-"""Maps: a mapped group for a list that a run gives, a group for each element of a list in the file."""
+"""Renders maps: a mapped group for a list from a parameter, or a group for each element of a list in the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_launch.pipelines.parts import GraphRenderer, Part
 
 
 def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, sources: list[Source]) -> Part:
-    """Make a group that Airflow runs once for each element of a parameter's list."""
+    """Make a group that Airflow runs once for each element of the list in a parameter."""
     order = renderer.next_order()
     fan_out = FanOut(
         task_id="fan_out", iterate_on=str(step.iterate_on), sources=sources, scope=scope, do_xcom_push=True
@@ -40,7 +40,7 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
         fan_out=fan_out.task_id,
         scope=scope,
     )
-    # The way past the group: an empty list skips the group, and is a success.
+    # An edge past the group: an empty list skips the group and is a success.
     fan_out >> fan_in
     for task in dict.fromkeys([*part.exits, *part.ends]):
         task >> fan_in
@@ -57,7 +57,7 @@ def mapped(renderer: GraphRenderer, step: MapStep, branch: Graph, scope: Scope, 
 def unrolled(
     renderer: GraphRenderer, step: MapStep, branch: Graph, items: Iterable[Any], scope: Scope, sources: list[Source]
 ) -> Part:
-    """Make a group for each element of a list that stands in the file."""
+    """Make a group for each element of a list in the file."""
     order = renderer.next_order()
     entry = StubOperator(task_id="fan_out")
     made = Part(entry, [], [], [entry.task_id])

@@ -1,4 +1,4 @@
-"""What a pipeline is made of. The text below a field is its help; the reference page is made of it."""
+"""The model of a pipeline. The text below a field is its help, and becomes the reference page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from airflow_provider_launch.pipelines.problems import Place
 
 @dataclass(frozen=True)
 class Step:
-    """What every step has."""
+    """Fields of every step."""
 
     name: str
-    """Its name in the file; letters, digits, spaces and most signs. It becomes the task's display name."""
+    """Name in the file: letters, digits, spaces and most signs. It becomes the display name of the task."""
     next: str = ""
-    """The step that follows a success. Every step but `success` and `fail` needs it."""
+    """The step that follows a success; required, except for `success` and `fail`."""
     on_failure: str = ""
-    """The step that follows a failure. Without it a failure fails the run."""
+    """The step that follows a failure. Without it, a failure fails the run."""
     place: Place = field(default_factory=Place, repr=False)
 
     @property
@@ -29,28 +29,28 @@ class Step:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The steps that this one names."""
+        """The steps that follow this one."""
         return tuple(name for name in (self.next, self.on_failure) if name)
 
 
 @dataclass(frozen=True)
 class Return:
-    """One value that a task hands on."""
+    """One value that a task returns."""
 
     name: str
     """Name of the parameter."""
     kind: str = "json"
-    """`json`, or `metric`: a parameter that is also kept among the metrics of the attempt."""
+    """`json`, or `metric`: also recorded as a metric of the attempt."""
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Files that a task takes from, and gives to, the catalog of the run."""
+    """Files that a task reads from and stores in the catalog of the run."""
 
     get: tuple[str, ...] = ()
-    """Patterns of files that are copied into the task's folder before it starts; `**` crosses folders."""
+    """Patterns of files to copy into the task's folder before it starts; `**` crosses folders."""
     put: tuple[str, ...] = ()
-    """Patterns of files that are stored when the task has ended."""
+    """Patterns of files to store after the task has ended."""
 
     def __bool__(self) -> bool:
         return bool(self.get or self.put)
@@ -58,70 +58,70 @@ class Catalog:
 
 @dataclass(frozen=True)
 class ExecutorSection:
-    """Which executor, and how."""
+    """An executor and its settings."""
 
     type: str = "local"
     """`local`, `local-container`, `kubernetes`, `aws-batch`, `slurm`, `mocked`, or the name of a plug-in."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings: those of the table of executors, and options of the scheduler by name."""
+    """Settings of the executor (see the table), and options of its scheduler by name."""
     place: Place = field(default_factory=Place, repr=False)
 
 
 @dataclass(frozen=True)
 class TaskStep(Step):
-    """Runs something on an executor."""
+    """Runs a command or an app on an executor."""
 
     command: str = ""
-    """What runs: `module.function`, a shell script, or the path of a notebook; by `command_type`."""
+    """The command: `module.function`, a shell script or the path of a notebook, by `command_type`."""
     command_type: str = "python"
     """`python`, `shell`, `notebook` or `app`."""
     app: Mapping[str, Any] | None = None
-    """The app to launch, as `app_to_dict` gives it; only for `command_type: app`. Its texts may hold templates."""
+    """The app to launch, in the format of `app_to_dict`; only for `command_type: app`. Templates are allowed."""
     component: str = ""
     """Instead of `app`: a function that returns an `AppDef`, as `module.function` or as the name of a component."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the component by name. A value that is `$name` is the parameter of that name."""
+    """Arguments of the component by name. A value `$name` is replaced by the parameter of that name."""
     returns: tuple[Return, ...] | None = None
-    """Names of the values that the task hands on. Without it: all that it gives."""
+    """Names of the values that the task returns. Without it: all its values."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variable of the task's environment to the Airflow Variable, or `conn:` and the connection, that holds its
-    value. A list means that both have the same name."""
+    """Environment variable to its source: the name of an Airflow Variable, or `conn:` and a connection id. A list means
+    that both have the same name."""
     catalog: Catalog = field(default_factory=Catalog)
     """Files from and to the catalog of the run: `get` and `put`, each a pattern or a list of patterns."""
     executor: ExecutorSection | None = None
-    """Where this step runs, if elsewhere than the pipeline: a type, or `type` and `config`."""
+    """Executor of this step, if different from that of the pipeline: a type, or `type` and `config`."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings of this step by type of executor: a mapping, or the name of a placeholder that holds one."""
     max_attempts: int | None = None
-    """How often the task is tried, in all. Without it: as `default_args` of the DAG has it."""
+    """Maximum number of tries of the task. Default: from `default_args` of the DAG."""
     retry_delay_s: float | None = None
-    """Seconds between two tries. Without it none, if `max_attempts` is set."""
+    """Seconds between two tries. Default: 0 if `max_attempts` is set."""
     airflow: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the Airflow task: `pool`, `queue`, `priority_weight`, `deferrable`, `time_limit_s` and so on."""
     notebook_output_path: str = ""
-    """Where the notebook is kept with its outputs, below the task's folder. Without it: not at all."""
+    """Path of the notebook with its outputs, in the task's folder. Without it the outputs are not saved."""
     output_cell_tag: str = ""
-    """Tag of the notebook's cell whose last value, a dict, is handed on."""
+    """Tag of the notebook cell whose last value, a dict, is returned."""
 
 
 @dataclass(frozen=True)
 class StubStep(Step):
-    """Does nothing and succeeds; other fields are allowed and ignored, so that a task can be silenced."""
+    """Does nothing and succeeds; other fields are allowed and ignored, so that a task can be turned off."""
 
 
 @dataclass(frozen=True)
 class SuccessStep(Step):
-    """Ends the graph as a success; added by itself where it is missing."""
+    """Ends the graph as a success; added automatically if missing."""
 
 
 @dataclass(frozen=True)
 class FailStep(Step):
-    """Ends the graph as a failure; added by itself where it is missing."""
+    """Ends the graph as a failure; added automatically if missing."""
 
 
 @dataclass(frozen=True)
 class ParallelStep(Step):
-    """Runs branches side by side; all run to their end, and one that fails fails the step."""
+    """Runs branches in parallel. All run to their end; a failed branch fails the step."""
 
     branches: Mapping[str, Graph] = field(default_factory=dict)
     """Graphs by name; each is a `start_at` and `steps`."""
@@ -138,10 +138,10 @@ class MapStep(Step):
     branch: Graph | None = None
     """The graph that runs for each element."""
     reducer: Any = "list"
-    """What becomes of the values that the branches return: `list`, `min`, `max`, `sum`, `last`, or `module.function`
-    that takes the list; or a mapping of such by parameter."""
+    """Reduces the values that the branches return: `list`, `min`, `max`, `sum`, `last`, or a `module.function` of
+    the list; or a mapping of parameter to reducer."""
     parallelism: int | None = None
-    """How many elements run at a time. Without it: Airflow's limits."""
+    """Maximum number of elements that run at the same time. Default: Airflow's limits."""
 
 
 @dataclass(frozen=True)
@@ -155,53 +155,53 @@ class DagStep(Step):
 
 @dataclass(frozen=True)
 class ConditionalStep(Step):
-    """Runs one of several branches, by the value of a parameter."""
+    """Runs one of several branches, chosen by the value of a parameter."""
 
     parameter: str = ""
     """The parameter that decides."""
     branches: Mapping[str, Graph] = field(default_factory=dict)
-    """Graphs by value, which is compared as text."""
+    """Graphs by value; values are compared as text."""
     default: Graph | None = None
-    """The graph for all other values. Without it such a value fails the step."""
+    """The graph for all other values. Without it, any other value fails the step."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Steps that lead from one to the next."""
+    """Steps and the edges between them."""
 
     start_at: str
     """The first step."""
     steps: Mapping[str, Step]
     """The steps by name."""
     description: str = ""
-    """What it is for."""
+    """Description of the DAG."""
     place: Place = field(default_factory=Place, repr=False)
 
 
 @dataclass(frozen=True)
 class PipelineModel:
-    """A pipeline: a file, with all files that it includes."""
+    """A pipeline: a file with all files that it includes."""
 
     graph: Graph
     """The steps, under `dag:`."""
     name: str
     """The DAG's id, unless another one is given."""
     folder: Path
-    """Where the file is: paths in it are relative to that."""
+    """Folder of the file, to which its paths are relative."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
-    """Where the steps run."""
+    """Default executor of the steps."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters by name, with their first values; the trigger form shows them."""
+    """Parameters by name, with their default values; shown in the trigger form."""
     catalog: str = ""
-    """Where the catalog is: a path or a URL that Airflow's object storage knows."""
+    """Location of the catalog: a path, or a URL that Airflow's object storage supports."""
     catalog_conn_id: str = ""
-    """The connection for it, if it needs one."""
+    """The connection for the catalog, if it needs one."""
     file: str = ""
-    """The file, as messages name it."""
+    """Name of the file in messages."""
 
 
 def steps_of(graph: Graph, around: tuple[Step, ...] = ()) -> Iterator[tuple[Step, tuple[Step, ...], Graph]]:
-    """Yield each step, with the steps around it and the graph it stands in; depth first, in the file's order."""
+    """Yield each step with its enclosing steps and its graph; depth first, in the order of the file."""
     for step in graph.steps.values():
         yield step, around, graph
         for branch in branches_of(step).values():

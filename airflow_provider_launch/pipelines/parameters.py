@@ -1,4 +1,4 @@
-"""Parameters of steps: where values come from, which one wins, and what becomes of those of a map."""
+"""Parameters of steps: sources, precedence, and the reduction of values of a map."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _PREFIXES = ("MAGNUS_PRM_", "RUNNABLE_PRM_", "LAUNCH_PARAM_")
 
 @dataclass
 class Known:
-    """Values of parameters, and by name the place in the pipeline of the step that gave each: a later one wins."""
+    """Values of parameters, each with the position of the step that set it: the latest position wins."""
 
     values: dict[str, Any] = field(default_factory=dict)
     orders: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Known) -> None:
-        """Take over what is newer, or new."""
+        """Add the values that are new or from a later step."""
         for name, value in other.values.items():
             order = other.orders.get(name, 0)
             if order >= self.orders.get(name, -1):
                 self.values[name], self.orders[name] = value, order
 
     def set(self, values: Mapping[str, Any], order: int) -> None:
-        """Take over what a step gives."""
+        """Set the values that a step returned."""
         self.values.update(values)
         self.orders.update(dict.fromkeys(values, order))
 
     def to_json(self, returned: Mapping[str, Any], index: int | None = None) -> dict[str, Any]:
-        """Return what goes into the XCom of a step that returned these values; `index` is its place in a map."""
+        """Return the XCom of a step that returned these values; `index` is its element in a map."""
         return {"returned": dict(returned), "values": self.values, "orders": self.orders, "index": index}
 
     @classmethod
     def from_json(cls, value: object) -> Known:
-        """Return what an XCom holds; nothing, if the step has left none."""
+        """Return the values of an XCom; empty if the step has none."""
         if not isinstance(value, Mapping):
             return cls()
         return cls(dict(value.get("values") or {}), dict(value.get("orders") or {}))
@@ -59,8 +59,8 @@ def merged(params: Mapping[str, Any], sources: Iterable[object]) -> Known:
     """Return the parameters that a step sees.
 
     Args:
-        params: those of the run.
-        sources: the XComs of the steps before.
+        params: of the run.
+        sources: the XComs of earlier steps.
     """
     known = Known(dict(params), dict.fromkeys(params, -1))
     for source in sources:
@@ -69,7 +69,7 @@ def merged(params: Mapping[str, Any], sources: Iterable[object]) -> Known:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the parameters that variables like `LAUNCH_PARAM_x` give; JSON where it is that, else text."""
+    """Return the parameters in variables like `LAUNCH_PARAM_x`, parsed as JSON if possible."""
     found: dict[str, Any] = {}
     for prefix in _PREFIXES:
         for name, text in environ.items():
@@ -79,7 +79,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def as_value(text: str) -> Any:
-    """Return the JSON value of a text; the text itself, if it is not JSON, or JSON that could not be handed on."""
+    """Return the JSON value of a text; the text itself if it is not valid JSON for a parameter."""
     try:
         return parse_json(text, len(text))
     except UntrustedError:
@@ -87,23 +87,23 @@ def as_value(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as a variable of the environment holds it: text as it is, else JSON."""
+    """Return a value as the text of an environment variable: text unchanged, else JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def returned_values(
     document: Any, wanted: Iterable[str] | None, *, given: Mapping[str, Any], step: str
 ) -> dict[str, Any]:
-    """Return the parameters in what a task has handed back.
+    """Return the parameters in the result of a task.
 
     Args:
         document: the JSON document of the app, or None.
-        wanted: the names in `returns`; None means all that there are.
-        given: the parameters that the task had; a declared one that it left alone keeps its value.
+        wanted: the names in `returns`; None means all.
+        given: the input parameters of the task; a declared one that it did not return keeps its value.
         step: for the message.
 
     Raises:
-        InvalidAppError: a declared name is missing, the document holds no names, or Airflow cannot store a value.
+        InvalidAppError: a declared name is missing, the document is not an object, or Airflow cannot store a value.
     """
     if isinstance(document, Mapping) and set(document) == {"$env"} and isinstance(document["$env"], Mapping):
         values = {_without_prefix(str(name)): as_value(str(text)) for name, text in document["$env"].items()}
@@ -112,8 +112,8 @@ def returned_values(
     elif isinstance(document, Mapping):
         values = {str(name): value for name, value in document.items()}
     else:
-        raise InvalidAppError(f"step {step!r} handed back {document!r}; it must be a JSON object of names and values")
-    # Values of variables are JSON in a text, which was not checked yet.
+        raise InvalidAppError(f"step {step!r} returned {document!r}; it must be a JSON object of names and values")
+    # Values of variables are JSON texts, which have not been checked yet.
     check_result(values)
     if wanted is None:
         return values
@@ -122,7 +122,7 @@ def returned_values(
     if missing:
         there = ", ".join(sorted(values)[:12]) or "nothing"
         raise InvalidAppError(
-            f"step {step!r} did not hand back {', '.join(missing)}, which it declares in 'returns'; it gave {there}"
+            f"step {step!r} did not return {', '.join(missing)}, which it declares in 'returns'; it returned {there}"
         )
     return {name: values[name] if name in values else given[name] for name in names}
 
@@ -132,12 +132,12 @@ def _without_prefix(name: str) -> str:
 
 
 def reduced(each: Sequence[Mapping[str, Any]], reducer: Any) -> dict[str, Any]:
-    """Return one value for each name that the branches of a map have returned; their order is that of the list.
+    """Return one value for each name that the branches of a map returned, in the order of the list.
 
     A branch that did not return a name is left out of its list.
 
     Raises:
-        InvalidAppError: Airflow cannot store what came out, such as a sum of more than 64 bits.
+        InvalidAppError: Airflow cannot store the value, such as a sum of more than 64 bits.
     """
     names = dict.fromkeys(name for values in each for name in values)
     found: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def _reducer(name: str) -> Callable[[list[Any]], Any]:
 
 
 def iterated(name: str, value: Any) -> list[Any]:
-    """Return the list that a map runs over.
+    """Return the list that a map iterates over.
 
     Raises:
         InvalidAppError: the value is not a list.
@@ -166,10 +166,10 @@ def iterated(name: str, value: Any) -> list[Any]:
         return value
     raise InvalidAppError(
         f"a map iterates over {name!r}, which is {value!r}; it must be a list"
-        + ("; no step before it has returned that" if value is None else "")
+        + ("; no earlier step has returned it" if value is None else "")
     )
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be the name of a shell variable."""
+    """Return whether a text is a valid name of a shell variable."""
     return re.fullmatch(r"[A-Za-z_]\w*", text) is not None

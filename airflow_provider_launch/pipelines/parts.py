@@ -1,4 +1,4 @@
-"""What a step, or a graph, of a pipeline becomes in its DAG."""
+"""The tasks that one step or graph of a pipeline becomes in its DAG."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Part:
-    """What a step, or a graph, became."""
+    """The tasks of one step or graph."""
 
     entry: BaseOperator
     exits: list[BaseOperator]
-    """Have all succeeded if the step has."""
+    """Tasks that all succeed if the step succeeds."""
     ends: list[BaseOperator]
-    """Other tasks after which nothing comes: those that fail."""
+    """Other last tasks: those that fail."""
     members: list[str]
     """All tasks that run as often as the entry."""
     inner: list[str] = field(default_factory=list)
-    """Tasks in a mapped group below."""
+    """Tasks in a mapped group inside."""
     outputs: list[Source] = field(default_factory=list)
-    """Where parameters come from after a success."""
+    """Sources of parameters after a success."""
 
     def add(self, part: Part) -> None:
-        """Take the tasks of a part that runs beside the others."""
+        """Add the tasks of a parallel part."""
         self.exits += part.exits
         self.ends += part.ends
         self.members += part.members
@@ -42,7 +42,7 @@ class GraphRenderer(Protocol):
     """Makes the tasks of the graphs of one pipeline."""
 
     def next_order(self) -> int:
-        """Return the place in the pipeline of the next step."""
+        """Return the position of the next step in the pipeline."""
 
     def graph(self, graph: Graph, scope: Scope, sources: Sequence[Source]) -> Part:
-        """Make the tasks of a graph, and the ways between them."""
+        """Make the tasks of a graph and the edges between them."""

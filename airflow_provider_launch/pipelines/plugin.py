@@ -1,4 +1,4 @@
-"""Executors of plug-ins: a class that runs one task at a time, in the manner of magnus.
+"""Plug-in executors: a class that runs one task at a time, as in magnus.
 
     class QueueExecutor(BaseExecutor):
         service_name = "queue"
@@ -8,9 +8,9 @@
 
         def trigger_job(self, node, map_variable=None, **kwargs):
             job = my_queue.submit(node.command_line, env=node.environment, queue=self.config.queue)
-            return my_queue.wait(job)     # a mapping of values is handed on
+            return my_queue.wait(job)     # a mapping holds the returned values
 
-Registered as an entry point of group `airflow_provider_launch.executors`, under the name that files use as `type`.
+Register it as an entry point in the group `airflow_provider_launch.executors`; its name is the `type` in files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from airflow_provider_launch.util.untrusted import clean_text
 
 __all__ = ["BaseExecutor", "Node", "NodeFailedError", "load_executor"]
 
-# What Airflow does itself: nothing here calls these.
+# Airflow does this work itself: these methods are never called.
 _BY_AIRFLOW = (
     "prepare_for_graph_execution", "execute_graph", "execute_from_graph", "send_return_code",
     "_is_eligible_for_rerun", "_set_up_run_log", "_sync_catalog",
@@ -48,30 +48,30 @@ class NodeFailedError(Exception):
 
 @dataclass
 class Node:
-    """One task, as an executor sees it."""
+    """One task, as passed to an executor."""
 
     name: str
     internal_name: str
-    """The name with those of the steps around it, joined by dots."""
+    """The name with those of its enclosing steps, joined by dots."""
     command: str
     command_type: str
     command_line: list[str]
-    """What runs the task: a program and its arguments. Needs no package of ours."""
+    """The program and its arguments. It does not need this package."""
     environment: dict[str, str]
-    """Variables that the task needs; parameters are among them."""
+    """Environment variables of the task, including parameters."""
     working_dir: str
     config: dict[str, Any] = field(default_factory=dict)
-    """Settings of the executor for this task, after all layers."""
+    """Resolved settings of the executor for this task."""
     node_type: str = "task"
     show: Callable[[str], object] = print
     process: subprocess.Popen[bytes] | None = None
 
     def execute(self, **_: Any) -> dict[str, Any]:
-        """Run the task on this host, show its lines, and return what it handed back.
+        """Run the task on this host, show its lines, and return its result.
 
         Raises:
             NodeFailedError: its exit code is not 0.
-            InvalidAppError: what it handed back is larger than 4 KB, no JSON object, or in no plain file.
+            InvalidAppError: its result is larger than 4 KB, not a JSON object, or not in a regular file.
         """
         from airflow_provider_launch.schedulers.environment import inherited_env
         from airflow_provider_launch.schedulers.local.request import INHERITED
@@ -90,14 +90,14 @@ class Node:
             )
             assert self.process.stdout is not None
             with self.process.stdout as lines:
-                # Of a line without an end a part at a time; and it may be no UTF-8.
+                # Long lines are read in parts, and may contain invalid UTF-8.
                 while line := lines.readline(LONGEST_LINE):
                     self.show(clean_text(line.decode("utf-8", "replace").rstrip("\r\n")))
             if code := self.process.wait():
                 raise NodeFailedError(f"step {self.name!r} exited with code {code}")
-            return self._handed_back(str(result))
+            return self._result(str(result))
 
-    def _handed_back(self, path: str) -> dict[str, Any]:
+    def _result(self, path: str) -> dict[str, Any]:
         from airflow_provider_launch.schedulers.local.safe_files import NotRegularError, open_regular
         from airflow_provider_launch.schedulers.result_document import RESULT_LIMIT_BYTES, parse_result
 
@@ -108,14 +108,14 @@ class Node:
             return {}
         except NotRegularError as error:
             raise InvalidAppError(
-                f"step {self.name!r} wrote its result into something that is no plain file"
+                f"step {self.name!r} wrote its result into something that is not a regular file"
             ) from error
         if found is not None and not isinstance(found, dict):
-            raise InvalidAppError(f"step {self.name!r} handed back no JSON object of names and values")
+            raise InvalidAppError(f"step {self.name!r} returned something other than a JSON object of names and values")
         return found or {}
 
     def kill(self) -> None:
-        """End the process of `execute`, and all that it has started."""
+        """End the process of `execute` and all processes that it started."""
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ class BaseExecutor:
     service_type = "executor"
 
     class Config(BaseModel):
-        """Settings; a name that is not declared is refused."""
+        """Settings; undeclared names are refused."""
 
         model_config = ConfigDict(extra="forbid")
 
@@ -139,15 +139,15 @@ class BaseExecutor:
         self.config = self.Config(**(config or {}))
 
     def prepare_for_node_execution(self) -> None:
-        """Get ready for one task; called on the worker."""
+        """Prepare for one task; called on the worker."""
 
     def trigger_job(self, node: Node, map_variable: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        """Run a task to its end. A mapping that is returned is what the task hands on.
+        """Run a task to its end. A returned mapping holds the values that the task returns.
 
         Args:
             node: the task.
-            map_variable: the element of each map around it, by name.
-            kwargs: for what may come.
+            map_variable: the element of each enclosing map, by name.
+            kwargs: for future arguments.
 
         Raises:
             Exception: the task has failed.
@@ -155,12 +155,12 @@ class BaseExecutor:
         return self.execute_node(node, map_variable, **kwargs)
 
     def execute_node(self, node: Node, map_variable: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        """Run a task here, as `trigger_job` does unless it is overridden."""
+        """Run a task on this host; the default of `trigger_job`."""
         del map_variable
         return node.execute(**kwargs)
 
     def add_code_identities(self, node: Node, **_: Any) -> list[Mapping[str, Any]]:
-        """Return more of what names the code of a task; each with `type`, `identifier` and `dependable`."""
+        """Return further identities of the code of a task, with `type`, `identifier` and `dependable`."""
         del node
         return []
 
@@ -169,12 +169,12 @@ class BaseExecutor:
         node.kill()
 
     def _resolve_node_config(self, node: Node) -> dict[str, Any]:
-        """Return the settings of a task; they are resolved before."""
+        """Return the settings of a task, which are already resolved."""
         return node.config
 
 
 def load_executor(name: str, config: Mapping[str, Any], warn: Callable[[str], object]) -> BaseExecutor:
-    """Return the executor of a plug-in.
+    """Return a plug-in executor.
 
     Raises:
         InvalidAppError: it cannot be loaded, is not an executor, or refuses a setting.
@@ -187,7 +187,7 @@ def load_executor(name: str, config: Mapping[str, Any], warn: Callable[[str], ob
         raise InvalidAppError(f"executor {name!r} must be a class with 'trigger_job', such as a BaseExecutor")
     unused = [method for method in _BY_AIRFLOW if method in vars(cls)]
     if unused:
-        warn(f"executor {name!r} has {', '.join(unused)}, which Airflow does instead; they are not called")
+        warn(f"executor {name!r} has {', '.join(unused)}, but Airflow does this work itself; they are not called")
     try:
         executor: BaseExecutor = cls(dict(config))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The task of a pipeline whose executor is a plug-in."""
+"""The operator of pipeline tasks whose executor is a plug-in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PluginStepOperator"]
 
 
 class PluginStepOperator(StepOperator):
-    """Runs one task of a pipeline by the executor of a plug-in; the arguments are those of `StepOperator`."""
+    """Runs one task of a pipeline by a plug-in executor; arguments as in `StepOperator`."""
 
     template_fields: Sequence[str] = ("command", "step_args", "env", "cfg")
     ui_color = "#e6e0f2"
@@ -28,7 +28,7 @@ class PluginStepOperator(StepOperator):
         self._executor: BaseExecutor | None = None
         self._node: Node | None = None
 
-    def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - that of the other operator needs it
+    def _launched(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - used by the base class
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch._task.secrets import hidden_values, register
         from airflow_provider_launch.pipelines.plugin import load_executor
@@ -41,7 +41,7 @@ class PluginStepOperator(StepOperator):
             self._executor = load_executor(self.place.type, settings, self.log.warning)
         self._node = self._make_node(settings)
         assert isinstance(self.app, AppDef)
-        # No log of an app does it here: its lines are written by this process.
+        # This process writes the lines itself, so it must mask secrets.
         register(hidden_values(self.app.roles, {}, ()), self.log.warning)
         self._executor.prepare_for_node_execution()
         if self._attempt is not None:
@@ -96,4 +96,4 @@ _OURS = (
     "overrides",
     "patches",
 )
-"""Settings that shape the command line, and are not for the executor."""
+"""Settings that shape the command line and are not passed to the executor."""

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline: all of it at once, each with its line and a suggestion."""
+"""Problems of a pipeline, each with its line and a suggestion, reported all at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands."""
+    """A position in a pipeline."""
 
     file: str = ""
-    """Path of the file; empty for a pipeline that is made in Python."""
+    """Path of the file; empty for a pipeline made in Python."""
     line: int = 0
-    """Counted from 1; 0 where there is no file."""
+    """Line, counted from 1; 0 if there is no file."""
     step: str = ""
-    """The step, with those around it: `split / train`."""
+    """The step with its parents: `split / train`."""
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.line else (f"{self.file}: " if self.file else "")
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, and its cure."""
+    """One problem, and how to fix it."""
 
     text: str
     place: Place = field(default_factory=Place)
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def step(self) -> str:
-        """The step it is about; empty if it is about the file."""
+        """The step with the problem; empty for a problem of the file."""
         return self.place.step
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Problem:
 
 
 class PipelineError(InvalidAppError):
-    """A pipeline is wrong; `problems` has every reason."""
+    """A pipeline is invalid; `problems` lists all reasons."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)

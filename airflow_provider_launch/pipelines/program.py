@@ -1,11 +1,11 @@
-"""Runs a function, or a notebook, inside of an app. Standard library only: it is sent to images that lack this package.
+"""Runs a function or a notebook inside an app. Standard library only, because images may lack this package.
 
     program.py function MODULE.FUNCTION [NAME ...]
     program.py notebook PATH OUTPUT_PATH OUTPUT_TAG [NAME ...]
 
-Parameters are read from LAUNCH_PARAMETERS, a JSON object. What is handed back goes to LAUNCH_RESULT_PATH. The names
-are those of the values that are handed back; without any all are. LAUNCH_IN_DATA_DIR: the current folder holds files of
-other steps. LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
+Parameters are read from LAUNCH_PARAMETERS, a JSON object. The result is written to LAUNCH_RESULT_PATH. NAME selects the
+values to return; without names all are returned. LAUNCH_IN_DATA_DIR: the current folder holds files of other steps.
+LAUNCH_DECLARED: names of the parameters that become variables of a notebook; without it all do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Python puts the folder of a script first, where modules of ours would hide those of the standard library.
+# Python puts the folder of a script first, where our modules would hide those of the standard library.
 if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(sys.argv[0])):
     del sys.path[0]
 
@@ -40,17 +40,17 @@ def main(arguments: list[str]) -> None:
     else:
         path, output_path, tag = arguments[1:4]
         values = run_notebook(path, output_path, tag, parameters, arguments[4:])
-    hand_back(values)
+    write_result(values)
 
 
-def hand_back(values: dict[str, typing.Any]) -> None:
+def write_result(values: dict[str, typing.Any]) -> None:
     path = os.environ.get("LAUNCH_RESULT_PATH")
     if not values or not path:
         return
     try:
         text = json.dumps(values)
     except (TypeError, ValueError) as error:
-        sys.exit("what is handed back must be JSON (text, numbers, lists, dicts): %s" % error)
+        sys.exit("the returned values must be JSON (text, numbers, lists, dicts): %s" % error)
     with open(path, "w") as file:
         file.write(text)
 
@@ -68,7 +68,7 @@ def call_function(name: str, parameters: dict[str, typing.Any], names: list[str]
 
 
 def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """Return the arguments by name, cast by the annotations."""
+    """Return the arguments by name, converted by their annotations."""
     try:
         hints = typing.get_type_hints(function)
     except Exception:
@@ -94,7 +94,7 @@ def arguments_of(function: typing.Any, parameters: dict[str, typing.Any]) -> dic
 
 
 def cast(value: typing.Any, hint: typing.Any) -> typing.Any:
-    """Return the value as its annotation wants it: by pydantic where it is installed, else for plain types."""
+    """Convert a value to its annotation, with pydantic if installed, else for plain types."""
     if hint is None or hint is typing.Any:
         return value
     try:
@@ -110,7 +110,7 @@ def cast(value: typing.Any, hint: typing.Any) -> typing.Any:
 
 
 def plain(value: typing.Any) -> typing.Any:
-    """Return a model of pydantic, or a dataclass, as a dict."""
+    """Return a pydantic model or a dataclass as a dict."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if hasattr(value, "__dataclass_fields__"):
@@ -121,12 +121,12 @@ def plain(value: typing.Any) -> typing.Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    # Numbers of numpy and the like.
+    # NumPy numbers and similar.
     return value.item() if hasattr(value, "item") and callable(value.item) else value
 
 
 def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
-    """Return what a function gave as values by name."""
+    """Return the result of a function as values by name."""
     if result is None:
         if names:
             sys.exit("the function returned nothing, but 'returns' names %s" % ", ".join(names))
@@ -138,7 +138,7 @@ def values_of(result: typing.Any, names: list[str]) -> dict[str, typing.Any]:
             return {name: plain(value) for name, value in zip(names, result)}
         if len(names) == 1 and not (isinstance(result, dict) and names[0] in result):
             return {names[0]: plain(result[0] if isinstance(result, tuple) and len(result) == 1 else result)}
-    # The fields of a model are handed on one by one, each with its own form.
+    # The fields of a model are returned one by one.
     if hasattr(result, "model_fields_set") or hasattr(result, "__dataclass_fields__"):
         fields = getattr(type(result), "model_fields", None) or result.__dataclass_fields__
         values = {name: plain(getattr(result, name)) for name in fields}
@@ -170,7 +170,7 @@ def run_notebook(
     first = "\n".join(
         "%s = %r" % (name, value)
         for name, value in parameters.items()
-        # The others were named by programs of earlier steps, and could stand in for any name of the notebook.
+        # Other names were chosen by programs of earlier steps, and could replace any name of the notebook.
         if name in declared and name.isidentifier() and not keyword.iskeyword(name)
     )
     new_cell: typing.Any = nbformat.v4.new_code_cell
@@ -190,7 +190,7 @@ def run_notebook(
     cells.append(
         new_cell("import json as _launch_json\nopen(%r, 'w').write(_launch_json.dumps(_launch_values))" % target)
     )
-    # The kernel takes modules from the folder in which it starts, and later from the current one.
+    # The kernel imports modules from its start folder, and later from the current one.
     start = os.environ.get("LAUNCH_CODE_DIR") or (scratch if os.environ.get("LAUNCH_IN_DATA_DIR") else os.getcwd())
     enter = "import os, sys\nsys.path[:] = [path or %r for path in sys.path]\nos.chdir(%r)\ndel os, sys"
     cells.insert(0, new_cell(enter % (start, os.getcwd())))

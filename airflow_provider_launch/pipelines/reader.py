@@ -1,4 +1,4 @@
-"""From a document to the model: every wrong field becomes a problem, none ends the reading."""
+"""Reads a document into the model; invalid fields become problems and do not stop the reading."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GONE_COMMANDS = {
     "async-python": "write python",
 }
 _GONE_STEPS = {"loop": "unroll it, or let one task loop"}
-# Kept by Airflow, so that a file with its configuration may be read as it is.
+# Airflow does this work; the sections are accepted so that existing files can be read.
 _KEPT_BY_AIRFLOW = (
     "run_log_store", "run-log-store", "run_log", "experiment_tracker", "experiment-tracker", "pickler", "secrets",
     "job-executor",
@@ -45,11 +45,11 @@ _EXECUTOR_KEYS = ("executor", "mode", "pipeline-executor")
 
 
 def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tuple[PipelineModel | None, list[Problem]]:
-    """Return the model of a file, and what is wrong with its fields. None: it cannot be read at all.
+    """Return the model of a file, and problems of its fields. The model is None if the file cannot be read.
 
     Args:
         path: of the file.
-        config: a file, or a mapping, with sections that win over those of the file: `executor`, `catalog` and so on.
+        config: a file, or a mapping, with sections that override those of the file: `executor`, `catalog` and so on.
     """
     document, problems = load_document(path)
     if problems and not document.data:
@@ -65,7 +65,7 @@ def read_file(path: Path, config: Path | Mapping[str, Any] | None = None) -> tup
 
 
 def read_document(data: Mapping[str, Any], folder: Path, name: str) -> tuple[PipelineModel | None, list[Problem]]:
-    """Return the model of a document that was made in Python, and what is wrong with it."""
+    """Return the model of a document made in Python, and its problems."""
     problems: list[Problem] = []
     return _read([Document(data)], folder, name, problems, ()), problems
 
@@ -134,7 +134,7 @@ def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str,
     fields = Fields(document, ("catalog",), problems)
     kind = fields.text("type") or "file-system"
     if kind not in ("file-system", "do-nothing", "object-storage"):
-        fields.wrong("type", f"{kind!r} is no kind of catalog; use object-storage, with a URL as its location")
+        fields.wrong("type", f"{kind!r} is not a valid type of catalog; use object-storage, with a URL as its location")
     config = Fields(document, ("catalog", "config"), problems) if isinstance(fields.any("config"), Mapping) else fields
     location = config.text("location", "catalog_location", "path")
     conn_id = config.text("conn_id")
@@ -146,7 +146,7 @@ def _catalog_settings(document: Document, problems: list[Problem]) -> tuple[str,
 
 
 class _Reader:
-    """Reads the graphs of one file, and of those that it includes."""
+    """Reads the graphs of one file and of the files that it includes."""
 
     def __init__(self, document: Document, folder: Path, problems: list[Problem], files: tuple[Path, ...]) -> None:
         self._document = document
@@ -166,7 +166,7 @@ class _Reader:
         fields.refuse_others("a graph")
         if not isinstance(steps, Mapping) or not steps:
             if len(self._problems) == before or isinstance(fields.data, Mapping):
-                fields.wrong(None, "has no 'steps'; there must be one at least")
+                fields.wrong(None, "has no 'steps'; add at least one")
             return None
         found: dict[str, Step] = {}
         for name in steps:
@@ -189,7 +189,7 @@ class _Reader:
             return (SuccessStep if kind == "success" else FailStep)(name, place=place)
         if kind not in STEP_TYPES:
             cure = _GONE_STEPS.get(kind) or closest(kind, STEP_TYPES)
-            fields.wrong("type", f"{kind!r} is no type of step; {cure}")
+            fields.wrong("type", f"{kind!r} is not a valid type of step; {cure}")
             return None
         common: dict[str, Any] = {
             "name": name,
@@ -215,10 +215,10 @@ class _Reader:
         kind = fields.text("command_type") or "python"
         if kind not in COMMAND_TYPES:
             cure = _GONE_COMMANDS.get(kind) or closest(kind, COMMAND_TYPES)
-            fields.wrong("command_type", f"{kind!r} is no type of command; {cure}")
+            fields.wrong("command_type", f"{kind!r} is not a valid command_type; {cure}")
         app = fields.mapping("app") if fields.has("app") else None
         component, args = fields.text("component"), fields.mapping("args")
-        command = fields.text("command", required="" if kind == "app" else "what is to run?")
+        command = fields.text("command", required="" if kind == "app" else "name the command to run")
         if kind == "app" and (app is None) == (not component):
             fields.wrong("command_type", "'app' needs either 'app' or 'component'")
         if kind != "app" and (app is not None or component):
@@ -260,7 +260,7 @@ class _Reader:
     def _branches(self, fields: Fields, path: KeyPath, names: tuple[str, ...]) -> dict[str, Graph]:
         branches = fields.any("branches")
         if not isinstance(branches, Mapping) or not branches:
-            fields.wrong("branches" if "branches" in fields.data else None, "has no branches; name one at least")
+            fields.wrong("branches" if "branches" in fields.data else None, "has no branches; add at least one")
             return {}
         found = {str(name): self.graph((*path, "branches", name), (*names, str(name))) for name in branches}
         return {name: graph for name, graph in found.items() if graph is not None}
@@ -293,7 +293,8 @@ class _Reader:
         for one in reducer.values() if isinstance(reducer, Mapping) else [reducer]:
             if not isinstance(one, str) or (one not in REDUCERS and not re.fullmatch(r"\w+(\.\w+)+", one)):
                 fields.wrong(
-                    "reducer", f"{one!r} is no reducer; use {', '.join(REDUCERS)}, or module.function (no lambda)"
+                    "reducer",
+                    f"{one!r} is not a valid reducer; use {', '.join(REDUCERS)}, or module.function (no lambda)",
                 )
 
     def _dag(self, fields: Fields, _: KeyPath, names: tuple[str, ...], common: dict[str, Any]) -> Step:
@@ -353,7 +354,7 @@ class _Reader:
             return {}
         for name in pairs:
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
-                fields.wrong("secrets", f"{name!r} is no name of an environment variable; write a mapping")
+                fields.wrong("secrets", f"{name!r} is not a valid name of an environment variable; write a mapping")
         return pairs
 
     def _catalog(self, fields: Fields, path: KeyPath, shown: str) -> Catalog:
@@ -363,7 +364,7 @@ class _Reader:
         catalog = Catalog(part.texts("get"), part.texts("put"))
         part.any("store_copy")
         if part.text("compute_data_folder") not in ("", "."):
-            part.wrong("compute_data_folder", "is the task's folder here; put the folder's name into the patterns")
+            part.wrong("compute_data_folder", "must be the task's folder; put the folder's name into the patterns")
         part.refuse_others("a catalog")
         for key, patterns in (("get", catalog.get), ("put", catalog.put)):
             for pattern in patterns:
@@ -381,12 +382,12 @@ class _Reader:
 def _outside(pattern: str) -> str:
     path = PurePosixPath(pattern)
     if path.is_absolute() or pattern.startswith("~"):
-        return "begins outside"
+        return "starts outside"
     return "leads outside" if ".." in path.parts else ""
 
 
 def _with_terminals(steps: dict[str, Step]) -> dict[str, Step]:
-    """Return the steps with the terminals that the file leaves out, at their usual names."""
+    """Return the steps, with missing terminals added under their usual names."""
     found = dict(steps)
     named = {name for step in steps.values() for name in step.targets}
     if "success" in named and "success" not in found and not any(isinstance(s, SuccessStep) for s in found.values()):

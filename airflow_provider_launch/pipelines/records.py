@@ -1,4 +1,4 @@
-"""What is kept of each attempt of a task: where it ran, from which code, with what, and how it ended."""
+"""Records of attempts: the executor, code, inputs and outcome of each attempt of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ATTEMPTS, MAX_BYTES = 50, 48 * 1024
 
 @dataclass
 class AttemptRecord:
-    """One attempt. Times are ISO 8601 in UTC; values that look like secrets are masked."""
+    """One attempt. Times are ISO 8601 in UTC; likely secrets are masked."""
 
     try_number: int
     executor: str
@@ -29,16 +29,16 @@ class AttemptRecord:
     exit_codes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
     error: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What the task was given."""
+    """Input parameters of the task."""
     returned: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What it returned as kind `metric`."""
+    """Returned values of kind `metric`."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The settings, after all layers."""
+    """The resolved settings."""
     code: Sequence[Mapping[str, Any]] = ()
-    """What ran: see `identities`."""
+    """Identities of the code: see `identities`."""
     catalog: Sequence[Mapping[str, Any]] = ()
-    """The files that were copied, with their hashes."""
+    """The copied files, with their hashes."""
     data_dir: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -48,9 +48,10 @@ class AttemptRecord:
 
 
 def appended(stored: object, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the stored attempts with this one at their end; it replaces that of the same start.
+    """Return the stored attempts with this one added, or replacing the one of the same start.
 
-    At most 50 are kept, in at most 48 KB: the oldest go first, and of a large one its parameters.
+    At most 50 are kept, in at most 48 KB: parameters, values and files of the oldest are dropped first, then
+    the oldest records.
     """
     known = [dict(one) for one in stored if isinstance(one, Mapping)] if isinstance(stored, list) else []
     if known and known[-1].get("started") == record.get("started"):
@@ -70,14 +71,14 @@ def _size(value: object) -> int:
 
 
 def summary(record: AttemptRecord) -> str:
-    """Return an attempt in a line, for the task log."""
+    """Return an attempt as one line for the task log."""
     code = ", ".join(map(_code_text, record.code))
     files = f"; {len(record.catalog)} files of the catalog" if record.catalog else ""
     return f"attempt {record.try_number} on {record.executor} {record.state}; code: {code or 'unknown'}{files}"
 
 
 def _code_text(one: Mapping[str, Any]) -> str:
-    """Return an identity as a few words: a hash by its first digits, and what makes it uncertain."""
+    """Return an identity in a few words: the start of a hash, and why it is not dependable."""
     text = str(one["identifier"])
     name, has_hash, digest = text.rpartition("sha256:")
     shown = f"{name}{has_hash}{digest[:12]}" if has_hash else text[:12] if one["type"] == "git" else text

@@ -1,4 +1,4 @@
-"""From the model to tasks: one for a step, and gates only where ways part or meet."""
+"""Renders the model as tasks: one for each step, and gates only where paths split or join."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from airflow_provider_launch.pipelines.step_operator import StepOperator
 
 
 class Renderer:
-    """Makes the tasks of one pipeline, inside of its DAG."""
+    """Makes the tasks of one pipeline in its DAG."""
 
     def __init__(self, model: PipelineModel) -> None:
         self._model = model
@@ -51,17 +51,17 @@ class Renderer:
         self._patches: Mapping[str, Any] = model.executor.config.get("patches") or {}
 
     def next_order(self) -> int:
-        """Return the place in the pipeline of the next step."""
+        """Return the position of the next step in the pipeline."""
         self._order += 1
         return self._order
 
     # ---- graphs ----------------------------------------------------------------------------------------------
 
     def graph(self, graph: Graph, scope: Scope, sources: Sequence[Source]) -> Part:
-        """Make the tasks of a graph, and the ways between them."""
+        """Make the tasks of a graph and the edges between them."""
         edges = incoming(graph)
         parts: dict[str, Part] = {}
-        # Where each way ends: the tasks that have succeeded, and the sources behind them.
+        # The end of each path: the tasks that succeed, and the sources of parameters.
         ways: dict[tuple[str, str], tuple[list[BaseOperator], list[Source]]] = {}
         members: list[str] = []
         inner: list[str] = []
@@ -88,7 +88,7 @@ class Renderer:
             else:
                 ends += part.ends
         success = next(name for name, step in graph.steps.items() if isinstance(step, SuccessStep) and name in parts)
-        # What the last step knew, and nothing of those that it did not pass.
+        # Parameters of the paths that lead to the success, not of other steps.
         outputs = list(dict.fromkeys(s for way in edges[success] for s in ways[way][1])) or list(sources)
         return Part(parts[graph.start_at].entry, parts[success].exits, ends, members, inner, outputs)
 
@@ -112,7 +112,7 @@ class Renderer:
                 inner=part.inner,
                 scope=scope,
             )
-            # After what fails, too: a failure that is dealt with must not be the last task of its way.
+            # Also after failing tasks: a handled failure must not be the last task of its path.
             for task in dict.fromkeys([*part.exits, *part.ends]):
                 task >> gate
             made.append(gate)
@@ -172,9 +172,9 @@ class Renderer:
         assert isinstance(step, ParallelStep)
         entry = StubOperator(task_id="fan_out")
         branches = {name: (graph, scope, entry) for name, graph in step.branches.items()}
-        return self._side_by_side(entry, branches, sources)
+        return self._parallel(entry, branches, sources)
 
-    def _side_by_side(
+    def _parallel(
         self, entry: BaseOperator, branches: Mapping[str, tuple[Graph, Scope, BaseOperator]], sources: list[Source]
     ) -> Part:
         made = Part(entry, [], [], [entry.task_id])
@@ -202,7 +202,7 @@ class Renderer:
             entry >> gate
             gates.append(gate)
             branches[name] = (graph, scope, gate)
-        made = self._side_by_side(entry, branches, sources)
+        made = self._parallel(entry, branches, sources)
         join = self._join_of_cases(made, scope)
         made.members += [*(gate.task_id for gate in gates), join.task_id]
         made.exits = [join]
@@ -217,7 +217,7 @@ class Renderer:
 
 
 def _in_order(graph: Graph, edges: Mapping[str, list[tuple[str, str]]]) -> list[str]:
-    """Return the names of the steps so that each comes after those that lead to it."""
+    """Return the names of the steps in topological order."""
     left = {name: len(found) for name, found in edges.items()}
     ready = [graph.start_at]
     ordered = []
@@ -246,12 +246,12 @@ _OURS = {
 
 
 def task_kwargs(step: TaskStep, scope: Scope, limit: int | None = None) -> dict[str, Any]:
-    """Return the arguments of the Airflow task that a step names.
+    """Return the arguments of the Airflow task from the section `airflow` of a step.
 
     Args:
         step: the task.
-        scope: the map around it.
-        limit: how many tasks of a run there are at a time, by the pipeline.
+        scope: the enclosing map.
+        limit: maximum number of tasks of a run at the same time, set by the pipeline.
     """
     problems = [
         Problem(f"'airflow' has {name!r}, which is set by {_OURS[name]}", replace(step.place, step=step_path(step)))
@@ -271,6 +271,6 @@ def task_kwargs(step: TaskStep, scope: Scope, limit: int | None = None) -> dict[
         kwargs["retry_delay"] = timedelta(seconds=step.retry_delay_s)
     limits = [one for one in (limit, scope.parallelism) if one is not None]
     if scope.group and limits:
-        # The limit of the DAG does not count tasks that are deferred; this one does.
+        # The limit of the DAG does not count deferred tasks; this one does.
         kwargs.setdefault("max_active_tis_per_dagrun", min(limits))
     return kwargs

@@ -1,4 +1,4 @@
-"""One step of a pipeline, launched without a DAG: for the desk of its author."""
+"""Launches one step of a pipeline without a DAG, for its author."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from airflow_provider_launch.specs.states import AppState
 
 
 def find_step(model: PipelineModel, name: str) -> tuple[TaskStep, list[str]]:
-    """Return a task, and the names of the elements of the maps around it.
+    """Return a task, and the names of the elements of its enclosing maps.
 
     Args:
         model: the pipeline.
-        name: of the task, with those around it if there are several of that name: `split/train`.
+        name: of the task, with its parents if several have that name: `split/train`.
 
     Raises:
         PipelineError: there is no such task, or more than one.
@@ -39,7 +39,7 @@ def find_step(model: PipelineModel, name: str) -> tuple[TaskStep, list[str]]:
     chosen = [path for path in found if path == wanted or path.endswith(f"/{wanted}")]
     if len(chosen) == 1 or wanted in found:
         return found[wanted if wanted in found else chosen[0]]
-    reason = f"means {', '.join(chosen)}; name one of them" if chosen else f"is no task; {closest(name, found)}"
+    reason = f"means {', '.join(chosen)}; name one of them" if chosen else f"is not a task; {closest(name, found)}"
     raise PipelineError([Problem(f"{name!r} {reason}")])
 
 
@@ -53,16 +53,16 @@ def run_step(
     is_dry: bool = False,
     show: Callable[[str], object] = print,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Launch a task, show its lines, and return an exit code and what it hands on.
+    """Launch a task, show its lines, and return an exit code and its values.
 
     Args:
         model: the pipeline.
         step: the task.
-        parameters: win over those of the file and of the environment; those of maps have to be among them.
-        elements: names of the elements of the maps around it.
-        data_dir: the folder in which a task with a catalog runs; nothing is copied.
-        is_dry: only the request is shown.
-        show: gets each line.
+        parameters: override those of the file and of the environment; elements of maps must be included.
+        elements: names of the elements of the enclosing maps.
+        data_dir: the folder in which a task with a catalog runs; no files are copied.
+        is_dry: True only shows the request.
+        show: called with each line.
 
     Raises:
         InvalidAppError: a parameter is missing, or the step cannot be run from here.
@@ -71,9 +71,9 @@ def run_step(
     values = {**model.parameters, **parameters}
     missing = [name for name in elements if name not in values]
     if missing:
-        raise InvalidAppError(f"step {step.name!r} is inside of a map; give its element: --set {missing[0]}=...")
+        raise InvalidAppError(f"step {step.name!r} is inside a map; set its element: --set {missing[0]}=...")
     if step.secrets:
-        raise InvalidAppError(f"step {step.name!r} needs secrets, which Airflow keeps; use airflow tasks test")
+        raise InvalidAppError(f"step {step.name!r} needs secrets from Airflow; use airflow tasks test")
     place = placement(model, step)
     backend = place.backend
     if backend is None:
@@ -85,7 +85,7 @@ def run_step(
         place = placement(model, step, ConnectionPlaceholders(place.conn_id, found))
     folder = (data_dir or Path.cwd()).resolve() if step.catalog else None
     inputs = Inputs(values, {name: values[name] for name in elements}, data_dir=folder)
-    # The folder of a desk is on no volume.
+    # A local folder is not on the volume.
     settings = replace(place.settings, data_volume="")
     app, cfg = build_app(model, step, replace(place, settings=settings), inputs)
     with _runner(place) as (runner, defaults):
@@ -115,7 +115,7 @@ def _runner(place: Placement) -> Iterator[tuple[Runner, dict[str, Any]]]:
     """Yield a runner, and the options of the connection."""
     assert place.backend is not None
     if place.backend.name == "local" and not place.settings.conn_id:
-        # Needs no connection, and so no Airflow.
+        # Without a connection Airflow is not needed.
         with Runner("run_step") as runner:
             yield runner, {}
         return

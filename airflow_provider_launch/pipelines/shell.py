@@ -1,4 +1,4 @@
-"""The script that runs a shell command and hands back what it exports."""
+"""The script that runs a shell command and returns the variables that it exports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_launch.pipelines.parameters import as_text
 
-# awk, because every image with a shell has it; it knows the environment, and quotes as JSON wants it.
+# awk, because every image with a shell has it; it can read the environment and write JSON.
 _HAND_BACK = r"""launch_hand_back() {
   launch_code=$?
   trap - EXIT
@@ -49,14 +49,14 @@ trap launch_hand_back EXIT
 
 
 def shell_script(command: str, returns: Iterable[str] | None) -> str:
-    """Return a script that runs `command`, and then hands back variables of its environment that it has changed.
+    """Return a script that runs `command` and then returns the environment variables that it changed.
 
-    The exit code is that of the command, which may end in a comment or a here-document. A command that writes to
-    LAUNCH_RESULT_PATH itself has the last word.
+    The exit code is that of the command, which may end in a comment or a here-document. If a
+    command writes to LAUNCH_RESULT_PATH itself, that result is kept.
 
     Args:
         command: for a POSIX shell.
-        returns: the variables to hand back, with or without the prefix of a parameter. None: all with a prefix.
+        returns: the variables to return, with or without the prefix of a parameter. None: all with a prefix.
     """
     names = None if returns is None else list(returns)
     if names == []:
@@ -65,5 +65,5 @@ def shell_script(command: str, returns: Iterable[str] | None) -> str:
 
 
 def given_lines(parameters: Mapping[str, object]) -> str:
-    """Return the parameters as the script compares them: a name and its quoted text in each line."""
+    """Return the parameters for the comparison in the script: a name and its quoted text per line."""
     return "\n".join(f"{name}={json.dumps(as_text(value), ensure_ascii=False)}" for name, value in parameters.items())

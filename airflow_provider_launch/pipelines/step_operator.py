@@ -1,4 +1,4 @@
-"""The task of a pipeline: gathers parameters, launches the app, and hands on what it gives back."""
+"""The operator of pipeline tasks: collects parameters, launches the app, and passes on its values."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def _built_later(**_: Any) -> None:
 class StepOperator(LaunchAppOperator):
     """Runs one task of a pipeline.
 
-    XCom `parameters` is `{returned, values, orders, index}`: what the task gave, and all that the ones after it see.
+    XCom `parameters` is `{returned, values, orders, index}`: the values of the task, and all that later tasks see.
     XCom `attempt` is the record of the attempt. The others are those of `LaunchAppOperator`.
 
     Args:
         model: the pipeline.
         step: the task.
-        place: where it runs.
-        sources: the tasks from which it gets parameters.
-        scope: the map around it.
-        order: its place in the pipeline; of two tasks that give one parameter the later one wins.
-        kwargs: those of `LaunchAppOperator`.
+        place: its executor and settings.
+        sources: the tasks that pass on parameters to it.
+        scope: the enclosing map.
+        order: its position in the pipeline; if two tasks return the same parameter, the later one wins.
+        kwargs: arguments of `LaunchAppOperator`.
     """
 
-    # Without `app`: it is built from what the task learns when it runs.
+    # Without `app`, which is built when the task runs.
     template_fields: Sequence[str] = ("command", "step_args", "env", "cfg", "launch_conn_id", "request")
     template_fields_renderers: ClassVar[dict[str, str]] = {"command": "bash", "env": "json", "cfg": "json"}
     operator_extra_links = (*LaunchAppOperator.operator_extra_links, AttemptsLink())  # type: ignore[assignment]  # one more
@@ -74,7 +74,7 @@ class StepOperator(LaunchAppOperator):
         self._attempt: Attempt | None = None
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render, and have secrets masked before Airflow stores the fields: it knows other names than an app's."""
+        """Render, and mask secrets before Airflow stores the fields, because Airflow checks other names."""
         super().render_template_fields(context, jinja_env)
         from airflow_provider_launch._task.secrets import hidden_in_fields, register
 
@@ -84,8 +84,8 @@ class StepOperator(LaunchAppOperator):
         """Launch the app of the step; as `LaunchAppOperator.execute`.
 
         Raises:
-            AirflowFailException: the step is wrong, or did not hand back what it declares.
-            CatalogError: a file is not where the step wants it.
+            AirflowFailException: the step is invalid, or did not return a declared value.
+            CatalogError: a file of the step is missing.
         """
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.pipelines.apps import Inputs, build_app, prefixed_only
@@ -96,7 +96,7 @@ class StepOperator(LaunchAppOperator):
         self._note_sources(step, known.values)
         with final_errors():
             self._check_connection()
-        attempt = Attempt.begin(self, context, place)
+        attempt = Attempt.start(self, context, place)
         with attempt.failing_ends():
             folder = attempt.prepare_files()
             with final_errors():
@@ -135,8 +135,8 @@ class StepOperator(LaunchAppOperator):
             self._attempt.note_end(response.roles_statuses)
 
     def dry_run(self) -> None:
-        """State that the app is known only in a run."""
-        print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
+        """State that the app exists only in a run."""
+        print(f"{self.task_id}: the app is built only in a run")  # noqa: T201 - what dry_run is for
 
     # ---- before ----------------------------------------------------------------------------------------------
 
@@ -148,12 +148,12 @@ class StepOperator(LaunchAppOperator):
 
         app = self.step.app
         if app is not None:
-            # A copy: the model belongs to all runs of this process.
+            # A copy, because all runs of this process share the model.
             app = self.render_template(dict(app), context)
         step = dataclasses.replace(self.step, command=self.command, args=self.step_args, app=app)
         place, env, cfg = self.place, self.env, self.cfg or {}
         if place.left_to_connection:
-            # A DAG is made without its connections: they would be read from the database by each parse.
+            # Connections are not read while a DAG is parsed, because each parse would query the database.
             with final_errors():
                 found = LaunchHook.for_connection(self.launch_conn_id).options.placeholders
                 place = placement(self.model, self.step, ConnectionPlaceholders(self.launch_conn_id, found))
@@ -163,7 +163,7 @@ class StepOperator(LaunchAppOperator):
         return step, dataclasses.replace(place, settings=settings, options=cfg)
 
     def _note_sources(self, step: TaskStep, values: Mapping[str, Any]) -> None:
-        """Let the worker open no file or address for the app that an earlier step, or the form of a run, has named."""
+        """Keep the worker from opening files or addresses that an earlier step or the trigger form named."""
         from airflow_provider_launch.operators._sources import texts_in
 
         self._brought = [values, step.app, step.args, self.env, self.cfg]
@@ -171,7 +171,7 @@ class StepOperator(LaunchAppOperator):
         self._literals = {*texts_in([self.model.parameters, self.step.app, self.step.args, *ours])}
 
     def _check_connection(self) -> None:
-        """Refuse a connection of another type than the executor's: its options would mean something else."""
+        """Refuse a connection whose type differs from the executor, because its options would not fit."""
         from airflow_provider_launch.hooks.launch import LaunchHook
         from airflow_provider_launch.specs.errors import InvalidAppError
 
@@ -182,7 +182,7 @@ class StepOperator(LaunchAppOperator):
         if found != backend.name:
             raise InvalidAppError(
                 f"step {self.step.name!r} runs on executor {self.place.type!r}, but connection "
-                f"{self.launch_conn_id!r} is one of {found!r}; name another one as 'conn_id'"
+                f"{self.launch_conn_id!r} is of type {found!r}; set another one as 'conn_id'"
             )
 
     def _secrets(self) -> dict[str, str]:
@@ -194,7 +194,7 @@ class StepOperator(LaunchAppOperator):
             value = BaseHook.get_connection(conn_id).get_uri() if kind == "conn" and conn_id else Variable.get(source)
             found[name] = str(value)
             mask_secret(found[name])
-            # Also line by line, and as JSON has it.
+            # Also each line, and the JSON form.
             register(forms_of([found[name]]))
         return found
 
@@ -227,7 +227,7 @@ class StepOperator(LaunchAppOperator):
                 returned = returned_values(value["result"], names, given=known.values, step=self.step.name)
             attempt.store_files()
             if returned:
-                self.log.info("handed on %s", ", ".join(returned))
+                self.log.info("returned %s", ", ".join(returned))
             known.set(returned, self.order)
             index = context["ti"].map_index if self.scope.group else None
             context["ti"].xcom_push(PARAMETERS_KEY, known.to_json(returned, index))

@@ -1,4 +1,4 @@
-"""Reading a pipeline as a whole: the model, or everything that is wrong with it."""
+"""Reads and checks a whole pipeline: returns the model or all problems."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Config = str | Path | Mapping[str, Any]
 
 
 def validate(path: str | Path, config: Config | None = None) -> list[Problem]:
-    """Return everything that is wrong with a file, in the order of its lines; empty if nothing is.
+    """Return all problems of a file in the order of its lines; empty if it is valid.
 
     Args:
         path: of the file.
-        config: a file, or a mapping, with sections that win over those of the file.
+        config: a file, or a mapping, with sections that override those of the file.
     """
     return _read(path, config)[1]
 
@@ -40,7 +40,7 @@ def load_document(data: Mapping[str, Any], folder: Path, name: str) -> PipelineM
     """Return the pipeline that a document made in Python describes.
 
     Raises:
-        PipelineError: with all its problems.
+        PipelineError: with all problems.
     """
     model, problems = read_document(data, folder, name)
     problems = problems or (find_problems(model) if model else [])
@@ -52,14 +52,14 @@ def load_document(data: Mapping[str, Any], folder: Path, name: str) -> PipelineM
 def _read(path: str | Path, config: Config | None) -> tuple[PipelineModel | None, list[Problem]]:
     model, problems = read_file(Path(path), Path(config) if isinstance(config, str) else config)
     if model is not None:
-        # A step with a wrong field is missing from the model, and would be missed a second time.
+        # A step with an invalid field is missing from the model; do not report it a second time as missing.
         found = find_problems(model)
         problems = [*problems, *(problem for problem in found if not _follows(problem, problems))]
     return model, sorted(dict.fromkeys(problems), key=lambda problem: (problem.place.file, problem.line))
 
 
 def _follows(problem: Problem, problems: list[Problem]) -> bool:
-    """Return whether a problem is only the shadow of a step that could not be read."""
+    """Return whether a problem is only a consequence of a step that could not be read."""
     unread = {other.step.rpartition(" / ")[2] for other in problems if other.step}
-    shadow = any(f"names {name!r}, which is no step" in problem.text for name in unread)
-    return shadow or (bool(unread) and "no way to a success" in problem.text)
+    is_consequence = any(f"{name!r}, which does not exist" in problem.text for name in unread)
+    return is_consequence or (bool(unread) and "no way to a success" in problem.text)

@@ -47,7 +47,7 @@ def test_a_handler_is_a_way_of_its_own():
         ],
     )
 
-    assert "names 'a handler', which is no step" in str(pipeline.validate()[0])
+    assert "names 'a handler', which does not exist" in str(pipeline.validate()[0])
     steps = Pipeline("p", steps=pipeline.steps[:1]).model().graph.steps
     assert (steps["a"].next, steps["a"].on_failure) == ("success", "clean")
     assert (steps["clean"].next, steps["report"].next) == ("report", "fail")
@@ -103,7 +103,7 @@ def test_python_and_a_file_give_the_same_model(write, tmp_path):
 def test_what_cannot_be_is_refused():
     with pytest.raises(PipelineError, match="has python and shell; name one"):
         Task("t", function="a.b", shell="true")
-    with pytest.raises(PipelineError, match="must be a function at the top of a module"):
+    with pytest.raises(PipelineError, match="must be a function at the top level of an imported module"):
         Task("t", function=lambda: 1)
     with pytest.raises(PipelineError, match="there are two steps 'a'"):
         Pipeline("p", steps=[Stub("a"), Stub("a")]).document()

@@ -33,7 +33,7 @@ def test_problems_of_all_files_of_a_folder_come_at_once(write, tmp_path):
         load_pipelines("files", {"__file__": str(tmp_path / "module.py")})
 
     assert {problem.place.file.rpartition("/")[2] for problem in caught.value.problems} == {"one.yaml", "two.yaml"}
-    with pytest.raises(PipelineError, match="is not there; it is relative to the file that calls"):
+    with pytest.raises(PipelineError, match="does not exist; the path is relative to the caller"):
         load_pipelines("fils", {"__file__": str(tmp_path / "module.py")})
 
 

@@ -69,13 +69,13 @@ PATH = "import os; path = os.environ['LAUNCH_RESULT_PATH']; "
     [
         ("", {}),
         ("open(path, 'w').write('{\"x\": 1}')", {"x": 1}),
-        ("os.mkfifo(path)", "no plain file"),
-        ("os.symlink('/etc/hostname', path)", "no plain file"),
-        ("os.mkdir(path)", "no plain file"),
+        ("os.mkfifo(path)", "not a regular file"),
+        ("os.symlink('/etc/hostname', path)", "not a regular file"),
+        ("os.mkdir(path)", "not a regular file"),
         ("open(path, 'w').truncate(10**11)", "has 100000000000 bytes"),
         ("open(path, 'w').write('[' * 900 + ']' * 900)", "cannot be stored"),
         ("open(path, 'wb').write(bytes([0xff]))", "cannot be stored"),
-        ("open(path, 'w').write('[1]')", "no JSON object"),
+        ("open(path, 'w').write('[1]')", "other than a JSON object"),
     ],
 )
 def test_the_result_of_a_plug_in_is_a_small_file(tmp_path: Path, script: str, expected: object) -> None:

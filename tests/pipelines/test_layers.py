@@ -157,13 +157,13 @@ def test_a_placeholder_of_the_file_wins_over_one_of_the_connection(write):
     [
         (
             {"bigg": {"cpu": 4}},
-            "leaves placeholder 'big' to connection 'place', which has none of that name; did you mean 'bigg'? add it",
+            "leaves placeholder 'big' to connection 'place', which does not have it; did you mean 'bigg'? add it",
         ),
         ({}, "there are none; add it to 'placeholders' in the connection's extra, or give it a value here"),
-        ({"big": {"cpu": "many"}}, "setting 'cpu' must be a whole number from 1 on, not 'many'"),
-        ({"big": {"conn_id": "x"}}, "placeholder 'big' of connection 'place' sets conn_id, which no connection can"),
-        ({"big": {"grace": 1}}, "'grace' is no setting of executor 'local'; did you mean 'grace_s'?"),
-        ({"big": 5}, "'overrides' names 'big', for which executor 'local' has no placeholder"),
+        ({"big": {"cpu": "many"}}, "setting 'cpu' must be a whole number of at least 1, not 'many'"),
+        ({"big": {"conn_id": "x"}}, "placeholder 'big' of connection 'place' sets conn_id, which a connection cannot set"),
+        ({"big": {"grace": 1}}, "'grace' is not a setting of executor 'local'; did you mean 'grace_s'?"),
+        ({"big": 5}, "'overrides' names 'big', but executor 'local' has no such placeholder"),
     ],
 )
 def test_what_is_wrong_in_a_connection_has_the_line_of_the_step(write, values, expected):

@@ -92,7 +92,7 @@ def test_an_executor_of_a_plug_in_runs_the_tasks(plugin, run_pipeline):
 def test_an_executor_that_no_plug_in_has(write):
     (problem,) = validate(write("executor: recording\ndag: {start_at: a, steps: {a: {type: stub, next: success}}}\n"))
 
-    assert "'recording' is no executor" in problem.text
+    assert "'recording' is not a valid executor" in problem.text
 
 
 def test_a_setting_that_the_executor_does_not_know(plugin, run_pipeline):

@@ -56,8 +56,8 @@ def test_a_step_finds_its_files_in_a_folder(write, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["run-step", "onne"], 2, "'onne' is no task; did you mean"),
-        (["run-step", "one"], 1, "is inside of a map; give its element: --set x=..."),
+        (["run-step", "onne"], 2, "'onne' is not a task; did you mean"),
+        (["run-step", "one"], 1, "is inside a map; set its element: --set x=..."),
         (["run-step", "one", "--set", "x"], 1, "--set 'x' must be NAME=VALUE"),
         (["validate"], 0, ""),
         (["run-step", "one", "--set", "x=1", "--dry-run"], 0, ""),
@@ -74,7 +74,7 @@ def test_problems_of_a_file_are_shown(write):
     ran = run(write("dag: {start_at: a, steps: {a: {type: stub, next: b}}}\n"), "validate")
 
     assert ran.returncode == 2
-    assert "pipeline.yaml:1: step 'a': 'next' names 'b', which is no step" in ran.stderr
+    assert "pipeline.yaml:1: step 'a': 'next' names 'b', which does not exist" in ran.stderr
 
 
 def test_airflow_tests_a_task(write, database, tmp_path):

@@ -83,7 +83,7 @@ def test_the_exit_code_is_that_of_the_command(command, code):
 
 
 def test_a_declared_value_that_is_missing_is_an_error():
-    with pytest.raises(InvalidAppError, match="did not hand back y, which it declares in 'returns'; it gave x"):
+    with pytest.raises(InvalidAppError, match="did not return y, which it declares in 'returns'; it returned x"):
         run("export x=1", ["x", "y"])
 
 

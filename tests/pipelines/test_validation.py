@@ -13,11 +13,11 @@ from airflow_provider_launch.pipelines import PipelineError, load, validate
 CASES = {
     "unknown next": (
         "a: {type: stub, next: sucess}",
-        {4: "'next' names 'sucess', which is no step; did you mean 'success'?"},
+        {4: "'next' names 'sucess', which does not exist; did you mean 'success'?"},
     ),
     "unknown on_failure": (
         "a: {type: stub, next: success, on_failure: handel}\n    handle: {type: stub, next: success}",
-        {4: "'on_failure' names 'handel', which is no step; did you mean 'handle'?", 5: "no step leads here"},
+        {4: "'on_failure' names 'handel', which does not exist; did you mean 'handle'?", 5: "no step leads here"},
     ),
     "unreachable": (
         "a: {type: stub, next: success}\n    b: {type: stub, next: success}",
@@ -25,26 +25,26 @@ CASES = {
     ),
     "ring": (
         "a: {type: stub, next: b}\n    b: {type: stub, next: a, on_failure: success}",
-        {4: "steps form a ring: a -> b -> a"},
+        {4: "steps form a cycle: a -> b -> a"},
     ),
     "itself": ("a: {type: stub, next: a, on_failure: success}", {4: "'next' names the step itself"}),
     "no way to a success": ("a: {type: stub, next: fail}", {1: "has no way to a success"}),
     "no next": ("a: {type: task, command: m.f}", {4: "has no 'next'"}),
     "no type": ("a: {next: success}", {4: "has no 'type'"}),
-    "unknown type": ("a: {type: tsk, next: success}", {4: "'tsk' is no type of step; did you mean 'task'?"}),
+    "unknown type": ("a: {type: tsk, next: success}", {4: "'tsk' is not a valid type of step; did you mean 'task'?"}),
     "loop": ("a: {type: loop, next: success}", {4: "unroll it"}),
     "no mapping": ("a: 5", {4: "must be a mapping"}),
     "unknown field": (
         "a: {type: task, comand: m.f, command: m.f, next: success}",
-        {4: "'comand' is no field of a task; did you mean 'command'?"},
+        {4: "'comand' is not a field of a task; did you mean 'command'?"},
     ),
     "no command": ("a: {type: task, next: success}", {4: "has no 'command'"}),
     "command type": (
         "a: {type: task, command: m.f, command_type: bash, next: success}",
-        {4: "'bash' is no type of command"},
+        {4: "'bash' is not a valid command_type"},
     ),
     "shell as python": ("a: {type: task, command: echo hi, next: success}", {4: "add 'command_type: shell'"}),
-    "attempts": ("a: {type: task, command: m.f, max_attempts: 0, next: success}", {4: "whole number from 1 on, not 0"}),
+    "attempts": ("a: {type: task, command: m.f, max_attempts: 0, next: success}", {4: "whole number of at least 1, not 0"}),
     "both spellings": (
         "a: {type: task, command: m.f, max_attempts: 2, retry: 2, next: success}",
         {4: "means the same as 'max_attempts'"},
@@ -67,7 +67,7 @@ CASES = {
     ),
     "executor of a step": (
         "a: {type: task, command: m.f, executor: argo, next: success}",
-        {4: "'argo' is no executor; use 'kubernetes'"},
+        {4: "'argo' is not a valid executor; use 'kubernetes'"},
     ),
     "no image": (
         "a: {type: task, command: m.f, executor: kubernetes, next: success}",
@@ -75,27 +75,27 @@ CASES = {
     ),
     "option of a scheduler": (
         "a: {type: task, command: m.f, executor: {type: local, config: {grace: 3}}, next: success}",
-        {4: "'grace' is no setting of executor 'local'; did you mean 'grace_s'?"},
+        {4: "'grace' is not a setting of executor 'local'; did you mean 'grace_s'?"},
     ),
     "kind of a setting": (
         "a: {type: task, command: m.f, executor: {type: local, config: {cpu: many}}, next: success}",
-        {4: "setting 'cpu' must be a whole number from 1 on, not 'many'"},
+        {4: "setting 'cpu' must be a whole number of at least 1, not 'many'"},
     ),
     "placeholder": (
         "a: {type: task, command: m.f, overrides: {local: {env: }}, next: success}",
-        {4: "leaves 'env' empty, and there is no placeholder of that name"},
+        {4: "leaves 'env' empty, but there is no placeholder of that name"},
     ),
     "profile": (
         "a: {type: task, command: m.f, overrides: {local: big}, next: success}",
-        {4: "'overrides' names 'big', for which executor 'local' has no placeholder"},
+        {4: "'overrides' names 'big', but executor 'local' has no such placeholder"},
     ),
     "catalog out of sight": (
         "a: {type: task, command: m.f, executor: {type: kubernetes, config: {image: i}}, catalog: {put: x}, next: success}",
-        {4: "name a folder that both see as 'data_dir', and the volume it is on as 'data_volume'"},
+        {4: "set 'data_dir' to a folder that both see, and 'data_volume' to its volume"},
     ),
     "catalog of a cluster": (
         "a: {type: task, command: m.f, executor: slurm, catalog: {put: x}, next: success}",
-        {4: "does not see the files of the workers; name a folder that both see as 'data_dir'"},
+        {4: "does not see the files of the workers; set 'data_dir' to a folder that both see"},
     ),
     "mount": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, mounts: [/data]}}, next: success}",
@@ -115,7 +115,7 @@ CASES = {
     ),
     "volume without a folder": (
         "a: {type: task, command: m.f, executor: {type: local-container, config: {image: i, data_volume: v}}, catalog: {put: x}, next: success}",
-        {4: "name the folder where the workers have it mounted as 'data_dir'"},
+        {4: "set 'data_dir' to its mount path on the workers"},
     ),
     "volume of a cluster without any": (
         "a: {type: task, command: m.f, executor: {type: slurm, config: {data_dir: /d, data_volume: v}}, catalog: {put: x}, next: success}",
@@ -146,12 +146,12 @@ CASES = {
       iterate_as: x
       next: success
       branch: {start_at: a, steps: {a: {type: stub, next: success}}}""",
-        {5: "'iterate_on' names 'chunk', which no step before returns and no parameter is; did you mean 'chunks'?"},
+        {5: "'iterate_on' names 'chunk', which is neither a parameter nor returned by an earlier step; did you mean 'chunks'?"},
     ),
     "reducer": (
         """a: {type: map, iterate_on: [1], iterate_as: x, reducer: 'lambda x: max(x)', next: success,
         branch: {start_at: b, steps: {b: {type: stub, next: success}}}}""",
-        {4: "is no reducer; use list, min, max, sum, last, or module.function (no lambda)"},
+        {4: "is not a valid reducer; use list, min, max, sum, last, or module.function (no lambda)"},
     ),
     "no branches": ("a: {type: parallel, next: success, branches: {}}", {4: "has no branches"}),
     "included file": ("a: {type: dag, dag_definition: gone.yaml, next: success}", {4: "'gone.yaml' cannot be read"}),
@@ -187,7 +187,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(write):
 
     assert [problem.line for problem in found] == sorted(problem.line for problem in found)
     assert {1, 2, 3, 7, 8} <= {problem.line for problem in found}
-    assert str(found[0]) == f"{path}:1: 'executer' is no field of a pipeline; did you mean 'executor'?"
+    assert str(found[0]) == f"{path}:1: 'executer' is not a field of a pipeline; did you mean 'executor'?"
     with pytest.raises(PipelineError) as caught:
         load(path)
     assert len(caught.value.problems) == len(found)
@@ -197,16 +197,16 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(write):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("dag: [", "is no YAML"),
+        ("dag: [", "is not valid YAML"),
         (
             "dag: {start_at: a, steps: {a: {type: stub, next: success}, a: {type: stub, next: success}}}",
-            "stands here twice",
+            "is given twice",
         ),
         ("steps: {}", "has no 'dag'"),
         ("dag:", "has no 'dag'"),
         ("", "has no 'dag'"),
         ("- a", "a pipeline is a mapping"),
-        ("dag: &d {start_at: a, steps: {a: {type: dag, x: *d}}}", "inside of what it names"),
+        ("dag: &d {start_at: a, steps: {a: {type: dag, x: *d}}}", "refers to a part that contains it"),
         ("dag: {start_at: a, steps: {}}", "has no 'steps'"),
     ],
 )
@@ -228,19 +228,19 @@ MERGES = "\n".join(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (ALIASES, "pipeline.yaml:1: has more than 100000 values, of which each alias repeats"),
-        (MERGES, "has more than 100000 values, of which each alias repeats"),
-        ("a: " + "[" * 20_000 + "]" * 20_000, "pipeline.yaml:1: is nested more than 100 levels deep; put inner parts"),
+        (ALIASES, "pipeline.yaml:1: has more than 100000 values, because each alias repeats"),
+        (MERGES, "has more than 100000 values, because each alias repeats"),
+        ("a: " + "[" * 20_000 + "]" * 20_000, "pipeline.yaml:1: is nested more than 100 levels deep; move inner parts"),
         ("a: " + "{b: " * 200 + "1" + "}" * 200, "pipeline.yaml:1: is nested more than 100 levels deep; put inner"),
         ("? " + "[" * 2_000_000, "is nested more than 100 levels deep"),
         ("? [a, b]\n: 1", "pipeline.yaml:1: a key must be text"),
         ("a: |\n  " + "x" * 5_000_000, "pipeline.yaml: has more than 4 MB; put large values into a file"),
-        ("a: " + "1" * 5000, "pipeline.yaml:1: is no number of 5000 digits; quote it"),
-        ("a: 1" + ":00" * 100_000, "is no number of 300001 digits; quote it"),
-        ("a: 2001-99-99", "pipeline.yaml:1: '2001-99-99' is no value: month must be in 1..12; quote it"),
-        ("a: !!int x", "'x' is no value"),
-        ("a: !!binary é", "pipeline.yaml:1: is no YAML"),
-        ("a: \0", "is no YAML"),
+        ("a: " + "1" * 5000, "pipeline.yaml:1: is a number of 5000 characters; quote it"),
+        ("a: 1" + ":00" * 100_000, "is a number of 300001 characters; quote it"),
+        ("a: 2001-99-99", "pipeline.yaml:1: '2001-99-99' is not a valid value: month must be in 1..12; quote it"),
+        ("a: !!int x", "'x' is not a valid value"),
+        ("a: !!binary é", "pipeline.yaml:1: is not valid YAML"),
+        ("a: \0", "is not valid YAML"),
     ],
 )
 def test_a_file_that_would_keep_the_parser_busy_is_refused(write, text, expected):
@@ -260,7 +260,7 @@ def test_a_pipe_is_no_file(tmp_path):
 
     (problem,) = validate(tmp_path / "pipeline.yaml")
 
-    assert "is no plain file; put the pipeline into one" in str(problem)
+    assert "is not a regular file; put the pipeline into one" in str(problem)
 
 
 def test_a_file_that_is_not_there(tmp_path):
