@@ -56,11 +56,11 @@ def test_a_pod_that_is_deleted_by_force_is_shown_as_removed(kubernetes_apps):
     [
         (
             {"pod": {"nodeSelectr": {}}},
-            r"role 'main': the cluster cannot take its pods, see option overlay.*nodeSelectr",
+            r"role 'main': the cluster refuses its pods, see option overlay.*nodeSelectr",
         ),
         (
             {"pod": {"dnsPolicy": "Never"}},
-            r"role 'main': the cluster cannot take its pods, see option overlay.*dnsPolicy",
+            r"role 'main': the cluster refuses its pods, see option overlay.*dnsPolicy",
         ),
         ({"service": {"typ": "x"}}, r"the Service of the app, see option overlay.service: .*typ"),
     ],

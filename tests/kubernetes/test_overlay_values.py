@@ -15,7 +15,10 @@ class V1Volume:
 @pytest.mark.parametrize(
     ("overlay", "text"),
     [
-        ({"pod": {"volumes": [V1Volume()]}}, "'pod' holds what is no JSON .*V1Volume.* write its objects as dicts"),
+        (
+            {"pod": {"volumes": [V1Volume()]}},
+            "'pod' has a value that is not valid JSON .*V1Volume.* write its objects as dicts",
+        ),
         ({"pod": {"activeDeadlineSeconds": 3}}, "pod.activeDeadlineSeconds is set by the scheduler"),
         ({"container": {"env": [{"name": "LAUNCH_REPLICA_ID", "value": "7"}]}}, "LAUNCH_REPLICA_ID .* rename it"),
     ],

@@ -307,7 +307,7 @@ def test_variables_come_from_secrets_by_reference():
 
 
 @pytest.mark.parametrize(
-    ("place", "word"), [("training", "names no key"), ("/token", "must name a Secret"), ("training/", "names no key")]
+    ("place", "word"), [("training", "add the key"), ("/token", "must name a Secret"), ("training/", "add the key")]
 )
 def test_a_variable_of_no_secret_is_refused(place, word):
     with pytest.raises(InvalidAppError, match=word):

@@ -133,7 +133,7 @@ def test_a_token_that_was_renewed_is_used(kubernetes_engine, kubernetes_namespac
     [
         ({"kubeconfig_path": "/no/such/file"}, "kubeconfig"),
         ({"kubeconfig_secret": "{", "kubeconfig_path": None}, "neither YAML nor JSON"),
-        ({"kubeconfig_secret": "a", "kubeconfig_path": None}, "no kubeconfig"),
+        ({"kubeconfig_secret": "a", "kubeconfig_path": None}, "not a valid kubeconfig"),
         ({"context": "no-such"}, "no-such"),
         ({"in_cluster": True}, "in_cluster"),
     ],

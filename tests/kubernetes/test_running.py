@@ -81,11 +81,11 @@ def test_an_eviction_is_not_charged(kubernetes_apps):
     apps.until(app_id, lambda _: apps.lines(app_id))
     (pod,) = apps.pods(app_id)
     evict(apps, pod)
-    again = apps.until(app_id, lambda found: "has begun again" in found.msg)
+    again = apps.until(app_id, lambda found: "has restarted" in found.msg)
     found = apps.end(app_id)
 
     assert again.state is AppState.RUNNING
-    assert again.msg.startswith("main/0 was preempted (restart 1), and has begun again")
+    assert again.msg.startswith("main/0 was preempted (restart 1), and has restarted")
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 1
     assert "lines may be missing here" in apps.lines(app_id)[0]

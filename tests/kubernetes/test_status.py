@@ -284,7 +284,7 @@ def test_replicas_whose_pods_are_gone_are_known_from_the_job():
     assert [state for state, _, _ in ends_of(answer(AppState.CANCELLED))] == [AppState.CANCELLED] * 2
 
 
-@pytest.mark.parametrize(("fails", "text"), [(False, ", and is to begin again"), (True, "")])
+@pytest.mark.parametrize(("fails", "text"), [(False, ", and will restart"), (True, "")])
 def test_a_disruption_that_fails_the_app_promises_no_restart(fails, text):
     disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
     lost = pod(0, "Failed", terminated(137), conditions=disrupted)
@@ -323,5 +323,5 @@ def test_a_result_that_was_cut_is_an_error_with_its_limit(beside, size, limit):
     if not limit:
         assert result_in(found) == "x" * (size - 2)
         return
-    with pytest.raises(InvalidAppError, match=f"hands back {limit} bytes from each of the {beside + 1} containers"):
+    with pytest.raises(InvalidAppError, match=f"keeps {limit} bytes from each of the {beside + 1} containers"):
         result_in(found)

@@ -107,7 +107,7 @@ def test_a_service_of_somebody_else_is_a_conflict(kubernetes_apps):
     body = {"metadata": {"name": info.request.app_id}, "spec": {"clusterIP": "None"}}
     apps.call("POST", "/api/v1/{ns}/services", body)
 
-    with pytest.raises(AppConflictError, match="no app of the launcher"):
+    with pytest.raises(AppConflictError, match="not an app of the launcher"):
         apps.scheduler.schedule(info)
     assert apps.scheduler.describe(info.request.app_id) is None
 

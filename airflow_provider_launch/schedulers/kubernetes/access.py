@@ -1,4 +1,4 @@
-"""How a cluster is reached: address, credentials and connections, from a kubeconfig or a service account."""
+"""Access to a cluster: address, credentials and connections, from a kubeconfig or a service account."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ class Access:
             self.namespace: str = connection.namespace or namespace or "default"
             self.url: str = self._configuration.host.rstrip("/")
             if parse_url(self.url).scheme not in {"http", "https"}:
-                raise ValueError(f"the server {self.url!r} of the cluster is no address that begins with https://")
+                raise ValueError(f"the server {self.url!r} of the cluster is not a valid https:// address")
             self.pool: PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
             limit_pools(self.pool)
         except UnicodeEncodeError:
-            # Its text, and its cause, would quote the secret.
+            # The text and the cause of the error would quote the secret.
             raise InvalidAppError(
-                f"the kubeconfig of the connection cannot be used: user name or password have characters that no "
-                f"header can hold; {_CURE}"
+                f"the kubeconfig of the connection cannot be used: user name or password have characters that are not "
+                f"allowed in an HTTP header; {_CURE}"
             ) from None
         except (HTTPError, *self._unreadable) as error:
             text = " ".join(str(error).split())[:300]
             raise InvalidAppError(f"the kubeconfig of the connection cannot be used: {text}; {_CURE}") from error
 
     def target(self) -> HttpTarget | None:
-        """Return where the API server listens; None: it is reached by a kind of proxy that is not for plain sockets.
+        """Return the address of the API server; None if its proxy does not work with plain sockets.
 
         Raises:
             OSError: a certificate cannot be read.
@@ -96,18 +96,18 @@ class Access:
         )
 
     def headers(self) -> dict[str, str]:
-        """Return the credentials, renewed if it is time.
+        """Return the headers with the credentials, which are renewed when due.
 
         Raises:
-            InvalidAppError: no header can hold them.
-            SchedulerRejectedError: they cannot be renewed.
+            InvalidAppError: the credentials have characters that are not allowed in a header.
+            SchedulerRejectedError: the credentials cannot be renewed.
         """
         try:
             settings: list[Any] = [*self._configuration.auth_settings().values()]
         except self._unreadable as error:
             raise SchedulerRejectedError(
                 f"the credentials for the Kubernetes API at {self.url} cannot be renewed ({type(error).__name__}); "
-                f"check that their file or program is there"
+                f"check that their file or program exists"
             ) from error
         return {
             found["key"]: _header(found["key"], found["value"])
@@ -117,17 +117,17 @@ class Access:
 
 
 def refuse_programs(secret: str | None) -> None:
-    """Refuse an inline kubeconfig that starts programs: who may edit a connection would run them on every worker.
+    """Refuse an inline kubeconfig that starts programs: editors of a connection could run them on every worker.
 
     Raises:
-        InvalidAppError: a user of it has `exec` or `auth-provider`.
+        InvalidAppError: a user in the kubeconfig has `exec` or `auth-provider`.
     """
     import yaml
 
     try:
         document = yaml.safe_load(_plain(secret or ""))
     except yaml.YAMLError:
-        return  # refused with its reason when it is used
+        return  # refused with the reason when it is used
     users = document.get("users") if isinstance(document, dict) else None
     for item in users if isinstance(users, list) else []:
         user = item.get("user") if isinstance(item, dict) else None
@@ -141,7 +141,7 @@ def refuse_programs(secret: str | None) -> None:
 
 
 def stamps(connection: KubernetesConnection) -> tuple[object, ...]:
-    """Return what changes whenever a file is written that shows how the cluster is reached."""
+    """Return a value that changes when the kubeconfig or the certificate of the cluster is written."""
     files = [str(_SERVICE_ACCOUNT / "ca.crt")]
     if not connection.kubeconfig_secret:
         given = connection.kubeconfig_path or os.environ.get("KUBECONFIG") or "~/.kube/config"
@@ -158,18 +158,18 @@ def _stamp(path: str) -> object:
 
 
 def _header(name: str, value: str) -> str:
-    """Return the value without the line feed at the end of many a file."""
+    """Return the value without surrounding blanks: many files end in a line feed."""
     text = value.strip()
     if any(character < " " or "\x7f" <= character < "\xa0" or character > "\xff" for character in text):
         raise InvalidAppError(
-            f"the credentials of the connection cannot be sent: those for the header {name!r} have control characters, "
-            f"or some beyond latin-1; give the token in the connection as the cluster issued it"
+            f"the credentials of the connection cannot be sent: the value of the header {name!r} has control "
+            f"characters, or characters beyond latin-1; give the token in the connection as the cluster issued it"
         )
     return text
 
 
 def _plain(secret: str) -> str:
-    """Return the kubeconfig, which may be base64: a form has one line for it."""
+    """Return the kubeconfig, decoded if it is base64: the form has one line for it."""
     try:
         return base64.b64decode("".join(secret.split()), validate=True).decode()
     except ValueError:
@@ -177,13 +177,13 @@ def _plain(secret: str) -> str:
 
 
 def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> str | None:
-    """Fill in the configuration and return the namespace that belongs to it."""
+    """Fill in `configuration` and return its namespace."""
     import yaml
 
     given = connection.kubeconfig_path or connection.kubeconfig_secret or connection.context
     inside = connection.in_cluster
     if inside and connection.context:
-        raise ValueError(f"in_cluster is set, and so is a context of a kubeconfig, {connection.context!r}")
+        raise ValueError(f"in_cluster and the kubeconfig context {connection.context!r} are both set; remove one")
     if inside is None:
         inside = not given and (_SERVICE_ACCOUNT / "token").exists()
     if inside:
@@ -194,7 +194,7 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> 
         if connection.kubeconfig_secret:
             document = yaml.safe_load(_plain(connection.kubeconfig_secret))
             if not isinstance(document, dict):
-                raise ValueError(f"kubeconfig_secret is no kubeconfig; {_ONE_LINE}")
+                raise ValueError(f"kubeconfig_secret is not a valid kubeconfig; {_ONE_LINE}")
             config.load_kube_config_from_dict(document, **how)
             contexts = {item["name"]: item["context"] for item in document.get("contexts") or []}
             namespace = contexts[connection.context or document["current-context"]].get("namespace")
@@ -204,7 +204,7 @@ def _load(connection: KubernetesConnection, config: Any, configuration: Any) -> 
             named = next((item for item in every if item["name"] == connection.context), current)
             namespace = named["context"].get("namespace")
     except yaml.YAMLError:
-        # Its text would quote the secret.
+        # The text of the error would quote the secret.
         name = "kubeconfig_secret" if connection.kubeconfig_secret else connection.kubeconfig_path or "the file"
         cure = (
             f"; {_ONE_LINE}"

@@ -1,4 +1,4 @@
-"""The log of a replica: those of the pods of all its attempts, one after the other."""
+"""The log of a replica: the logs of the pods of all its attempts, one after the other."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from airflow_provider_launch.schedulers.log_streams import LogStream
 from airflow_provider_launch.schedulers.logs import LogLine, Stream
 
 _REFUSED_S = 600.0
-"""For how long no log of a node is followed that has no watchers left: all pods of a node share them."""
+"""Seconds without following logs of a node that has no inotify watchers left: all pods of a node share them."""
 _LOST = "[launch] the pod that ran before was removed, and its log with it: lines may be missing here\n"
 _SETTLE_S = 2.0
-"""How long after the end of a program, which is reported in whole seconds, its node may still write lines of it."""
+"""Seconds after the end of a program for which its node may still write its lines; ends are in whole seconds."""
 
 
 class AttemptsLog:
-    """Reads logs of the apps of one namespace. The cursor is that of one pod, with `"at"` and `"uid"`: which it is."""
+    """Reads logs of the apps of one namespace. The cursor belongs to the pod named by its `"at"` and `"uid"`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._reader = LogReader(cluster)
         self._refused_until: dict[str, float] = {}
-        """Node to a time of `time.monotonic`."""
+        """Node to a time by `time.monotonic`."""
 
     def close(self) -> None:
         """Close the answers that are kept open."""
@@ -41,10 +41,10 @@ class AttemptsLog:
         """Return the next lines of a replica.
 
         Args:
-            pods: of the replica, in the order of its attempts.
-            state: where an earlier read left off.
+            pods: the pods of the replica, in the order of its attempts.
+            state: the cursor of an earlier read.
             now: epoch seconds by the server's clock.
-            beside: other containers whose lines are wanted; a cursor has their places as `"beside"`.
+            beside: other containers to read; the cursor has their positions as `"beside"`.
         """
         attempts = [_attempt(pod, beside) for pod in pods]
         if (entered := _entered(attempts, state)) is not None and _is_lost(pods, state, entered.source):
@@ -69,12 +69,12 @@ class AttemptsLog:
             lines += [line._replace(container=one.name) for line in found]
         is_done = bool((places.get(CONTAINER) or {}).get("done"))
         place: Mapping[str, Any] = {name: state[name] for name in CURSOR_KEYS if name in state}
-        # Of init containers the last lines come before the first of the program.
+        # The last lines of init containers come before the first line of the program.
         if pod.began and not is_done and not (lines and pod.exit_code is None):
             found, place = self._read_one(pod, CONTAINER, place, now)
             lines += found
         cursor = dict(place)
-        # The end of the program is not that of the attempt.
+        # The program has ended; the attempt ends when the other containers are read, too.
         if cursor.pop("done", False):
             places[CONTAINER] = {"done": True}
         if pod.over and all((places.get(name) or {}).get("done") for name in (CONTAINER, *(o.name for o in chosen))):
@@ -84,7 +84,7 @@ class AttemptsLog:
     def _read_one(
         self, pod: Pod, container: str, place: Mapping[str, Any], now: float
     ) -> tuple[list[LogLine], Mapping[str, Any]]:
-        """Return the next lines of one container, and the place after them."""
+        """Return the next lines of one container, and the position after them."""
         if place.get("done"):
             return [], place
         one = next((other for other in pod.others if other.name == container), None)
@@ -97,17 +97,17 @@ class AttemptsLog:
         return chunk.lines, chunk.cursor
 
     def stream(self, pods: list[Pod], state: Mapping[str, Any], beside: Sequence[str] = ()) -> LogStream | None:
-        """Return the log of the attempt in which the cursor stands, if it runs and goes on from there."""
+        """Return a stream that continues at the cursor, if the cursor's attempt runs."""
         attempts = [_attempt(pod, beside) for pod in pods]
         entered = _entered(attempts, state)
         if entered is not None and _is_lost(pods, state, entered.source):
-            return None  # a read states it first
+            return None  # a read reports it first
         for attempt in unread_attempts(attempts, state):
             if attempt.has_log or not attempt.is_over:
-                # What is left of an earlier attempt is read first.
+                # Earlier attempts must be read to the end first.
                 pod = attempt.source
                 places = (state.get("beside") or {}) if attempt.has(state) else {}
-                # A stream is of one container, so the others would not be read meanwhile.
+                # A stream shows one container, so the others would not be read meanwhile.
                 unread = [o for o in pod.others if o.name in beside and not (places.get(o.name) or {}).get("done")]
                 is_running = pod.began and not attempt.is_over and pod.exit_code is None and not unread
                 return self._stream_of(attempt, state if attempt.has(state) else {}) if is_running else None
@@ -142,7 +142,7 @@ def _attempt(pod: Pod, beside: Sequence[str]) -> Attempt[Pod]:
 
 
 def _entered(attempts: Sequence[Attempt[Pod]], state: Mapping[str, Any]) -> Attempt[Pod] | None:
-    """Return the attempt that a read begins with; None: the one in which the cursor stands, or none."""
+    """Return the new attempt with which a read starts; None if it continues the cursor's attempt, or has none."""
     for attempt in unread_attempts(attempts, state):
         if attempt.has(state):
             return None
@@ -152,7 +152,7 @@ def _entered(attempts: Sequence[Attempt[Pod]], state: Mapping[str, Any]) -> Atte
 
 
 def _is_lost(pods: Sequence[Pod], state: Mapping[str, Any], pod: Pod) -> bool:
-    """Return whether the pod before this one is gone, with lines that were not read."""
+    """Return whether the pod before this one was removed before all its lines were read."""
     if state.get("uid"):
         return not state.get("done") and state["uid"] not in {one.uid for one in pods}
     earlier = [one for one in pods if one.app_attempt == pod.app_attempt and one.order < pod.order]
@@ -167,7 +167,7 @@ class StampedLines:
     """Lines of a followed log, see `LineParser`.
 
     Args:
-        cursor: of a read of the pod; empty: from the first line on.
+        cursor: the cursor of an earlier read of the pod; if empty, start at the first line.
     """
 
     def __init__(self, cursor: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ class StampedLines:
 
     @property
     def since(self) -> str | None:
-        """The second from which on the server is asked for lines; None: from the first one on."""
+        """The time to request lines from, in whole seconds; None for all lines."""
         return self._reader.since
 
     def feed(self, data: bytes) -> list[LogLine]:
@@ -186,15 +186,15 @@ class StampedLines:
         return lines
 
     def is_placed(self) -> bool:
-        """Whether the place was met from which to go on."""
+        """Whether the position to continue from was found."""
         return not self._reader.seeking
 
     def cursor(self) -> dict[str, Any]:
-        """Return the place after the last line returned."""
+        """Return the position after the last line returned."""
         return self._reader.cursor()
 
     def refusal(self) -> str:
-        """Return what the node reports at the end: text without a time, and without a line feed."""
+        """Return the node's error message at the end of the log: text without a time and a line feed."""
         text = self._splitter.rest
         if not text or self._reader.within or STAMP.match(text) or not self.is_placed():
             return ""

@@ -1,4 +1,4 @@
-"""What the cluster has of apps: Jobs, records and pods, and what was learnt of them."""
+"""The apps of one namespace: reads and caches their Jobs, records and pods."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from airflow_provider_launch.specs.errors import UnknownAppException
 from airflow_provider_launch.specs.states import AppState, is_terminal
 
 _NAMED_APPS = 40
-"""Apps that are asked for by name; of more of them everything is listed."""
+"""Maximum number of apps to select by name; for more apps, all are listed."""
 _UNSTEADY_APPS = 3
 _UNSTEADY_S = 10.0
-"""How often the pods of an app are checked that waits, if there are many such apps."""
+"""With more than `_UNSTEADY_APPS` apps, the interval at which the pods of waiting apps are read."""
 _KEPT_APPS = 5000
 _ASKED_S = 600.0
-"""An app that was asked for since is not forgotten, however many there are."""
+"""Apps requested within this many seconds stay cached, however many there are."""
 _TIDY_S = 60.0
 
 
 @contextlib.contextmanager
 def readable(record: AppRecord) -> Iterator[None]:
-    """Turn what is raised over annotations that are not what we write into a `DamagedError`."""
+    """Turn the errors that malformed annotations cause into a `DamagedError`."""
     try:
         yield
     except UNREADABLE as error:
@@ -57,7 +57,7 @@ def selector(ids: list[str]) -> str:
 
 @dataclass
 class Known:
-    """What is remembered of an app, all of it can be read again."""
+    """The cached facts about an app; all of them can be read again."""
 
     record_uid: str | None = None
     asked_at: float = float("-inf")
@@ -68,28 +68,28 @@ class Known:
     """Versions of the Jobs for which the pods were read."""
     pods_at: float = float("-inf")
     began: int | None = None
-    """The attempt of the app that was last seen to run."""
+    """The last attempt of the app that was seen running."""
     silence: str = ""
-    """Why it waits, as its events showed it last."""
+    """Why it waits, by its latest events."""
     silence_of: str = ""
-    """The uid of what those events are about."""
+    """The uid of the object of those events."""
     silence_at: float = float("-inf")
     queued: str = ""
-    """Why the queue holds it back, as far as that was ever read."""
+    """Why the queue holds it back, if that was ever read."""
     queued_attempt: int = 0
     queued_at: float = float("-inf")
     removals_at: float = float("-inf")
-    """When it was asked last whether somebody removed a pod while its program ran."""
+    """When we last checked for pods that were removed while their programs ran."""
     final: DescribeAppResponse | None = None
     final_of: frozenset[str] = frozenset()
-    """Uids of the Jobs of the answer."""
+    """Uids of the Jobs that `final` was made from."""
     refusal: str = ""
-    """What the cluster answered to the step that is due."""
+    """The cluster's refusal of the next step."""
     refused_at: float = float("-inf")
 
 
 class Catalog:
-    """Reads apps of one namespace, and remembers what does not change or was seen last."""
+    """Reads the apps of one namespace and caches them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.mutex = threading.RLock()
@@ -99,7 +99,7 @@ class Catalog:
         self._tidied_at = time.monotonic()
 
     def of(self, app_id: str) -> Known:
-        """Return what is remembered of an app."""
+        """Return the cached facts about an app."""
         known = self._known.setdefault(app_id, Known())
         known.asked_at = time.monotonic()
         return known
@@ -114,14 +114,14 @@ class Catalog:
         return apps, now
 
     def whole_request(self, app_id: str) -> KubernetesRequest | None:
-        """Return the request with its values, as long as the cluster has the Jobs that keep them; else without."""
+        """Return the request, with its values if the cluster still has the Jobs that keep them."""
         known = self.of(app_id)
         if known.request is not None and not known.request.is_whole:
             self.jobs([app_id])
         return known.request
 
     def complete(self, app: App) -> None:
-        """Take the values of a request, which the record lacks, from the Jobs."""
+        """Take the values of a request from the Jobs, because the record does not have them."""
         known = self._known.get(app.app_id)
         if known is None or known.request is None or known.request.is_whole:
             return
@@ -132,30 +132,30 @@ class Catalog:
                 return
 
     def record(self, app_id: str) -> AppRecord | None:
-        """Read the record of an app; None: there is no such app.
+        """Read and check the record of an app; None if the app does not exist.
 
         Raises:
-            DamagedError: what it states cannot be read.
+            DamagedError: the record is malformed.
         """
         return self.met(self.found(app_id))
 
     def found(self, app_id: str) -> AppRecord | None:
-        """Read the record of an app whether or not it can be read; None: there is no such app."""
+        """Read the record of an app without a check; None if the app does not exist."""
         document = self._cluster.get("services", app_id)
         return AppRecord.of(document) if document else None
 
     def met(self, record: AppRecord | None) -> AppRecord | None:
-        """Remember what is in a record.
+        """Check and cache a record.
 
         Raises:
-            DamagedError: that cannot be read.
+            DamagedError: the record is malformed.
         """
         if record is None:
             return None
         with readable(record):
             record.check()
             if self.of(record.name).record_uid != record.uid:
-                # New here, or another app that was given the id of a deleted one.
+                # A new app, or one that got the id of a deleted app.
                 request = unpacked(record.annotations[Annotation.REQUEST])
                 plan = plan_in(plan_text(request))
                 self._known[record.name] = Known(record.uid, time.monotonic(), request, plan)
@@ -168,7 +168,7 @@ class Catalog:
         return plan
 
     def plan_for(self, app_id: str) -> Plan:
-        """Return the plan of an app; raises `UnknownAppException` if there is none."""
+        """Return the plan of an app; raises `UnknownAppException` if the app does not exist."""
         known = self._known.get(app_id)
         if known is not None and known.plan is not None:
             return known.plan
@@ -177,7 +177,7 @@ class Catalog:
         return self.plan(app_id)
 
     def read_pods(self, apps: list[tuple[App, Assessment]]) -> None:
-        """Read the pods of the apps whose Jobs have changed, or that wait for something: with one request."""
+        """Read the pods of all apps that wait or whose Jobs have changed, with one request."""
         moment = time.monotonic()
         wanted, waiting = [], []
         is_due = False
@@ -195,7 +195,7 @@ class Catalog:
                 waiting.append(app)
                 is_due |= moment - known.pods_at > (_UNSTEADY_S if many else 0.0)
         if is_due:
-            # All of them: with a moment for each, apps that came one after the other would cost a list at each poll.
+            # Read all of them together: a separate schedule for each app could cost a list request at each poll.
             wanted += waiting
         if not wanted:
             return
@@ -208,31 +208,31 @@ class Catalog:
             known.pods, known.pods_of, known.pods_at = pods.get(app.app_id, []), app.versions, moment
 
     def pods_known(self, app_id: str, slug: str, k: int) -> list[Pod]:
-        """Return the pods of a replica as they were seen last, in the order of its attempts."""
+        """Return the cached pods of a replica, in the order of its attempts."""
         known = self._known.get(app_id)
         pods = known.pods if known else []
         return sorted((p for p in pods if (p.role, p.replica) == (slug, k)), key=lambda pod: pod.order)
 
     def is_over(self, app_id: str) -> bool:
-        """Return whether an app was seen to have ended, with all of its pods: there will be no others."""
+        """Return whether an app and all its pods have ended, so that no other pods will follow."""
         known = self._known.get(app_id)
         if known is None or known.final is None or not known.pods:
             return False
         return all(pod.over or pod.exit_code is not None for pod in known.pods)
 
     def pods_now(self, app_id: str, slug: str, k: int) -> list[Pod]:
-        """Read the pods of a replica; raises `UnknownAppException` if there is no such app."""
+        """Read the pods of a replica; raises `UnknownAppException` if the app does not exist."""
         items, _ = self._cluster.list("pods", f"{selector([app_id])},{Label.ROLE}={slug},{Label.INDEX}={k}")
         if not items and self.record(app_id) is None:
             raise UnknownAppException(app_id)
         return sorted((pod for _, pod in pods_in(items)), key=lambda pod: pod.order)
 
     def forget(self, app_id: str) -> None:
-        """Forget an app that is gone."""
+        """Drop a deleted app from the cache."""
         self._known.pop(app_id, None)
 
     def _tidy(self) -> None:
-        """Forget what is not asked for any more: a triggerer lives for months, and all of this can be read again."""
+        """Drop apps that are no longer polled from the cache: a triggerer runs for months."""
         moment = time.monotonic()
         if moment - self._tidied_at < _TIDY_S:
             return
@@ -242,5 +242,5 @@ class Catalog:
             if moment - known.asked_at > _ASKED_S and len(oldest) - number > _KEPT_APPS:
                 self._known.pop(app_id, None)
             elif known.final is not None and moment - known.asked_at > _TIDY_S:
-                # Its answer is all that may be asked for again; its logs are read with a poll of its pods.
+                # Later polls need only `final`; reading logs lists the pods again.
                 known.pods, known.pods_of, known.request = [], None, None

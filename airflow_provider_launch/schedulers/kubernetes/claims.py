@@ -1,4 +1,4 @@
-"""What a submission does first: it asks whether the cluster would take the app, and claims its name."""
+"""The first steps of a submission: check that the cluster accepts the app, and claim its name."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Claims:
         self._catalog = catalog
 
     def claim(self, request: KubernetesRequest) -> tuple[bool, KubernetesRequest]:
-        """Create the record of the app; return whether it is new, and the request in the form the namespace takes."""
-        # An app whose pods cannot be listed could not be followed; refuse it before anything is created.
+        """Create the record of the app; return whether it is new, and the request as the namespace accepts it."""
+        # Without the right to list pods an app cannot be followed, so fail before anything is created.
         self._cluster.list("pods", selector([request.app_id]))
         request, refusal = self._fitted(request)
         deadline = time.monotonic() + _DELETION_S
@@ -54,7 +54,7 @@ class Claims:
                     raise InvalidAppError(f"the Service of the app, see option overlay.service: {error}") from error
                 else:
                     return True, request
-            # What is refused now may be running already: a repeated submission meets its own quota.
+            # A refused app may already run: the first submission may have used up the quota.
             existing = self._cluster.get("services", request.app_id)
             if existing is None:
                 if refusal is not None:
@@ -70,7 +70,7 @@ class Claims:
             return False, request
 
     def take_back(self, request: KubernetesRequest) -> None:
-        """Remove what a refused submission has made; best effort, the refusal is what counts."""
+        """Remove the record of a refused submission; errors are ignored, because the caller raises the refusal."""
         try:
             if (record := self._catalog.record(request.app_id)) is not None:
                 self._cluster.delete("services", record.name, record.uid)
@@ -79,7 +79,7 @@ class Claims:
         self._catalog.forget(request.app_id)
 
     def _fitted(self, request: KubernetesRequest) -> tuple[KubernetesRequest, LaunchError | None]:
-        """Return the request, restricted where the namespace asks for it, and the server's refusal of it."""
+        """Return the request, restricted if the namespace requires that, and the server's refusal of it."""
         refusal = self._refusal(request)
         if refusal is None or request.security != "auto" or not asks_for_restricted(str(refusal)):
             return request, refusal
@@ -93,7 +93,7 @@ class Claims:
         return request, self._refusal(request)
 
     def _refusal(self, request: KubernetesRequest) -> LaunchError | None:
-        """Return the server's refusal of the pods and Jobs of the app; None: it would take them."""
+        """Return the server's refusal of the pods and Jobs of the app; None if it accepts them."""
         for role in request.roles:
             job = job_body(request, role, 0)
             for kind, body in (("pods", pod_body(job)), ("jobs", job)):
@@ -104,19 +104,19 @@ class Claims:
                 except NotFoundError as error:
                     return self._no_namespace(error)
                 except MalformedError as error:
-                    # Another submission would meet the same answer.
+                    # Another submission would get the same answer.
                     has_overlay = request.has_overlay or bool(role.overlays)
                     where = ", see option overlay and the overlays of the role" if has_overlay else ""
-                    return InvalidAppError(f"role {role.name!r}: the cluster cannot take its {kind}{where}: {error}")
+                    return InvalidAppError(f"role {role.name!r}: the cluster refuses its {kind}{where}: {error}")
                 except SchedulerRejectedError as error:
                     if is_passing(str(error)):
                         continue
                     return SchedulerRejectedError(f"role {role.name!r}: {error}")
                 if kind == "pods" and request.is_group and not is_gated(made):
                     return SchedulerRejectedError(
-                        f"option queue: no queue holds back the pods of namespace {self._cluster.namespace!r}, so "
+                        f"option queue: Kueue does not manage the pods of namespace {self._cluster.namespace!r}, so "
                         f"queue {request.queue!r} cannot admit an app of several Jobs as one; ask the administrator of "
-                        f"the cluster to switch on Kueue's integration 'pod' for this namespace, or use one role "
+                        f"the cluster to enable Kueue's integration 'pod' for this namespace, or use one role "
                         f"without APPLICATION retries"
                     )
         return None
@@ -130,7 +130,7 @@ class Claims:
     def _refuse_other(self, request: KubernetesRequest, record: AppRecord | None) -> None:
         if record is None:
             raise AppConflictError(
-                f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is no app of the "
+                f"namespace {self._cluster.namespace!r} has a Service {request.app_id!r} that is not an app of the "
                 f"launcher; nothing was started. Remove it, or choose another id"
             )
         refuse_other_spec("kubernetes", request.app_id, request.spec_hash, record.annotations.get(Annotation.SPEC_HASH))
@@ -151,7 +151,7 @@ _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]{0,2})")
 
 
 def is_passing(text: str) -> bool:
-    """Return whether a quota is only used up now: pods wait until others have gone, and then start."""
+    """Return whether a quota is only used up for now: the pods start when others have ended."""
     found = _QUOTA.search(text)
     if found is None or "jobs" in found["requested"]:
         return False
@@ -160,15 +160,15 @@ def is_passing(text: str) -> bool:
 
 
 def asks_for_restricted(text: str) -> bool:
-    """Whether the namespace refuses a pod for the Pod Security Standard `restricted` alone."""
+    """Return whether the namespace refuses a pod only because of the Pod Security Standard `restricted`."""
     return 'violates PodSecurity "restricted:' in text
 
 
 def quantity(text: str) -> Decimal:
-    """Return the number that Kubernetes spells as `500m` or `1Gi`."""
+    """Return the number in a Kubernetes quantity such as `500m` or `1Gi`."""
     found = _QUANTITY.fullmatch(text)
     if found is None or found[2] not in _SUFFIXES:
-        raise ValueError(f"{text!r} is no quantity of Kubernetes")
+        raise ValueError(f"{text!r} is not a valid Kubernetes quantity")
     return Decimal(found[1]) * _SUFFIXES[found[2]]
 
 

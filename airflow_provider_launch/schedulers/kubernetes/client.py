@@ -1,7 +1,7 @@
-"""The API of a cluster as raw JSON: requests, and what their failures mean for us.
+"""Client of the Kubernetes API: sends requests as JSON and translates their errors.
 
-The `kubernetes` package gives credentials and connections; its models are not used, because they take three times as
-long as the JSON itself.
+The `kubernetes` package gives credentials and connections. Its models are not used, because they are three times
+slower than the JSON itself.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 _PIECE_BYTES, _MAX_ANSWER, _MAX_LIST = 16 * 1024, 64 * 1024 * 1024, 512 * 1024 * 1024
-"""A piece may inflate to a thousand times its size. A list comes in pages, each of which is an answer."""
+"""A compressed piece may grow a thousandfold. `_MAX_LIST` limits all pages of a list together."""
 _ANSWER_S, _MESSAGE_S = 300.0, 30.0
-"""How long an answer may take as a whole, and the text of a refusal."""
+"""Time limits for a whole answer, and for the text of a refusal."""
 _GROUPS = {
     "jobs": "/apis/batch/v1",
     "services": "/api/v1",
@@ -55,9 +55,9 @@ _GROUPS = {
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _BAD_REQUEST, _FAILURES, _SERVER_ERROR = 400, 400, 500
 _PATIENCE_S = 8.0
-"""How long a request is repeated that the server is too busy for."""
+"""Seconds for which a request is repeated while the server is too busy."""
 _WEBHOOK_PATIENCE_S = 1.0
-"""How long one is that only a webhook has failed: the server has time for other apps, which wait meanwhile."""
+"""Seconds for which a request is repeated that only a webhook fails: other apps must not wait for it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _RELISTS = 3
 _CLOCK_SET_S = 2.0
@@ -66,7 +66,7 @@ _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-pa
 
 
 class ConflictError(LaunchError):
-    """The object has changed since it was read: check again."""
+    """The object has changed since it was read; read it again."""
 
 
 class NotStartedError(LaunchError):
@@ -76,8 +76,8 @@ class NotStartedError(LaunchError):
 class Cluster:
     """One namespace of one cluster. May be used from several threads at once.
 
-    Every method raises `SchedulerUnavailableError` when the cluster is not reached or cannot answer now,
-    `AppUnavailableError` when only a webhook could not be asked, and `SchedulerRejectedError` when it refuses.
+    Every method raises `SchedulerUnavailableError` if the cluster is unreachable or too busy, `AppUnavailableError` if
+    only a webhook is, and `SchedulerRejectedError` if the cluster refuses the request.
     """
 
     def __init__(self, connection: KubernetesConnection) -> None:
@@ -86,7 +86,7 @@ class Cluster:
         self._access: Access | None = None
         self._targets: dict[Access, HttpTarget | None] = {}
         self.ahead_s = 0.0
-        """By how much the server's clock is ahead of ours, in seconds, as its answers reported."""
+        """Seconds by which the server's clock is ahead of ours, according to its answers."""
 
     @property
     def url(self) -> str:
@@ -108,7 +108,7 @@ class Cluster:
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def list(self, kind: str, selector: str, *, fields: str = "") -> tuple[list[dict[str, Any]], float]:
-        """Return the objects of a kind, and the server's time in epoch seconds; a request for each 1000."""
+        """Return the objects of a kind, and the server's time in epoch seconds; sends one request per 1000 objects."""
         for _ in range(_RELISTS):
             found: list[dict[str, Any]] = []
             query = {"labelSelector": selector, "limit": str(PAGE)}
@@ -118,11 +118,11 @@ class Cluster:
                 with time_limit(_ANSWER_S):
                     return found, self._list(kind, query, found)
             except _ExpiredError:
-                continue  # the rest of the list is too old by now: begin anew
+                continue  # the rest of the list has expired: start again
         raise SchedulerUnavailableError(f"the list of {kind} at {self.url} changes faster than it is read")
 
     def _list(self, kind: str, query: dict[str, str], found: builtins.list[dict[str, Any]]) -> float:
-        """Add the objects of all pages; return the server's time with the last one."""
+        """Add the objects of all pages to `found`; return the server's time of the last page."""
         left = _MAX_LIST
         while True:
             try:
@@ -130,12 +130,12 @@ class Cluster:
             except _TooLargeError:
                 if query["limit"] == "1":
                     raise
-                # Objects of a megabyte each, which a server takes.
+                # Objects may have a megabyte each.
                 query["limit"] = str(int(query["limit"]) // 8 or 1)
                 continue
             items, about = page.get("items") or [], page.get("metadata") or {}
             if not isinstance(items, list) or not isinstance(about, dict):
-                raise self._unreachable(OSError(f"its list of {kind} is none"))
+                raise self._unreachable(OSError(f"its list of {kind} is not a valid list"))
             found += items
             if (left := left - size) < 0:
                 raise self._unreachable(OSError(f"its list of {kind} has more than {_MAX_LIST} bytes"))
@@ -144,7 +144,7 @@ class Cluster:
             query["continue"] = token
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return an object; None: there is none of this name."""
+        """Return an object; None if it does not exist."""
         try:
             return self._get(self._path(kind, name))[0]
         except NotFoundError:
@@ -156,21 +156,21 @@ class Cluster:
         Args:
             kind: plural, such as `jobs`.
             body: the object.
-            dry_run: only ask whether it would be accepted.
+            dry_run: only check whether the server would accept it.
 
         Raises:
             TakenError: the name is taken.
-            NotFoundError: there is no such namespace.
+            NotFoundError: the namespace does not exist.
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return self._request("POST", self._path(kind), query, body)
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Change an object and return it: a list is a JSON Patch, whose tests must hold; anything else is merged in.
+        """Change an object and return it: a list is a JSON Patch, anything else a merge patch.
 
         Raises:
-            NotFoundError: there is none of this name.
-            ConflictError: a test of the patch failed, or it has another resourceVersion than the one that is given.
+            NotFoundError: the object does not exist.
+            ConflictError: a test of the JSON Patch failed, or the object has another resourceVersion.
         """
         how = _JSON_PATCH if isinstance(change, list) else _MERGE_PATCH
         try:
@@ -181,13 +181,13 @@ class Cluster:
             raise
 
     def delete(self, kind: str, name: str, uid: str) -> None:
-        """Delete an object and all that it owns, which goes first; no-op if it is gone or another one."""
+        """Delete an object after the objects that it owns; no-op if it is gone or has another uid."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         with contextlib.suppress(NotFoundError, ConflictError):
             self._request("DELETE", self._path(kind, name), {}, body)
 
     def may(self, verb: str, resource: str) -> bool:
-        """Return whether we may do this; `resource` is spelt like `jobs.batch` or `pods/log`."""
+        """Return whether we have this right; `resource` is a name such as `jobs.batch` or `pods/log`."""
         name, _, subresource = resource.partition("/")
         name, _, group = name.partition(".")
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": name}
@@ -202,17 +202,17 @@ class Cluster:
         return bool(answer["status"].get("allowed"))
 
     def log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> BaseHTTPResponse:
-        """Return the open answer with the log of a pod, each line with its time.
+        """Return the open answer with the log of a pod; each line starts with its time.
 
         Args:
-            pod: its name.
-            container: name of the container in it.
-            since: the second of the first line, RFC 3339. None: from the first one on.
-            tail: no more than so many of the last lines. None: all.
+            pod: name of the pod.
+            container: name of the container.
+            since: time of the first line in whole seconds, RFC 3339. None means the start of the log.
+            tail: maximum number of lines, counted from the end. None means all.
 
         Raises:
-            NotFoundError: there is no such pod.
-            NotStartedError: its container has not started.
+            NotFoundError: the pod does not exist.
+            NotStartedError: the container has not started.
         """
         try:
             return self._open("GET", f"{self._path('pods', pod)}/log", _log_query(container, since, tail))
@@ -220,12 +220,12 @@ class Cluster:
             raise NotStartedError(str(error)) from error
 
     def follow_log(self, pod: str, container: str, since: str | None, *, tail: int | None = None) -> HttpAnswer | None:
-        """Return the same as an answer that goes on until the container ends, on a socket of its own.
+        """Return the log as an answer on its own socket that continues until the container ends.
 
-        None: the cluster is reached by a proxy that is not for plain sockets.
+        None if the proxy of the cluster does not work with plain sockets.
 
         Raises:
-            OSError: there is no such answer.
+            OSError: the log cannot be opened.
         """
         access = self._accessed()
         if access not in self._targets:
@@ -244,13 +244,13 @@ class Cluster:
         return f"{path}/{quote(name, safe='')}" if name else path
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> tuple[dict[str, Any], float, int]:
-        """Return a document, the server's time, and how many bytes it had."""
+        """Return a document, the server's time, and the size in bytes."""
         with self._open("GET", path, query or {}) as response:
             document, size = self._body(response)
             date = response.headers.get("Date")
         now = parsedate_to_datetime(date).timestamp() if date else time.time()
         ahead_s = now - time.time()
-        # It shows whole seconds, so of several answers the latest time is the best; unless a clock was set.
+        # The header has whole seconds, so the largest difference is the most exact one, unless a clock was set.
         self.ahead_s = ahead_s if abs(ahead_s - self.ahead_s) > _CLOCK_SET_S else max(ahead_s, self.ahead_s)
         return document, now, size
 
@@ -271,7 +271,7 @@ class Cluster:
             response.close()
             raise _TooLargeError(str(self._unreachable(error))) from error
         except (HTTPError, OSError, ValueError, RecursionError) as error:
-            # The answer was cut off: its content is not known.
+            # The answer was cut off.
             response.close()
             raise self._unreachable(error) from error
         return document if isinstance(document, dict) else {}, len(data)
@@ -279,9 +279,9 @@ class Cluster:
     def _open(
         self, method: str, path: str, query: Mapping[str, str], body: Any = None, content_type: str = "application/json"
     ) -> BaseHTTPResponse:
-        """Return an answer that is no failure; repeat the request while the server is too busy for it.
+        """Return a successful answer; repeat the request while the server is too busy.
 
-        Every request may be repeated: names are created once, and changes name the state that they change.
+        Every request may be repeated: a name is created once, and each change names the state that it changes.
         """
         retry, renewed = BusyRetry(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), False
         while True:
@@ -326,7 +326,7 @@ class Cluster:
                     )
                 )
             except ProtocolError as error:
-                # The server has closed a connection that we had kept.
+                # The server has closed an idle connection of the pool.
                 if last:
                     raise self._cut_off(access, error) from error
             except (HTTPError, OSError) as error:
@@ -340,10 +340,10 @@ class Cluster:
             return self._access
 
     def _cut_off(self, access: Access, error: Exception) -> SchedulerUnavailableError:
-        """Return what to raise; if the kubeconfig was written since it was read, the next request goes by the new one.
+        """Return the error to raise; if the kubeconfig has changed, the next request uses the new one.
 
-        A triggerer lives for months, and the cluster may get another address or certificate meanwhile. Requests that
-        are under way in other threads end as they began.
+        A triggerer runs for months, and the cluster may get another address or certificate meanwhile. Requests of other
+        threads finish with the old one.
         """
         unreachable = self._unreachable(error)
         if stamps(self._connection) == access.stamps:
@@ -351,7 +351,7 @@ class Cluster:
         try:
             fresh = Access(self._connection)
         except LaunchError:
-            return unreachable  # perhaps it is being written
+            return unreachable  # the file may be half written
         with self._mutex:
             if self._access is access:
                 self._access = fresh
@@ -388,27 +388,27 @@ class Cluster:
 
 
 class _TooLargeError(SchedulerUnavailableError):
-    """An answer is larger than one may be."""
+    """The answer exceeds the size limit."""
 
 
 class _ExpiredError(LaunchError):
-    """The token of a list is too old."""
+    """The token of a list has expired."""
 
 
 class MalformedError(SchedulerRejectedError):
-    """The object is not as it must be, whenever it is sent."""
+    """The object is malformed, so a retry cannot succeed."""
 
 
 class _InvalidError(MalformedError):
-    """The same; or a test of a JSON Patch failed."""
+    """The object is malformed, or a test of a JSON Patch failed."""
 
 
 class _BadRequestError(MalformedError):
-    """Not understood; or, of a log, not to be had now."""
+    """The request is malformed, or the log that it asks for is not available yet."""
 
 
 def _plain(response: BaseHTTPResponse) -> BaseHTTPResponse:
-    """Return the answer; raises `OSError` for one that is packed otherwise than we ask for."""
+    """Return the answer; raises `OSError` if its compression is not the requested one."""
     if response.headers.get("Content-Encoding", "identity") not in {"identity", "gzip"}:
         response.close()
         raise OSError("its answer is compressed in a way that was not asked for")
@@ -428,7 +428,7 @@ def _message(response: BaseHTTPResponse) -> str:
             data = beginning(response.stream(_PIECE_BYTES, decode_content=True), _PIECE_BYTES)
     except (HTTPError, OSError):
         data = b""
-    # Of one that was not read to its end the rest would be taken for the next answer.
+    # The unread rest of an answer would be taken for the next answer.
     if 0 < len(data) < _PIECE_BYTES:
         response.release_conn()
     else:
@@ -444,5 +444,5 @@ def _seconds(text: str | None) -> float | None:
 
 
 def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the pieces of an answer as they come."""
+    """Yield the pieces of an answer as they arrive."""
     yield from response.stream(65536, decode_content=True)

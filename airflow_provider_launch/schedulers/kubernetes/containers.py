@@ -1,4 +1,4 @@
-"""The containers of a pod beside `main`, as its status shows them: pure."""
+"""The init containers and sidecars of a pod, read from its status: pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a container that waits for nothing but its turn."""
+"""Reasons of a container that only waits for its turn."""
 _LINES, _TEXT = 5, 300
 MAX_MESSAGE = 4096
-"""Letters of a message that are kept: a registry, a webhook or a node writes as many as it likes."""
+"""Characters of a message that are kept: messages of registries, webhooks and nodes have no limit."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class SideContainer:
 
     name: str
     is_init: bool
-    """Whether it runs before `main`; the container is then an init container or a native sidecar."""
+    """Whether it starts before `main`, as an init container or native sidecar."""
     is_native: bool
-    """Whether it is a native sidecar, which Kubernetes itself stops after `main`."""
+    """Whether it is a native sidecar, which Kubernetes stops after `main`."""
     running: bool
     exit_code: int | None
     reason: str
-    """Why it waits or has ended, by the runtime."""
+    """The runtime's reason for its wait or end."""
     message: str
-    """Its last lines where it has failed, or what the runtime reports of its wait."""
+    """Its last lines if it has failed, or the runtime's message about its wait."""
     started: float | None
     finished: float | None
 
@@ -39,12 +39,12 @@ class SideContainer:
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return f"{'init container' if self.is_init and not self.is_native else 'container'} {self.name!r}"
 
     @property
     def outlives(self) -> bool:
-        """Whether it keeps the pod once `main` has ended."""
+        """Whether it keeps the pod running after `main` has ended."""
         return self.running and not self.is_init
 
     @property
@@ -56,7 +56,7 @@ class SideContainer:
 
     @property
     def last_lines(self) -> str:
-        """The last lines that it wrote, on one line."""
+        """The last lines that it wrote, joined into one."""
         lines = [line.strip() for line in self.message.splitlines() if line.strip()]
         return " / ".join(lines[-_LINES:])[-_TEXT:]
 
@@ -65,9 +65,9 @@ def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: st
     """Return the other containers of a pod, init containers first.
 
     Args:
-        spec: of the pod.
-        status: of the pod.
-        main: the name of the container that runs the program.
+        spec: spec of the pod.
+        status: status of the pod.
+        main: name of the container that runs the program.
     """
     native = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
     init = [_container(one, is_init=True, native=native) for one in status.get("initContainerStatuses") or []]
@@ -78,7 +78,7 @@ def side_containers(spec: Mapping[str, Any], status: Mapping[str, Any], main: st
 def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) -> SideContainer:
     state = document.get("state") or {}
     running, ended, waiting = (state.get(name) for name in ("running", "terminated", "waiting"))
-    # What runs again after a failure shows that only as its last state.
+    # A container that was restarted after a failure has the failure in its last state.
     last = (document.get("lastState") or {}).get("terminated") or {}
     current = ended or waiting or {}
     return SideContainer(
@@ -96,7 +96,7 @@ def _container(document: Mapping[str, Any], *, is_init: bool, native: set[str]) 
 
 
 def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
-    """Return reason and message of why `main` has not begun; both empty: no other container is the reason."""
+    """Return reason and message if another container keeps `main` from starting, else two empty texts."""
     for one in containers:
         if not one.is_init:
             continue
@@ -104,19 +104,19 @@ def wait_among(containers: Iterable[SideContainer]) -> tuple[str, str]:
             return one.reason, f"{one.title}: {one.message}"
         if one.running and not one.is_native:
             since = datetime.fromtimestamp(one.started or 0.0, timezone.utc)
-            # The time and not the seconds since: each change of this text is logged.
+            # Each change of this text is logged, so show the start time instead of the elapsed seconds.
             return f"{one.title} runs since {since:%H:%M:%S} UTC", ""
     return "", ""
 
 
 def failed_among(containers: Iterable[SideContainer]) -> SideContainer | None:
-    """Return the container that failed first; None: none has."""
+    """Return the container that failed first; None if none failed."""
     failed = [one for one in containers if one.exit_code]
     return min(failed, key=lambda one: one.finished or 0.0, default=None)
 
 
 def epoch(text: str | None) -> float | None:
-    """Return the epoch seconds of an RFC 3339 time in UTC; None and the "never" of the runtime are None."""
+    """Return the epoch seconds of an RFC 3339 time in UTC; None for None and for the runtime's "never"."""
     if not text or text.startswith(("0001", "1970-01-01T00:00:00")):
         return None
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

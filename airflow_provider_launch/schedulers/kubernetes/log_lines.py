@@ -1,10 +1,10 @@
-"""Lines out of a pod's log, by an exact position: pure.
+"""Parses the lines of a pod's log and finds an exact position in them: pure.
 
-The log is a file that only grows, and a read gives its lines with a time of `since` or later, in the order of the file.
-The times are not in order, because stdout and stderr are copied by two threads, so "everything after the last time"
-would lose lines. A position is the last line delivered, by its time in nanoseconds, its checksum, and how many like it
-there were at that time: CRI-O gives one time to all that it takes out of a pipe at once. A read begins some seconds
-before it and drops what precedes that very line. Where it is missing, the file is another one: it was rotated.
+A log is a file that only grows. A read returns the lines from time `since` on, in the order of the file. Times are not
+in order, because two threads copy stdout and stderr, so "all lines after the last time" would lose lines. A position is
+the last delivered line: its time in nanoseconds, its checksum, and its number among equal lines of that time, because
+CRI-O gives one time to all lines of one read from a pipe. A read starts some seconds before the position and drops all
+lines up to it. If the line is missing, the file was rotated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from airflow_provider_launch.schedulers.logs import LONGEST_LINE, LogLine, Stream
 
 MARGIN_S = 5
-"""How far before the last line a read begins: more than the streams are ever apart, or a clock steps back."""
+"""Seconds by which a read starts before the last line: more than the streams diverge, or a clock steps back."""
 _NS = 1_000_000_000
 STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 
 
 class LineSplitter:
-    """Lines of an answer as its pieces come; of a longer line pieces of `LONGEST_LINE`, from its first byte on."""
+    """Splits the pieces of an answer into lines, and longer lines into pieces of `LONGEST_LINE` bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -32,11 +32,11 @@ class LineSplitter:
 
     @property
     def rest(self) -> bytes:
-        """Text after the last line or piece."""
+        """The text after the last complete line or piece."""
         return b"".join(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return lines with their line feed, and pieces of longer ones without."""
+        """Return complete lines with their line feed, and pieces of longer lines without one."""
         first, *others = data.split(b"\n")
         found = self._add(first)
         for text in others:
@@ -57,7 +57,7 @@ class LineSplitter:
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same as `LineSplitter`; text after the last line or piece comes at the end, without a line feed."""
+    """Yield the lines and pieces of `LineSplitter`, then the rest without a line feed."""
     splitter = LineSplitter()
     for piece in pieces:
         yield from splitter.feed(piece)
@@ -66,11 +66,11 @@ def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class LineReader:
-    """Lines of one answer.
+    """Reads the lines of one answer from a position on.
 
     Args:
-        cursor: what an earlier reader gave; empty: from the first line on.
-        whole: search for the place in all of the file.
+        cursor: the cursor of an earlier reader; if empty, start at the first line.
+        whole: search for the position in the whole file.
     """
 
     def __init__(self, cursor: Mapping[str, Any], *, whole: bool = False) -> None:
@@ -78,28 +78,28 @@ class LineReader:
         last = cursor.get("last")
         self._last: tuple[int, int, int] | None = (last[0], last[1], last[2]) if last else None
         self._time: int | None = None
-        self._alike: dict[int, int] = {}
+        self._equal_lines: dict[int, int] = {}
         self.seeking = self._last is not None
-        """The place from which to go on is not found yet."""
+        """Whether the position to continue from is still searched for."""
         self.first: int | None = None
         """Time of the first line of the answer, in nanoseconds."""
         self.pending = b""
-        """Text without its line feed."""
+        """The last text, which has no line feed yet."""
         self.within = False
-        """The last text was a piece of a line that goes on, so the next one has no time of its own."""
+        """Whether the last text was a piece of an unfinished line, so that the next text has no time."""
         self._within_since: int | None = None
         self._seconds: dict[tuple[bytes, bytes], int] = {}
 
     @property
     def since(self) -> str | None:
-        """The second from which on the server is asked for lines; None: from the first one on."""
+        """The time to request lines from, in whole seconds; None for all lines."""
         if self._last is None or self._whole:
             return None
         return f"{datetime.fromtimestamp(self._last[0] // _NS - MARGIN_S, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
     @property
     def cut_off(self) -> bool:
-        """Whether the answer was begun before the place that it does not have: then it is the same file, cut off."""
+        """Whether the answer starts before the position but does not reach it: the same file, cut off."""
         return self._last is not None and self.first is not None and self.first < self._last[0] - MARGIN_S * _NS
 
     def cursor(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class LineReader:
         return {} if self._last is None else {"last": list(self._last)}
 
     def take(self, texts: Iterator[bytes], lines: list[LogLine], limit: int) -> bool:
-        """Add the lines of the answer, until they have so many bytes; False: the answer ended before."""
+        """Add lines of the answer up to `limit` bytes; return False if the answer ended before that."""
         size = 0
         for text in texts:
             if not text.endswith(b"\n") and len(text) < LONGEST_LINE:
@@ -120,32 +120,32 @@ class LineReader:
         return False
 
     def rest(self) -> Iterator[LogLine]:
-        """Deliver text after the last line feed: nothing follows."""
+        """Yield the text after the last line feed, once nothing can follow."""
         text, self.pending = self.pending, b""
         if text and (line := self._line(text)) is not None:
             yield line
 
     def _line(self, text: bytes) -> LogLine | None:
         time = self._within_since
-        # The text of a piece is the program's, and may look like a time.
+        # The text of a piece comes from the program and may look like a time.
         stamp = None if self.within else STAMP.match(text)
         self.within = not text.endswith(b"\n")
         if stamp is not None:
             time, text = self._ns(stamp), text[stamp.end() :]
         self._within_since = time if self.within else None
         if time is None:
-            return None  # the rest of a long line that began before the answer, and was delivered
+            return None  # the rest of a long line that was delivered before
         if self.first is None:
             self.first = time
         if time != self._time:
-            self._time, self._alike = time, {}
+            self._time, self._equal_lines = time, {}
         checksum = zlib.crc32(text)
-        nth = self._alike[checksum] = self._alike.get(checksum, 0) + 1
-        place = time, checksum, nth
+        nth = self._equal_lines[checksum] = self._equal_lines.get(checksum, 0) + 1
+        position = time, checksum, nth
         if self.seeking:
-            self.seeking = place != self._last
+            self.seeking = position != self._last
             return None
-        self._last = place
+        self._last = position
         return LogLine(text.decode("utf-8", "replace"), Stream.COMBINED, time / _NS)
 
     def _ns(self, stamp: re.Match[bytes]) -> int:

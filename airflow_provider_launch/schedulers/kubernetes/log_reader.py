@@ -1,4 +1,4 @@
-"""Logs of pods, read on from a cursor: a read asks for what the node has."""
+"""Reads the logs of pods from a cursor on."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 RESUMED_LINES = 20_000
-"""The place to go on is first searched in so many last lines of a log: a flood has many more in few seconds."""
+"""The position is first searched in this many last lines, because a few seconds of a flood have many more."""
 CURSOR_KEYS = ("last", "done")
-_GAP = "[launch] the node has begun a new log file, so lines may be missing here\n"
+_GAP = "[launch] the node has started a new log file, so lines may be missing here\n"
 
 
 @dataclass
 class Chunk:
-    """Some lines of one pod."""
+    """Some lines of one pod, and the cursor after them."""
 
     lines: list[LogLine]
     cursor: dict[str, Any]
 
 
 class _Source(NamedTuple):
-    """Whose log is read."""
+    """The container whose log is read."""
 
     pod: str
     container: str
@@ -50,24 +50,24 @@ class _How(Enum):
 
 @dataclass
 class _Answer:
-    """An answer of which a part was read."""
+    """An answer that was partly read."""
 
     response: BaseHTTPResponse
     texts: Iterator[bytes]
     reader: LineReader
     complete: bool
-    """The program had ended before it was asked for; otherwise it ends where the log ended then."""
+    """Whether the program had ended before the request; else the answer may lack later lines."""
 
 
 class LogReader:
-    """Reads logs of pods; keeps a few answers open between two reads, so that a long log is read once."""
+    """Reads logs of pods; keeps some answers open between reads, so that a long log is read once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open: OpenAnswers[_Answer] = OpenAnswers()
 
     def close(self) -> None:
-        """Drop the open answers."""
+        """Close the open answers."""
         self._open.close()
 
     def read(
@@ -83,15 +83,15 @@ class LogReader:
         """Return the next lines.
 
         Args:
-            pod: its name.
-            uid: its uid.
-            cursor: of an earlier chunk of the pod; empty: from the first line on.
-            complete: the program had ended before this call.
-            settles_in_s: how long its node may still add lines then.
-            container: whose log it is.
+            pod: name of the pod.
+            uid: uid of the pod.
+            cursor: cursor of an earlier chunk of the pod; if empty, start at the first line.
+            complete: whether the program had ended before this call.
+            settles_in_s: seconds for which the node may still add lines after the end.
+            container: name of the container.
 
         Raises:
-            NotFoundError: there is no such pod.
+            NotFoundError: the pod does not exist.
         """
         cursor = {name: cursor[name] for name in CURSOR_KEYS if name in cursor}
         source = _Source(pod, container)
@@ -109,8 +109,8 @@ class LogReader:
                 answer, how = self._elsewhere(source, cursor, lines, complete=complete)
             done = how is _How.ENDED and answer.complete and complete and not lines
             if done and (answer.reader.pending or settles_in_s):
-                # What the program left in its pipes is copied when its end is known already. And a node that is busy
-                # may cut its answer off, which still seems whole: only when two of them agree is this the last line.
+                # The node may copy the rest of the pipes after it reports the end. A busy node may also cut an answer
+                # off without an error. So the end of the log counts only if two answers agree.
                 time.sleep(settles_in_s)
                 last, answer = answer, self._ask(source, LineReader(cursor), complete=True)
                 how = self._take(source, answer, lines)
@@ -129,12 +129,12 @@ class LogReader:
         return Chunk(lines, after)
 
     def _is_all(self, source: _Source, cursor: dict[str, Any], settles_in_s: float) -> bool:
-        """Return whether the log of a program that has ended goes no further than a place: two lines are asked for."""
+        """Return whether the log of an ended program ends at the cursor; requests only two lines."""
         if not cursor or not self._is_last(source, cursor):
             return False
         if not settles_in_s:
             return True
-        # What the program left in its pipes is copied when its end is known already.
+        # The node may copy the rest of the pipes after it reports the end.
         time.sleep(settles_in_s)
         return self._is_last(source, cursor)
 
@@ -145,13 +145,13 @@ class LogReader:
         if how is _How.ENDED:
             answer.response.release_conn()
         if len({line.time for line in lines}) < len(lines):
-            return False  # there may be more of that time, and some of them like the last
+            return False  # there may be more lines of that time, some equal to the last
         return not answer.reader.pending and answer.reader.cursor() == cursor
 
     def _elsewhere(
         self, source: _Source, cursor: Mapping[str, Any], lines: list[LogLine], *, complete: bool
     ) -> tuple[_Answer, _How]:
-        """Go on where the line from which to go on is not where it was: most likely in no file any more."""
+        """Continue if the line at the cursor was not found where expected; most likely its file was rotated."""
         for whole in (False, True):
             answer = self._ask(source, LineReader(cursor, whole=whole), complete=complete)
             how = self._take(source, answer, lines)
@@ -174,7 +174,7 @@ class LogReader:
             return _How.MORE if answer.reader.take(answer.texts, lines, CHUNK_BYTES) else _How.ENDED
         except (HTTPError, OSError) as error:
             answer.response.close()
-            # What came before it counts: the next read goes on there.
+            # The lines before the error count: the next read continues after them.
             if not lines:
                 raise SchedulerUnavailableError(f"the log of pod {source.pod} was cut off: {error}") from error
             return _How.CUT

@@ -1,4 +1,4 @@
-"""The objects of an app as they are sent, and as they are shown: pure."""
+"""Builds the Kubernetes objects of an app, and shows them for a dry run: pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from airflow_provider_launch.specs.secrets import masked_args, masked_document, 
 
 CONTAINER = "main"
 BACKSTOP_S = 60
-"""Seconds after which Kubernetes ends what no observer has ended."""
+"""Seconds after the deadline at which Kubernetes ends a Job that no observer has ended."""
 SIDECAR_GRACE_S = 30.0
 _REPLICA = "LAUNCH_REPLICA_ID"
 _PREEMPTIONS = "preemptions"
@@ -38,15 +38,15 @@ _PREEMPTIONS = "preemptions"
 _TTL = "ttlSecondsAfterFinished"
 _SURELY_SMALL = 100_000
 _MAX_OBJECT = 1_500_000
-"""Bytes of an object: etcd takes 1.5 MiB, and the server adds some fields."""
+"""Maximum bytes of an object: etcd takes 1.5 MiB, and the server adds some fields."""
 _REPLICA_MARK = "\0replica\0"  # no argument of a program can hold a NUL
 
 
 def record_body(request: KubernetesRequest) -> dict[str, Any]:
-    """Return the Service that names the replicas, is the record of the app, and owns its Jobs."""
+    """Return the Service that gives host names to replicas, is the app's record, and owns its Jobs."""
     spec = {
         "clusterIP": "None",
-        # A replica is found from its start on, and not only when it states that it is ready.
+        # A replica has its host name from its start on, not only when it is ready.
         "publishNotReadyAddresses": True,
         "selector": {Label.APP_ID: request.app_id},
     }
@@ -80,13 +80,13 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
         "completionMode": "Indexed",
         "completions": role.num_replicas,
         "parallelism": role.num_replicas,
-        # Its status then shows which replicas have failed, also where none is tried again.
+        # With this field the status lists the failed replicas, even without retries.
         "backoffLimitPerIndex": role.max_retries if role.policy == RetryPolicy.REPLICA.value else 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
                 {
-                    # A group is begun again as a whole, and what takes its quota away is another condition.
+                    # A group restarts as a whole; Kueue marks a lost quota with TerminationTarget.
                     "action": "Ignore" if request.on_disruption == "retry" and not request.is_group else "FailJob",
                     "onPodConditions": [{"type": kind, "status": "True"}],
                 }
@@ -123,7 +123,7 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
                 Annotation.APP_NAME: request.name,
                 Annotation.SPEC_HASH: request.spec_hash,
                 Annotation.PLAN: plan_text(request),
-                # Of the values that its pods have anyway; another attempt is made from them.
+                # Later attempts need the values, which the pods of this Job show anyway.
                 **({Annotation.REQUEST: packed(request)} if role is request.roles[0] else {}),
             },
         },
@@ -137,17 +137,17 @@ def job_body(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> 
 
 
 def refuse_too_large(request: KubernetesRequest) -> None:
-    """Refuse an app that the server cannot store: it answers with another reason, or only when a pod is made.
+    """Refuse an app that the server cannot store: its own error is unclear, or comes only when a pod is created.
 
     Raises:
         InvalidAppError: a Job is too large.
     """
     if sum(len(text) for role in request.roles for text in (*role.args, *role.env.values())) < _SURELY_SMALL:
-        return  # as most are
+        return
     for role in request.roles:
         if (size := _text_bytes(job_body(request, role, 0))) > _MAX_OBJECT:
             raise InvalidAppError(
-                f"role {role.name!r}: its Job has {size} bytes, and 'kubernetes' stores {_MAX_OBJECT} in an object; "
+                f"role {role.name!r}: its Job has {size} bytes, and 'kubernetes' stores {_MAX_OBJECT} per object; "
                 f"put large args and env into a file of the image or of a volume"
             )
 
@@ -161,16 +161,16 @@ def _text_bytes(document: Any) -> int:
 
 
 def pod_body(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod as the Job would make it, for the server's dry run."""
+    """Return a pod as the Job would create it, for the server's dry run."""
     template = copy.deepcopy(job["spec"]["template"])
-    # Only the Job's controller knows the index, which a variable is made of.
+    # A variable refers to the index, which only the Job's controller sets.
     template["metadata"]["labels"][Label.INDEX] = "0"
     template["metadata"]["generateName"] = f"{job['metadata']['name'][:50]}-"
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
 def preemptions_body(app_id: str, record_uid: str, count: int) -> dict[str, Any]:
-    """Return the ConfigMap in which the pods of an app find how often its queue has taken its place away."""
+    """Return the ConfigMap that shows the pods of an app how often its queue has evicted it."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -184,7 +184,7 @@ def preemptions_body(app_id: str, record_uid: str, count: int) -> dict[str, Any]
 
 
 def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
-    """Return the reference to an owner; what has lost all its owners is removed by Kubernetes."""
+    """Return the reference to an owner; Kubernetes removes an object that has lost all its owners."""
     version = "v1" if kind == "Service" else "batch/v1"
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid}
 
@@ -213,7 +213,7 @@ def format_request(request: KubernetesRequest) -> str:
 
 
 def _keep_last_lines(pod: Mapping[str, Any]) -> None:
-    """Let Kubernetes keep the last lines of other containers that fail, so that nobody has to read their logs."""
+    """Let Kubernetes keep the last lines of failed init containers and sidecars, for messages."""
     others = [one for one in pod["containers"] if one.get("name") != CONTAINER]
     for container in [*(pod.get("initContainers") or []), *others]:
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -232,10 +232,10 @@ def _labels(request: KubernetesRequest, role: KubernetesRole, attempt: int) -> d
 
 
 def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations by which Kueue admits the pods of several Jobs as one, or none of them.
+    """Return the labels and annotations by which Kueue admits the pods of several Jobs as one group.
 
-    Without a replacement for what has ended, the group is over when all of its pods are, by any end: nothing of
-    it keeps its quota, or its finalizer, for ever. So the app begins anew as another group.
+    Without replacements the group is over when all its pods have ended, so that no quota or finalizer stays. A new
+    attempt of the app is another group.
     """
     if not request.is_group or request.queue is None:
         return {}, {}
@@ -245,7 +245,7 @@ def _group(request: KubernetesRequest, attempt: int) -> tuple[dict[str, str], di
 
 
 def plan_text(request: KubernetesRequest) -> str:
-    """Return what is in each Job about roles, retries and limits."""
+    """Return the plan, which each Job stores: roles, retries and limits as JSON."""
     plan = {
         "roles": [[role.name, role.slug, role.num_replicas, role.policy, role.max_retries] for role in request.roles],
         "time_limit_s": request.time_limit_s,
@@ -263,7 +263,7 @@ def plan_text(request: KubernetesRequest) -> str:
 
 
 def _has_later_jobs(request: KubernetesRequest) -> bool:
-    """Return whether a Job may end long before its app; its TTL can begin only when the app has ended."""
+    """Return whether a Job may end long before its app, so that its TTL is set when the app ends."""
     return len(request.roles) > 1 or request.restarts
 
 
@@ -291,7 +291,7 @@ def _pod_spec(request: KubernetesRequest, role: KubernetesRole, attempt: int) ->
         **role.container,
     }
     container["env"] = [
-        # First, since a value can refer only to those before it.
+        # First, because a value can refer only to earlier variables.
         {"name": _REPLICA, **_field(f"metadata.labels['{Label.INDEX}']")},
         {"name": "LAUNCH_ATTEMPT", **_attempt(role, attempt)},
         {"name": "LAUNCH_DISRUPTIONS", **_field(f"metadata.annotations['{Annotation.IGNORED}']")},
@@ -311,7 +311,7 @@ def _attempt(role: KubernetesRole, attempt: int) -> dict[str, Any]:
 
 
 def _preemptions(request: KubernetesRequest) -> dict[str, Any]:
-    """Return the variable whose value is written when it is known: the template of the pods can no longer change."""
+    """Return a variable that refers to a ConfigMap, because the pod template cannot change later."""
     source = {"name": request.app_id, "key": _PREEMPTIONS, "optional": True}
     return {"name": "LAUNCH_PREEMPTIONS", "valueFrom": {"configMapKeyRef": source}}
 
@@ -321,7 +321,7 @@ def _field(path: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """Return the text in a form that Kubernetes turns back into it: `$(NAME)` is a reference there, `$$` a `$`."""
+    """Return the text escaped for Kubernetes, where `$(NAME)` is a reference and `$$` a `$`."""
     return text.replace("$", "$$")
 
 
@@ -334,11 +334,11 @@ def _shown(body: Mapping[str, Any]) -> str:
 
 
 def refuse_broken_overlays(request: KubernetesRequest) -> None:
-    """Refuse overlays that do not fit, or that change what the launcher relies on.
+    """Refuse overlays that do not fit, or that change fields which the launcher sets.
 
     Raises:
-        InvalidAppError: names role and field.
-        UnsupportedError: an overlay names a replica; a Job has one template for all of them.
+        InvalidAppError: an overlay changes such a field, or removes the container or its variables.
+        UnsupportedError: an overlay uses the replica's number; a Job has one template for all replicas.
     """
     for role in request.roles:
         if not role.overlays:
@@ -367,7 +367,7 @@ def _refuse_changed_pod(before: Mapping[str, Any], after: Mapping[str, Any], wha
     ours, theirs = _main(before, what), _main(after, what)
     refuse_changes(ours, theirs, OURS["container"], f"{what}.spec.containers[{CONTAINER}]")
     if [item for item in ours["env"] if item not in theirs.get("env", [])]:
-        raise InvalidAppError(f"{what}: variables of container {CONTAINER!r} are gone; add to its env, or use role.env")
+        raise InvalidAppError(f"{what}: container {CONTAINER!r} lacks our variables; add to its env, or use role.env")
 
 
 def _main(template: Mapping[str, Any], what: str) -> Mapping[str, Any]:

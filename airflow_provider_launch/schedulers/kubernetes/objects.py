@@ -1,4 +1,4 @@
-"""What the server reports about the Jobs and pods of an app, as far as we need it: pure."""
+"""The Jobs and pods of an app, parsed from the server's documents: pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST = 10**9
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
 _START_CODES = {"executable file not found": 127, "no such file or directory": 127, "permission denied": 126}
-"""Why a program could not be started, and the exit code that a shell has for it."""
+"""Why a program could not be started, and a shell's exit code for it."""
 _DISRUPTION = re.compile(r"has condition (?:DisruptionTarget|TerminationTarget) ")
 
 
@@ -61,7 +61,7 @@ class Job:
     """As it appears in names."""
     attempt: int
     ended: str | None
-    """Why we end it."""
+    """Why the launcher ends it."""
     suspended: bool
     parallelism: int
     active: int
@@ -75,7 +75,7 @@ class Job:
     started: float | None
     completions: int
     retries: int
-    """Of each replica."""
+    """Retries of each replica."""
     deadline: int | None
     """Seconds from its start after which Kubernetes ends it."""
     notes: Mapping[str, str]
@@ -83,50 +83,50 @@ class Job:
     expires: bool
     """Whether Kubernetes removes it some time after its end."""
     preemptions: int = 0
-    """How often its queue took its place away, as far as that was counted."""
+    """How often its queue has evicted it, as far as that was counted."""
 
     @property
     def complete(self) -> bool:
-        """Whether all of it succeeded."""
+        """Whether all its replicas have succeeded."""
         return "Complete" in self.conditions and not self.discarded
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it runs, or will ever run."""
+        """Whether no pod of it runs or will run."""
         return "Complete" in self.conditions or "Failed" in self.conditions or (self.suspended and self.discarded)
 
     @property
     def finished_at(self) -> float | None:
-        """When it ended, by the server's clock; None: it has not."""
+        """When it ended, by the server's clock; None if it has not ended."""
         ends = (self.conditions.get(name) for name in ("Complete", "Failed"))
         return next((end.time for end in ends if end is not None), None)
 
     @property
     def discarded(self) -> bool:
-        """Whether it was ended before it began."""
+        """Whether it was ended before it started."""
         return self.ended is not None and self.parallelism == 0
 
     @property
     def held(self) -> bool:
-        """Whether it waits for a queue, or for a person, before its start or since it was stopped."""
+        """Whether a queue or a user holds it back, before its start or after a stop."""
         return self.suspended and self.ended is None and not self.finished
 
     @property
     def disrupted(self) -> bool:
-        """Whether it has failed because a pod of it was preempted or evicted, where that fails it."""
+        """Whether it has failed because a pod was preempted or evicted, if that fails the Job."""
         found = self.failing
         return found is not None and found.reason == "PodFailurePolicy" and bool(_DISRUPTION.search(found.message))
 
     @property
     def failing(self) -> Condition | None:
-        """Why it fails, or has failed, by itself or because of Kubernetes."""
+        """Why it fails or has failed; None if it does not."""
         if found := self.conditions.get("Failed") or self.conditions.get("FailureTarget"):
             return found
         return Condition("FailedIndexes", "", 0.0) if self.failed else None
 
     @property
     def steady(self) -> bool:
-        """Whether every replica runs or has ended well, so that there is nothing to find out about its pods."""
+        """Whether each replica runs or has succeeded, so that its pods need not be read."""
         return self.ready == self.active and self.active + len(self.completed) == self.completions
 
 
@@ -140,7 +140,7 @@ class Pod:
     replica: int
     app_attempt: int
     attempt: int
-    """Of the replica within that of the app, from 0; disruptions are not counted."""
+    """The attempt of the replica within the app's attempt, from 0; disruptions are not counted."""
     disruptions: int
     phase: str
     reason: str
@@ -148,53 +148,53 @@ class Pod:
     """Why it waits or was ended, as the server reports it."""
     node: str
     image_id: str
-    """Digest of its image, once it was pulled."""
+    """Digest of its image, after the pull."""
     created: float
     deadline: int | None
     began: bool
-    """Whether its program was started; then it has a log."""
+    """Whether its program was started, so that it has a log."""
     running: bool
     exit_code: int | None
     ended_by: str
     """The runtime's reason for the end of the program."""
     end_message: str
-    """What the program wrote to its message file, or why it could not be started."""
+    """The text that the program wrote to its message file, or why it could not be started."""
     started: float | None
     finished: float | None
     deleting: bool
     deletion_asked: float | None
-    """When somebody asked for its deletion."""
+    """When its deletion was requested."""
     disruption: str
     others: tuple[SideContainer, ...] = ()
-    """Its containers beside the program, init containers first."""
+    """Its other containers, init containers first."""
     scheduler: str = ""
-    """The scheduler that is to choose its node."""
+    """The scheduler that has to choose its node."""
     outlived: bool = False
-    """Whether it was stopped by us since sidecars ran on after its program."""
+    """Whether the launcher stopped it because sidecars still ran after its program."""
     in_queue: bool = False
     """Whether Kueue decides, or has decided, when it starts."""
 
     @property
     def was_stopped_outside(self) -> bool:
-        """Whether somebody asked for its deletion before its program ended."""
+        """Whether its deletion was requested before its program ended."""
         asked, finished = self.deletion_asked, self.finished
         return asked is not None and finished is not None and asked <= finished
 
     @property
     def digest(self) -> str:
-        """The image that ran, as `name@sha256:...`; empty: its node knows no digest of it."""
+        """The image that ran, as `name@sha256:...`; empty if its node has no digest of it."""
         image = self.image_id.removeprefix("docker-pullable://")
-        # An image that was loaded into a node has an id alone, by which no other node finds it.
+        # An image that was loaded into a node has only an id, which other nodes cannot pull.
         return image if "@sha256:" in image else ""
 
     @property
     def number(self) -> int:
-        """How many attempts of the replica came before, those included that were taken away."""
+        """Number of earlier attempts of the replica, including disrupted ones."""
         return self.app_attempt + self.attempt + self.disruptions
 
     @property
     def kept_by(self) -> tuple[str, ...]:
-        """The containers that keep it from ending, once its program has ended."""
+        """The containers that keep the pod running after its program has ended."""
         if self.exit_code is None or self.over:
             return ()
         return tuple(one.name for one in self.others if one.outlives)
@@ -206,12 +206,12 @@ class Pod:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was ended by us."""
+        """Whether the launcher stopped it."""
         return self.phase == "Failed" and self.reason == "DeadlineExceeded" and not self.outlived
 
     @property
     def order(self) -> tuple[int, int, int, float, str]:
-        """What sorts the attempts of a replica."""
+        """Sort key of the attempts of a replica."""
         return self.app_attempt, self.attempt, self.disruptions, self.created, self.name
 
 
@@ -224,23 +224,23 @@ class App:
     """(role, attempt of the app) to Job."""
     record: AppRecord | None = None
     damage: str = ""
-    """Why a Job of it cannot be read; empty: all can."""
+    """Why one of its Jobs cannot be read; empty if all can."""
 
     @property
     def attempt(self) -> int:
-        """The present attempt of the app."""
+        """The current attempt of the app."""
         return self.record.attempt if self.record else max((job.attempt for job in self.jobs.values()), default=0)
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """What changes whenever one of its Jobs does."""
+        """A value that changes with each change of its Jobs."""
         return tuple(sorted(f"{job.uid}/{job.version}" for job in self.jobs.values()))
 
     def plan(self) -> Plan | None:
-        """Return its plan; None: there is no Job that shows it.
+        """Return its plan; None if no Job has it.
 
         Raises:
-            DamagedError: a Job of it is not what we write.
+            DamagedError: one of its Jobs is malformed.
         """
         if self.damage:
             raise DamagedError(self.damage)
@@ -277,16 +277,16 @@ def apps_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, App]:
 
 
 def pods_in(documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Pod]]:
-    """Yield the pods of a list, each with the id of its app; without those whose labels are not what we write."""
+    """Yield the pods of a list, each with the id of its app; malformed pods are left out with a warning."""
     for document in documents:
         try:
             yield document["metadata"]["labels"].get(Label.APP_ID, ""), pod_of(document)
         except UNREADABLE as error:
-            log.warning("a pod is left out, since it cannot be read (%s: %s)", type(error).__name__, error)
+            log.warning("a pod is ignored, because it cannot be read (%s: %s)", type(error).__name__, error)
 
 
 def job_of(document: Mapping[str, Any]) -> Job:
-    """Return the slim form of a Job."""
+    """Parse the document of a Job."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     notes = metadata.get("annotations") or {}
     labels = metadata.get("labels") or {}
@@ -314,7 +314,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
                 epoch(item.get("lastTransitionTime")) or 0.0,
             )
             for item in status.get("conditions") or []
-            # A Job that was resumed keeps `Suspended`, as false.
+            # A resumed Job keeps the condition `Suspended`, as false.
             if item["status"] == "True"
         },
         started=epoch(status.get("startTime")),
@@ -329,7 +329,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
 
 
 def pod_of(document: Mapping[str, Any]) -> Pod:
-    """Return the slim form of a pod."""
+    """Parse the document of a pod."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or []}
@@ -337,7 +337,7 @@ def pod_of(document: Mapping[str, Any]) -> Pod:
     ours: Mapping[str, Any] = next((item for item in every if item["name"] == CONTAINER), {})
     state = ours.get("state") or {}
     ended, waiting, running = (state.get(name) for name in ("terminated", "waiting", "running"))
-    # The second is Kueue's, of a pod in a group whose quota it takes away.
+    # Kueue sets the second on a pod of a group that has lost its quota.
     disrupted = (conditions.get(name, {}) for name in ("DisruptionTarget", "TerminationTarget"))
     disruption = next((item.get("reason", "") for item in disrupted if item.get("status") == "True"), "")
     reason, message = status.get("reason", ""), status.get("message", "")
@@ -403,38 +403,38 @@ def _indexes(text: str | None) -> frozenset[int]:
 
 
 def _exit_code(ended: Mapping[str, Any]) -> int:
-    """Return the exit code; that of a shell where the program could not be started, instead of the runtime's 128."""
+    """Return the exit code; if the program could not be started, a shell's code instead of the runtime's 128."""
     code: int = ended["exitCode"]
     if ended.get("reason") != "StartError":
         return code
-    # The runtime quotes the entrypoint, and its reason comes last.
+    # The runtime quotes the entrypoint, and puts the reason last.
     message = _QUOTED.sub(" ", ended.get("message", "")[:MAX_MESSAGE]).lower()
     last, found = max((message.rfind(words), exit_code) for words, exit_code in _START_CODES.items())
     return found if last >= 0 else code
 
 
 _POD_BYTES = 12 * 1024
-"""The kubelet divides this among all containers of a pod, init containers too, whatever each of them writes.
+"""The kubelet divides this equally among all containers of a pod, including init containers.
 
 Source: kubernetes.io, Debug a running Pod, "Determine the Reason for Pod Failure".
 """
 
 
 def result_in(pod: Pod | None) -> JsonValue:
-    """Return the document that the last pod of a replica wrote before it succeeded; None: it wrote none.
+    """Return the result document that the pod of a replica wrote; None if it wrote none or has not succeeded.
 
     Raises:
-        InvalidAppError: it is not JSON, or larger than Kubernetes hands back.
+        InvalidAppError: the document is not JSON, or too large.
     """
     if pod is None or pod.exit_code != 0 or not pod.end_message:
         return None
     data = pod.end_message.encode()
     containers = 1 + len(pod.others)
     limit = min(RESULT_LIMIT_BYTES, _POD_BYTES // containers)
-    # Of a larger document Kubernetes keeps as much as is allowed.
+    # Kubernetes cuts a larger document at the limit.
     if limit < RESULT_LIMIT_BYTES and len(data) >= limit:
         raise InvalidAppError(
-            f"the result was cut: Kubernetes hands back {limit} bytes from each of the {containers} containers of a "
+            f"the result was cut: Kubernetes keeps {limit} bytes from each of the {containers} containers of a "
             f"pod; store it elsewhere and write its address to LAUNCH_RESULT_PATH, or use fewer init containers and "
             f"sidecars"
         )

@@ -1,6 +1,6 @@
-"""What every observer of an app does: it reads, assesses, and does the next step that is due.
+"""The observer of apps: reads and assesses an app, and performs the next step.
 
-`reconcile.assess` explains how observers keep out of each other's way: each change names the state that it changes.
+Several observers may work on one app: each change names the state that it changes, see `reconcile`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ from airflow_provider_launch.util.threads import for_each_parallel
 log = logging.getLogger(__name__)
 
 _ROUNDS = 8
-"""Steps of one poll of an app; what is left is for the next poll."""
+"""Maximum number of steps in one poll of an app; the next poll does the rest."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _CHANGED = "the server rejected our request due to an error in our request"
-"""All that the server answers when a test of a JSON Patch has failed."""
+"""The server's whole answer when a test of a JSON Patch has failed."""
 _REFUSED_S = 5.0
-"""How long a step that was refused is not tried again."""
+"""Seconds for which a refused step is not tried again."""
 _STOPPED_PODS = 100
-"""Replicas that are ended one by one, so that their logs stay; more of them are ended by their Job."""
+"""Maximum number of pods to stop one by one, which keeps their logs; the Job stops more of them, without logs."""
 _BACKOFF_S = 8
-"""Kubernetes replaces a replica that has retries ten seconds after its first end, twenty after the second, and so on:
-its Job has to be over before that."""
+"""Kubernetes replaces a failed replica after 10 seconds, then 20, and so on: its Job has to end before that."""
 _LINGERS_S = 10.0
-"""How long a pod may need to end after its program has; then something else runs in it."""
+"""Seconds that a pod may need to end after its program; if it takes longer, another container still runs in it."""
 
 
 class Observer:
-    """Brings the apps of one namespace on."""
+    """Performs the next steps of the apps of one namespace."""
 
     def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
         self._cluster = cluster
@@ -69,18 +68,18 @@ class Observer:
         request: KubernetesRequest | None = None,
         report_refusals: bool = False,
     ) -> tuple[App, Plan, Assessment] | None:
-        """Do what the app needs, step by step, reading it before each; return how it is then, None: it is gone.
+        """Reconcile the app: read it and do the next step, until nothing is due; return None if it does not exist.
 
         Args:
             app_id: the app.
-            submitted: the caller is at work on the submission.
-            request: of the submission.
+            submitted: whether the caller is submitting the app.
+            request: the request of the submission.
             report_refusals: put a refused step into the message of the assessment instead of raising; the next poll
                 retries it.
 
         Raises:
-            SchedulerRejectedError: the step is refused each time.
-            SchedulerUnavailableError: somebody else was faster each time, and the app has not begun.
+            SchedulerRejectedError: the cluster refuses a step.
+            SchedulerUnavailableError: another observer was faster each time, and the app has not started.
         """
         late: LaunchError | None = None
         refused: tuple[App, Plan, Assessment] | None = None
@@ -90,7 +89,7 @@ class Observer:
         def read() -> tuple[App, Plan, Assessment] | None:
             nonlocal late, now
             if late is not None:
-                time.sleep(next(pauses))  # the other observer finishes its step meanwhile
+                time.sleep(next(pauses))  # let the other observer finish its step
                 late = None
             found, now = self._read(app_id, submitted=submitted)
             return found
@@ -118,34 +117,34 @@ class Observer:
     def _left_over(
         self, found: tuple[App, Plan, Assessment], late: LaunchError, *, submitted: bool, report_refusals: bool
     ) -> tuple[App, Plan, Assessment]:
-        """Return or raise what follows when another observer was faster in every round."""
+        """Return the assessment, or raise, when another observer was faster in every round."""
         unwritten = self._unwritten(found[0].app_id, late)
         if report_refusals:
             return self._refused(found, unwritten)
         begun = found[0].record is not None and found[0].record.released
         if isinstance(unwritten, SchedulerRejectedError) or (submitted and not begun):
             raise unwritten from late
-        return found  # the next poll goes on with it
+        return found  # the next poll continues
 
     def _unwritten(self, app_id: str, error: LaunchError) -> LaunchError:
-        """Return what to raise when all rounds were in vain."""
+        """Return the error to raise when no round could write the step."""
         text = f"the next step of app {app_id!r} could not be written in namespace {self._cluster.namespace!r}: {error}"
-        # A changed state is reported in the words of the server alone; a policy, or a webhook, has its own.
+        # A failed test of a patch gives the server's standard text; policies and webhooks have their own texts.
         if isinstance(error.__cause__, SchedulerRejectedError) and _CHANGED not in str(error):
             return SchedulerRejectedError(f"{text}; ask the administrator of the cluster to allow it")
         return SchedulerUnavailableError(f"{text}; the same call may succeed later")
 
     def _refused(self, found: tuple[App, Plan, Assessment], error: LaunchError) -> tuple[App, Plan, Assessment]:
-        """Remember why the cluster refused the step that is due, and return the assessment with it."""
+        """Cache why the cluster refused the next step, and return the assessment with that message."""
         known = self._catalog.of(found[0].app_id)
         if known.refusal != str(error):
-            # Who follows a running app is shown its states, and this is none.
-            log.warning("app %s: its next step is tried again and again: %s", found[0].app_id, error)
+            # Followers of a running app see only its states, so log this.
+            log.warning("app %s: its next step was refused and will be retried: %s", found[0].app_id, error)
         known.refusal, known.refused_at = str(error), time.monotonic()
         return self.with_recent_refusal(found) or found
 
     def with_recent_refusal(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment] | None:
-        """Return the assessment with the refusal of a moment ago of the step that is due; None: there was none."""
+        """Return the assessment with the refusal of its next step, if that was recent; else None."""
         app, plan, assessment = found
         known = self._catalog.of(app.app_id)
         if time.monotonic() - known.refused_at > _REFUSED_S:
@@ -153,11 +152,11 @@ class Observer:
         return app, plan, assessment if is_terminal(assessment.state) else replace(assessment, msg=known.refusal)
 
     def cancel(self, app_id: str) -> None:
-        """End an app at the request of its user; no-op for one that has ended.
+        """Cancel an app; no-op if it has ended.
 
         Raises:
-            SchedulerRejectedError: the cluster does not let us write the request, or end a Job.
-            SchedulerUnavailableError: the request could not be written.
+            SchedulerRejectedError: the cluster refuses to mark the app as cancelled, or to end a Job.
+            SchedulerUnavailableError: the mark could not be written.
         """
         late: ConflictError | None = None
         pauses = _pauses()
@@ -183,25 +182,25 @@ class Observer:
         self.work(app_id)
 
     def _read(self, app_id: str, *, submitted: bool = False) -> tuple[tuple[App, Plan, Assessment] | None, float]:
-        """Return an app with its record and what it needs, None if there is none, and the server's time."""
+        """Return an app with its record and assessment, or None if it does not exist; and the server's time."""
         missed: Mapping[str, str] | None = None
         while True:
             apps, now = self._catalog.jobs([app_id])
             app = apps.get(app_id) or App(app_id)
-            # After the Jobs: what it states of them is then not older than they are.
+            # Read the record after the Jobs, so that it is not older than they are.
             app.record = self._catalog.record(app_id)
             if app.record is None or (submitted and app.record.deleting):
                 return None, now
             plan = self._catalog.plan(app_id)
             assessment = assess(app, plan, now, submitted=submitted)
-            # Another observer may have begun an attempt between the two requests. A loss is a Job that was not there
-            # when it had been named before.
+            # Another observer may have started an attempt between the two requests. A Job is lost only if it is
+            # missing although an earlier read of the record already named it.
             if assessment.state is not AppState.UNKNOWN or app.record.committed == missed:
                 return (app, plan, assessment), now
             missed = app.record.committed
 
     def _act(self, app: App, plan: Plan, assessment: Assessment, request: KubernetesRequest | None, now: float) -> bool:
-        """Do one step; True: poll again at once."""
+        """Do one step; return whether to continue with another."""
         record = app.record
         assert record is not None
         if assessment.end:
@@ -209,7 +208,7 @@ class Observer:
             self._expire(plan, assessment.expire, now)
             return False
         if assessment.settle_end or assessment.expire:
-            # The app has ended, whatever the cluster answers to this.
+            # The app has ended, even if the cluster refuses this.
             with contextlib.suppress(SchedulerRejectedError, AppUnavailableError):
                 if assessment.settle_end:
                     self._note_result(app, plan, assessment)
@@ -237,35 +236,35 @@ class Observer:
         return {f"{Annotation.CAUSE}{app.attempt}": cause[:500]}
 
     def _note_result(self, app: App, plan: Plan, assessment: Assessment) -> None:
-        """Write down how the app has ended: soon its Jobs may no longer show it."""
+        """Write the result of the app into the record, because its Jobs may be removed soon."""
         assert app.record is not None
         notes = {Annotation.RESULT: assessment.state.name}
         if assessment.state is AppState.FAILED:
-            # The answer that follows needs the same pods.
+            # The response needs the same pods.
             self._catalog.read_pods([(app, assessment)])
             notes |= self._cause(app, plan, assessment)
         self._note(app.record, notes)
 
     def note_failure(self, record: AppRecord, cause: str) -> None:
-        """Write down that an app has failed, and why; no-op if somebody else has settled its end."""
+        """Record that an app has failed, and why; no-op if another observer has recorded its end."""
         notes = {Annotation.RESULT: AppState.FAILED.name, f"{Annotation.CAUSE}{record.attempt}": cause[:500]}
         with contextlib.suppress(ConflictError, NotFoundError):
             self._note(record, notes)
 
     def _expire(self, plan: Plan, jobs: list[Job], now: float) -> None:
-        """Let the TTL of Jobs that have ended begin, so that none goes long before the others."""
+        """Set the TTL of ended Jobs, so that Kubernetes removes all of them at about the same time."""
         for job in jobs:
             # Kubernetes counts from the end of the Job.
             ttl_s = (plan.ttl_s or 0) + max(0, int(now - (job.finished_at or now)))
-            with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
+            with contextlib.suppress(NotFoundError, ConflictError):  # it was removed meanwhile
                 change = {"metadata": {"uid": job.uid}, "spec": {"ttlSecondsAfterFinished": ttl_s}}
                 self._cluster.patch("jobs", job.name, change)
 
     def _note(self, record: AppRecord, notes: Mapping[str, str], owners: list[dict[str, Any]] | None = None) -> None:
-        """Write into the record, if it is still what it was.
+        """Write annotations into the record, if it has not changed since it was read.
 
         Raises:
-            ConflictError: somebody else was faster.
+            ConflictError: another observer was faster.
         """
         unless = (
             (Annotation.CANCELLED, Annotation.RESULT, *notes)
@@ -273,7 +272,7 @@ class Observer:
             else (Annotation.RESULT,)
         )
         tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": record.uid}]
-        # None: it must be absent.
+        # The value None means that it must be absent.
         tests += [
             {"op": "test", "path": _note_path(name), "value": record.annotations.get(name)}
             for name in dict.fromkeys([Annotation.ATTEMPT, *unless])
@@ -286,12 +285,12 @@ class Observer:
         self._cluster.patch("services", record.name, [*tests, *changes])
 
     def _create(self, app: App, request: KubernetesRequest | None) -> None:
-        """Create the Jobs of the present attempt, suspended, and commit to them."""
+        """Create the Jobs of the current attempt, suspended, and write their uids into the record."""
         assert request is not None
         assert app.record is not None
         if not request.is_whole:
             raise AppUnavailableError(
-                f"the Jobs of app {app.app_id!r} are gone, and with them the values that another attempt needs; "
+                f"the Jobs of app {app.app_id!r} were removed, and with them the values that another attempt needs; "
                 f"delete the app"
             )
         record = app.record
@@ -299,7 +298,7 @@ class Observer:
         owners = [*record.owners]
         for role in request.roles:
             body = job_body(request, _with_image(role, self._catalog.of(app.app_id).pods), record.attempt)
-            # `blockOwnerDeletion`: a deleted app is seen until its pods have gone.
+            # `blockOwnerDeletion`: a deleted app stays visible until its pods are gone.
             reference = {**owner("Service", record.name, record.uid), "blockOwnerDeletion": True}
             body["metadata"]["ownerReferences"] = [reference]
             try:
@@ -307,7 +306,7 @@ class Observer:
             except TakenError:
                 created = self._existing(app, request, body["metadata"]["name"])
             uids[role.slug] = created["metadata"]["uid"]
-            # When the TTL of the last Job is over, the record goes with it.
+            # Kubernetes removes the record with the last Job, after its TTL.
             owners.append(owner("Job", created["metadata"]["name"], created["metadata"]["uid"]))
         self._note(record, {f"{Annotation.COMMITTED}{record.attempt}": _compact(uids)}, owners)
 
@@ -327,15 +326,15 @@ class Observer:
         return found
 
     def _end(self, app: App, jobs: list[tuple[Job, str]], plan: Plan) -> None:
-        """End Jobs so that the pods stay with their logs.
+        """End Jobs in a way that keeps the pods and their logs.
 
-        A Job that ends removes its pods. So the pods are ended first, one by one, and the Job when none of them runs;
-        should nobody come back for that, Kubernetes does it a minute after their grace. Where replicas have retries it
-        does it in some seconds, which observers put off while no replica has ended: the program still has its grace.
+        A Job that ends removes its running pods. So end the pods first, one by one, and the Job when none of them runs.
+        If no observer returns for that, Kubernetes ends the Job a minute after the grace; with retries after some
+        seconds, which observers extend while no replica has ended, so that programs have their grace.
         """
         pods: list[Pod] = []
         if any(not job.suspended for job, _ in jobs):
-            # Who may not list pods can end their Jobs all the same; logs then go with the pods.
+            # Without the permission to list pods the Jobs are ended all the same, but the logs are lost.
             with contextlib.suppress(SchedulerRejectedError):
                 items, now = self._cluster.list("pods", selector([app.app_id]))
                 pods = [pod for _, pod in pods_in(items)]
@@ -345,11 +344,10 @@ class Observer:
             live = [pod for pod in mine if pod.began and not pod.over and not pod.deleting]
             if job.suspended:
                 if plan.queue:
-                    # It is complete at once, and leaves the queue in whatever state that is; let go, it would be
-                    # suspended again.
+                    # It is complete at once and leaves the queue. If we resumed it, Kueue would suspend it again.
                     change: dict[str, Any] = {"parallelism": 0, "completions": 0}
                 else:
-                    # It ends at once, without a pod.
+                    # It ends at once, without pods.
                     change = {"parallelism": 0, "activeDeadlineSeconds": 1, "suspend": False}
             elif not live or len(live) > _STOPPED_PODS:
                 change = {"activeDeadlineSeconds": 1}
@@ -362,17 +360,17 @@ class Observer:
                 for_each_parallel(self._stop, [pod for pod in mine if _is_to_stop(pod, now, lingers_s)])
 
     def count_preemptions(self, app: App, count: int) -> None:
-        """Write into a Job that its queue holds back, and for its next pods, how often it has taken its place away."""
+        """Write the number of evictions into the held Jobs of an app, and for their next pods."""
         for job in app.jobs.values():
             if job.attempt == app.attempt and job.held and job.preemptions < count:
                 self._publish_preemptions(app.app_id, count)
                 notes = {"annotations": {Annotation.PREEMPTIONS: str(count)}}
-                with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):  # the next poll does it
+                with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):  # the next poll retries
                     self._cluster.patch("jobs", job.name, {"metadata": {"uid": job.uid, **notes}})
 
     def _publish_preemptions(self, app_id: str, count: int) -> None:
-        """Write the count into a ConfigMap: Kueue puts the template of the pods back to what it was."""
-        # Programs that do not ask for it need no right for it.
+        """Write the number of evictions into a ConfigMap, because Kueue restores the template of the pods."""
+        # The permission is optional, because few programs read the number.
         with contextlib.suppress(NotFoundError, ConflictError, SchedulerRejectedError):
             if (record := self._catalog.record(app_id)) is None or record.deleting:
                 return
@@ -383,12 +381,12 @@ class Observer:
                 self._cluster.patch("configmaps", app_id, {"data": body["data"]})
 
     def stop_sidecars(self, app: App, plan: Plan, now: float) -> None:
-        """Stop what only sidecars keep: pods of programs that have failed, Jobs all of whose programs ended well."""
+        """Stop pods and Jobs in which only sidecars run: pods with a failed program, Jobs whose programs succeeded."""
         pods = self._catalog.of(app.app_id).pods
         for job in jobs_kept(app, plan, pods, now):
             mine = [pod for pod in pods if (pod.role, pod.app_attempt) == (job.role, job.attempt)]
             change = _last_moment(job, mine, plan, now)
-            with contextlib.suppress(NotFoundError, ConflictError):  # the next poll goes on with it
+            with contextlib.suppress(NotFoundError, ConflictError):  # the next poll continues
                 self._cluster.patch("jobs", job.name, _ending(job, SIDECARS, change, plan))
         for pod in pods_kept(app, plan, pods, now):
             notes = {Annotation.OUTLIVED: ",".join(pod.kept_by)}
@@ -397,13 +395,13 @@ class Observer:
                 self._cluster.patch("pods", pod.name, change)
 
     def _stop(self, pod: Pod) -> None:
-        """Let the node end a pod: TERM, and KILL after its grace."""
-        with contextlib.suppress(NotFoundError, ConflictError):  # it has gone meanwhile
+        """Stop a pod by its deadline: the node sends TERM, and KILL after the grace."""
+        with contextlib.suppress(NotFoundError, ConflictError):  # it was removed meanwhile
             self._cluster.patch("pods", pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
 
 
 def _with_image(role: KubernetesRole, pods: Iterable[Pod]) -> KubernetesRole:
-    """Return the role with the very image that its first attempt ran, as far as that is known by its digest."""
+    """Return the role with the image digest of its first attempt, if that is known."""
     ran = [pod for pod in pods if pod.role == role.slug and pod.digest]
     if not ran:
         return role
@@ -412,7 +410,7 @@ def _with_image(role: KubernetesRole, pods: Iterable[Pod]) -> KubernetesRole:
 
 
 def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str, Any]:
-    """Return the change by which Kubernetes ends a Job that nobody comes back for; empty: it is to stay as it is."""
+    """Return the deadline with which Kubernetes ends a Job if no observer returns; empty if it must not change."""
     started = job.started or now
     if not job.retries:
         return {} if job.ended else {"activeDeadlineSeconds": int(now - started) + plan.grace_s + BACKSTOP_S}
@@ -429,23 +427,23 @@ def _last_moment(job: Job, pods: list[Pod], plan: Plan, now: float) -> dict[str,
 
 
 def _is_to_stop(pod: Pod, now: float, lingers_s: float) -> bool:
-    """Return whether a pod may run on, or still begin; what has just ended by itself keeps its own end."""
+    """Return whether a pod must be stopped; a pod whose program has just ended by itself keeps its own end."""
     if pod.over or pod.deleting or pod.deadline == 1:
         return False
     return pod.exit_code is None or now - (pod.finished or now) >= lingers_s
 
 
 def _ending(job: Job, why: str, change: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return the patch that ends a Job in the version that was seen."""
+    """Return the patch that ends a Job, if it still has the version that was read."""
     if job.ended is not None:
         return {"metadata": {"resourceVersion": job.version}, "spec": change}
     if why == CANCEL and plan.ttl_s is not None:
-        change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # nobody may poll again
+        change = {**change, "ttlSecondsAfterFinished": plan.ttl_s}  # there may be no later poll
     return {"metadata": {"resourceVersion": job.version, "annotations": {Annotation.ENDED: why}}, "spec": change}
 
 
 def _pauses() -> Iterator[float]:
-    """Yield how long another observer, which was faster, is given to finish its step."""
+    """Yield the pauses in which another, faster observer can finish its step."""
     return backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""Fields that have no option, merged into a body: pure."""
+"""The option `overlay`: checks it and merges its fields into a body: pure."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ OURS = {
     },
     "service": {"clusterIP", "publishNotReadyAddresses", "selector"},
 }
-"""What the launcher itself relies on."""
+"""Fields that the launcher sets itself; an overlay must not change them."""
 
 
 def checked_overlay(overlay: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the parts of the overlay by kind.
 
     Raises:
-        InvalidAppError: a kind is unknown, or a field is the launcher's own.
+        InvalidAppError: a kind is unknown, or the launcher sets a field itself.
     """
     found: dict[str, dict[str, Any]] = {}
     for kind, part in overlay.items():
         if kind not in OURS:
-            raise InvalidAppError(f"option overlay: there is no {kind!r}; there are {', '.join(OURS)}")
+            raise InvalidAppError(f"option overlay: {kind!r} is not a valid kind; use one of {', '.join(OURS)}")
         if not isinstance(part, Mapping):
             raise InvalidAppError(f"option overlay: {kind!r} must be an object, not {type(part).__name__}")
         if taken := sorted(OURS[kind] & set(part)):
@@ -61,7 +61,7 @@ def _refuse_models(kind: str, part: object) -> None:
         json.dumps(part)
     except (TypeError, ValueError) as error:
         raise InvalidAppError(
-            f"option overlay: {kind!r} holds what is no JSON ({error}); write its objects as dicts"
+            f"option overlay: {kind!r} has a value that is not valid JSON ({error}); write its objects as dicts"
         ) from error
 
 
@@ -69,7 +69,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
     """Return a copy of `base` with the overlay: objects merge, lists are appended to, null removes, the rest replaces.
 
     Raises:
-        InvalidAppError: an object would meet a list or a plain value.
+        InvalidAppError: a value has another kind than in `base`: object, list or plain value.
     """
     result = copy.deepcopy(dict(base))
     for name, value in overlay.items():

@@ -1,6 +1,6 @@
-"""Why pods do not start or were killed, where only their events show it.
+"""Reads from events why pods do not start or were killed.
 
-Events are a right of their own, and hints: who may not read them loses the reason, and nothing else.
+Reading events needs its own permission. Without it only the reason is missing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from airflow_provider_launch.schedulers.kubernetes.record import Plan
 from airflow_provider_launch.specs.errors import LaunchError, SchedulerRejectedError
 
 _ASKED_S, _ASKED_LATER_S = 10.0, 30.0
-"""How often the events of one app are asked for, without a reason and with one."""
+"""Interval for reading the events of one app, without and with a reason."""
 _SECOND_S = 1.0
 """The server's times are whole seconds."""
 _SILENT_S = 5.0
-"""How long a pod may wait without a reason until its events are asked for."""
+"""Seconds that a pod may wait without a reason before its events are read."""
 _TEXT = 500
 
 
@@ -34,11 +34,11 @@ class PodEvents:
         self._cluster = cluster
 
     def reason_to_wait(self, app: App, known: Known, now: float) -> str:
-        """Return why an app waits whose pods give no reason; empty: not known.
+        """Return why an app waits if its pods show no reason; empty if unknown.
 
         Args:
-            app: its Jobs.
-            known: its pods, as they were seen last.
+            app: the app with its Jobs.
+            known: the cached facts, with its pods.
             now: epoch seconds by the server's clock.
         """
         for job in app.jobs.values():
@@ -49,26 +49,26 @@ class PodEvents:
                 return self.reason_of(known, job)
         waiting = [pod for pod in known.pods if pod.app_attempt == app.attempt and not pod.began and not pod.over]
         waiting = [pod for pod in waiting if now - pod.created > _SILENT_S]
-        return (self.reason_of(known, waiting[0]) or _untaken(waiting[0])) if waiting else ""
+        return (self.reason_of(known, waiting[0]) or _not_taken(waiting[0])) if waiting else ""
 
     def cause_of_kill(self, pod: Pod) -> str:
-        """Return what the events show of a pod whose program was killed; empty: nothing, or we may not ask."""
+        """Return why the program of a pod was killed; empty if unknown or not permitted."""
         with contextlib.suppress(LaunchError):
             return self._newest(f"involvedObject.uid={pod.uid},type=Warning")[0]
         return ""
 
     def killed(self) -> Iterable[Mapping[str, Any]]:
-        """Return the events of containers that nodes have stopped; none, if we may not ask."""
+        """Return the events of containers that nodes have stopped; empty if not permitted."""
         with contextlib.suppress(SchedulerRejectedError):
             return self._cluster.list("events", "", fields="involvedObject.kind=Pod,reason=Killing")[0]
         return ()
 
     def reason_of(self, known: Known, of: Job | Pod, since: float = 0.0) -> str:
-        """Return why a Job has no pod, or a pod does not start; empty: not known.
+        """Return why a Job has no pod, or a pod does not start; empty if unknown.
 
         Args:
-            known: of its app; keeps the answer for some seconds.
-            of: what waits.
+            known: the cached facts of the app, which keep the answer for some seconds.
+            of: the Job or pod that waits.
             since: epoch seconds; older events are about an earlier wait.
         """
         pause_s = _ASKED_LATER_S if known.silence else _ASKED_S
@@ -78,13 +78,13 @@ class PodEvents:
             known.silence_at, known.silence_of = time.monotonic(), of.uid
             fields = f"involvedObject.uid={of.uid}"
             try:
-                # Of a pod all events: a cause that is over is older than what has come since.
+                # Read all events of a pod: if the newest one is normal, an older warning no longer applies.
                 text, kind, at = self._newest(f"{fields},reason=FailedCreate" if isinstance(of, Job) else fields)
                 known.silence = text if kind != "Normal" and at >= since - _SECOND_S else ""
             except SchedulerRejectedError as error:
-                known.silence = f"the reason is not known: {error}"[:_TEXT]
+                known.silence = f"the reason is unknown: {error}"[:_TEXT]
             except LaunchError:
-                pass  # it was asked for beside the state, which is known
+                pass  # only the reason is missing; the state is known
         return known.silence
 
     def _newest(self, fields: str) -> tuple[str, str, float]:
@@ -97,8 +97,8 @@ class PodEvents:
         return text, newest.get("type", ""), epoch(_time(newest)) or 0.0
 
 
-def _untaken(pod: Pod) -> str:
-    """Return why nothing at all is known of a pod; empty: something is."""
+def _not_taken(pod: Pod) -> str:
+    """Return why a pod without a reason or events waits; empty if it has a reason."""
     if pod.reason:
         return ""
     if pod.node:
@@ -117,7 +117,7 @@ HELD = "suspended: a queue, or a person, holds it back"
 
 
 def incidents(app: App, plan: Plan, newest: Mapping[tuple[str, int], Pod]) -> str:
-    """Return what users should know of an app while it runs; empty: nothing has happened."""
+    """Return the incidents that users should see while an app runs; empty if there are none."""
     if any(job.suspended for (_, attempt), job in app.jobs.items() if attempt == app.attempt):
         return HELD
     names = plan.titles
@@ -132,9 +132,9 @@ def _of_pod(pod: Pod, plan: Plan) -> Iterator[str]:
     if pod.disruption and not pod.over:
         yield f"is preempted ({pod.disruption})"
     elif pod.disruption:
-        yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and is to begin again'}"
+        yield f"was preempted ({pod.disruption}){'' if plan.fails_on_disruption else ', and will restart'}"
     elif pod.disruptions:
-        again = "has begun again" if pod.began else "waits to begin again"
+        again = "has restarted" if pod.began else "waits to restart"
         wait = "" if pod.began or not pod.reason else f": {pod.reason}"
         yield f"was preempted (restart {pod.disruptions}), and {again}{wait}"
     if pod.kept_by and pod.exit_code is not None:

@@ -1,4 +1,4 @@
-"""Why a queue of Kueue holds an app back, and how often it took its place away: pure but for one list."""
+"""Reads from Kueue why it holds an app back, and how often it has evicted it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.kubernetes.record import Plan
 
 GATED = "SchedulingGated"
-"""The reason of a pod that Kueue, or another controller, holds back."""
+"""The reason of a pod that Kueue or another controller holds back."""
 _GATE = "kueue.x-k8s.io/admission"
 _TEXT = 500
 
@@ -28,18 +28,18 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class QueueState:
-    """What a queue reports about an app that it holds back."""
+    """The report of a queue about an app that it holds back."""
 
     reason: str = ""
-    """Why it does not let the app start, with the name of the queue; empty: it has no reason yet."""
+    """Why it does not let the app start, with the name of the queue; empty if it has no reason yet."""
     evictions: int = 0
-    """How often it has taken back what it gave."""
+    """How often it has evicted the app."""
 
 
 def queue_state(cluster: Cluster, app: App, plan: Plan) -> QueueState | None:
-    """Return what the queue reports.
+    """Return the report of the queue; None if it cannot be read now.
 
-    None: that cannot be read now. To list Workloads is an optional right, and a cluster without Kueue has none of them.
+    The permission to list Workloads is optional, and a cluster without Kueue has no Workloads.
     """
     jobs = [job for (_, attempt), job in app.jobs.items() if attempt == app.attempt]
     if not jobs:
@@ -58,13 +58,13 @@ def _workloads(cluster: Cluster, app: App, plan: Plan, jobs: list[Job]) -> tuple
 
 
 def evictions_in(workload: Mapping[str, Any]) -> int:
-    """Return how often a Workload has lost its place, as Kueue counts it since 0.12."""
+    """Return how often a Workload was evicted, as Kueue counts it since 0.12."""
     counts = ((workload.get("status") or {}).get("schedulingStats") or {}).get("evictions") or []
     return sum(one.get("count", 0) for one in counts)
 
 
 def reason_in(workload: Mapping[str, Any]) -> str:
-    """Return why a Workload is not admitted; empty if it is, or if its status has no reason yet."""
+    """Return why a Workload is not admitted; empty if it is admitted, or has no reason yet."""
     status = workload.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or []}
     texts = []

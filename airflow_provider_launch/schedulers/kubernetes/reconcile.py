@@ -1,10 +1,10 @@
-"""From what is true of an app to its state, and to what it needs next: pure.
+"""Decides the state and the next step of an app: pure.
 
-Any number of observers may poll an app at once, and any of them may stall between a read and a change. The truth is in
-the annotations of the record: which attempt it is, which Jobs belong to it, whether it was cancelled. Each change of
-them names what it changes, so of two observers one comes too late and polls again. A Job is created suspended; it is
-let go only when it stands in the record, and only in the version that was seen then. What is to end is marked and ended
-in one change, and stays so.
+Several observers may poll an app at once, and each may stall between a read and a change. The annotations of the record
+are authoritative: the current attempt, its Jobs, and whether the app was cancelled. Each change of the record names the
+values that it replaces, so the slower of two observers fails and polls again. A Job is created suspended, and released
+only after the record names it, and only in the version that was read then. A Job is marked and ended in one change,
+which is final.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from airflow_provider_launch.specs.states import AppState, is_terminal
 
 OWN, PEER, RESTART, TIME, CANCEL, STRAY = "failed", "peer", "restart", "time limit", "cancel", "stray"
 LEADER, SIDECARS = "leader", "sidecars"
-"""Why a Job is ended: its own failure, that of another role, another attempt, a limit, a cancel; it has no app; the
-leader has succeeded; or all of its programs have ended well, and sidecars run on."""
+"""Why a Job is ended: its own failure, the failure of another role, another attempt, a limit, or a cancel; it is not in
+the record; the leader has succeeded; or all its programs have succeeded, and only sidecars run."""
 
 
 @dataclass
 class Assessment:
-    """What is true of an app, and what an observer has to do about it."""
+    """The state of an app, and the next step of an observer."""
 
     state: AppState
     msg: str = NONE
     phases: dict[str, Phase] = field(default_factory=dict)
-    """Of the Job of each role, by the role's slug."""
+    """Phases of the Jobs, by the role's slug."""
     unclear: bool = False
-    """Nothing is known without the record."""
+    """Whether the record must be read first."""
     end: list[tuple[Job, str]] = field(default_factory=list)
-    """Jobs to end, and why; also those that are being ended."""
+    """Jobs to end, and why; includes Jobs that are being ended."""
     restart: str | None = None
-    """The slug of the role whose failure begins the app anew."""
+    """The slug of the role whose failure restarts the app."""
     disrupted: bool = False
     """Whether that failure is a disruption, which is not charged."""
     settle_failure: bool = False
-    """Write down that there is no further attempt."""
+    """Record that no attempt follows."""
     create: bool = False
-    """Create the Jobs of the present attempt, and commit to them."""
+    """Create the Jobs of the current attempt and record their uids."""
     release: list[Job] | None = None
-    """Jobs to let go; then the attempt is released, also if there are none."""
+    """Jobs to release; then record the release of the attempt, even if the list is empty."""
     expire: list[Job] = field(default_factory=list)
-    """Jobs that have ended, of an app that has or is being cancelled: their TTL begins."""
+    """Ended Jobs whose TTL starts now, because the app has ended or is being cancelled."""
     settle_end: bool = False
-    """Write down how the app has ended."""
+    """Record how the app has ended."""
 
     @property
     def settled(self) -> bool:
@@ -58,18 +58,18 @@ class Assessment:
 
 
 def assess(app: App, plan: Plan, now: float, *, submitted: bool = False) -> Assessment:
-    """Return the assessment on an app.
+    """Return the assessment of an app.
 
     Args:
-        app: its Jobs, and its record as far as it was read, later than the Jobs.
+        app: its Jobs, and its record, if that was read after the Jobs.
         plan: its roles and limits.
         now: epoch seconds by the server's clock.
-        submitted: the caller is at work on the submission, so what was never begun may be.
+        submitted: whether the caller is submitting the app, so that its first attempt may start.
     """
     assessment = _Assessor(app, plan, now, submitted=submitted).assessment()
     if plan.ttl_s is None or (app.record and app.record.deleting):
         return assessment
-    # Of an app that lost a Job nothing more is to come either; and after a cancel nobody may poll again.
+    # An app that lost a Job is over, too; and after a cancel there may be no later poll.
     over = is_terminal(assessment.state) or (assessment.state is AppState.UNKNOWN and not assessment.unclear)
     if (over and assessment.settled) or any(why == CANCEL for _, why in assessment.end):
         assessment.expire = [job for job in app.jobs.values() if job.finished_at is not None and not job.expires]
@@ -115,10 +115,10 @@ class _Assessor:
             assert decision.cause is not None
             disrupted = self._disrupted(phases) is not None
             return Assessment(AppState.RUNNING, NONE, phases, restart=decision.cause.role, disrupted=disrupted)
-        return self._going_on(phases)
+        return self._continuing(phases)
 
     def _without_record(self) -> Assessment:
-        """Assess what goes on undisturbed, or has ended well: that is most apps, most of the time."""
+        """Assess an app that runs normally or has succeeded, as most do; other apps need the record."""
         jobs = list(self.members.values())
         if len(jobs) == len(self.plan.roles):
             if all(job.complete and job.ended is None and not job.deleting for job in jobs):
@@ -139,7 +139,7 @@ class _Assessor:
         if job.ended not in {None, OWN}:
             return Phase.STOPPED if job.finished else Phase.RUNNING
         if self.plan.decides(job.role) and 0 in job.completed and not job.finished:
-            return Phase.RUNNING  # those that are killed since the leader has succeeded are no failures
+            return Phase.RUNNING  # the leader has succeeded: replicas killed after that have not failed
         if job.failing:
             return Phase.FAILED
         return Phase.WAITING if job.suspended else Phase.RUNNING
@@ -154,7 +154,7 @@ class _Assessor:
         jobs = []
         for slug, phase in phases.items():
             failing = self.members[slug].failing
-            # Kubernetes has counted the retries of replicas.
+            # Kubernetes counts the retries of replicas.
             used = policies[slug].max_retries if policies[slug].policy == "REPLICA" else 0
             jobs.append(ReplicaAttempt(slug, 0, used, phase, failing.time if failing else 0.0))
         assert self.record is not None
@@ -170,7 +170,7 @@ class _Assessor:
         return decision
 
     def _disrupted(self, phases: dict[str, Phase]) -> ReplicaAttempt | None:
-        """Return the Job whose disruption begins a group anew; None: a program has failed, or nothing was disrupted."""
+        """Return the Job whose disruption restarts a group; None without a disruption, or if a program has failed."""
         if self.plan.group != "retry":
             return None
         failed = [slug for slug, phase in phases.items() if phase is Phase.FAILED]
@@ -189,7 +189,7 @@ class _Assessor:
         limit = f"time limit of {self.plan.time_limit_s or 0:g} s reached"
         timed = decision.next is RetryAction.FAIL and decision.cause is None
         assert self.record is not None
-        # Of Jobs that Kubernetes has removed since, only the record knows.
+        # If Kubernetes has removed a Job, only the record has the cause.
         is_known = len(self.members) == len(self.plan.roles) and Phase.FAILED in phases.values()
         known = NONE if is_known else self.record.why
         msg = limit if timed or self._beyond_backstop() else known
@@ -203,12 +203,12 @@ class _Assessor:
         return Assessment(AppState.FAILED, msg, phases)
 
     def _beyond_backstop(self) -> bool:
-        """Return whether Kubernetes itself has kept the time limit, since nobody observed the app."""
+        """Return whether Kubernetes enforced the time limit, because no observer did."""
         limit = self.plan.time_limit_s
         return limit is not None and any(
             job.failing is not None
             and job.failing.reason == "DeadlineExceeded"
-            # A Job that failed by itself is ended by a deadline too.
+            # A Job that failed by itself is also ended by a deadline.
             and (job.ended is None or (job.ended == OWN and job.failing.time - (job.started or 0.0) > limit))
             for job in self.members.values()
         )
@@ -223,21 +223,21 @@ class _Assessor:
     def _was_released(self) -> bool:
         return self.record is not None and self.record.released
 
-    def _going_on(self, phases: dict[str, Phase]) -> Assessment:
+    def _continuing(self, phases: dict[str, Phase]) -> Assessment:
         assert self.record is not None
         begun = self.number > 0 or self.submitted
         if self.committed is not None and len(self.members) < len(self.plan.roles):
-            # Whether it ran, and how it ended, is not known: a second run could be one too many.
+            # It may have run, so do not create it again.
             lost = next(role.name for role in self.plan.roles if role.slug not in self.members)
             live = any(not job.finished for job in self.members.values())
             state = AppState.RUNNING if live else AppState.UNKNOWN
-            # An observer that stalled may have made it anew.
+            # An observer that stalled may have created it again.
             end = [(job, STRAY) for job in self.strays if not job.finished]
             return Assessment(state, f"lost: the Job of role {lost!r} was removed from outside", phases, end=end)
         again = AppState.PENDING if self.plan.group else AppState.RUNNING
         waiting = again if self.number else AppState.SUBMITTED
         if old := [job for job in self.older if not job.finished]:
-            # Only when they have ended are their pods gone, so that no two attempts overlap.
+            # Wait until they have ended and their pods are gone, so that attempts do not overlap.
             return Assessment(waiting, NONE, phases, end=[(job, RESTART) for job in old])
         if self.committed is None:
             return Assessment(waiting, NONE, phases, create=begun)
@@ -249,7 +249,7 @@ class _Assessor:
 
     def _state_of_live(self) -> AppState:
         if self.plan.queue and any(job.held for job in self.members.values()):
-            return AppState.PENDING  # also where it ran before: the queue has taken its place away
-        # Each attempt of a group is queued anew.
+            return AppState.PENDING  # even if it ran before: the queue has evicted it
+        # Each attempt of a group is queued again.
         ran = (self.number > 0 and not self.plan.group) or any(job.ran for job in self.members.values())
         return AppState.RUNNING if ran else AppState.PENDING

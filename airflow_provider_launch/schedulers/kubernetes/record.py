@@ -1,4 +1,4 @@
-"""What we have written of an app into the objects of the server, and read again: its plan and its record; pure."""
+"""The plan and record of an app, parsed from the annotations of its Kubernetes objects: pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
-"""What is raised over labels and annotations that are not what we write."""
+"""Errors that malformed labels and annotations cause."""
 _MOST = 10**9
 _MAX_TEXT = 1024 * 1024
-"""All annotations of an object together have 256 KB."""
+"""Maximum bytes of an annotation; Kubernetes itself limits all annotations of an object to 256 KB."""
 
 
 class DamagedError(SchedulerRejectedError):
-    """The record of an app, or a Job of it, cannot be read."""
+    """The record of an app, or one of its Jobs, cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Plan:
     time_limit_s: float | None
     grace_s: int
     queue: bool
-    """Whether a queue lets the Job go, and suspends it."""
+    """Whether a queue releases and suspends the Job."""
     leader: bool = False
-    """Whether the end of replica 0 of the first role is that of the app."""
+    """Whether the app ends with replica 0 of the first role."""
     ttl_s: int | None = None
-    """How long the Jobs stay once the app has ended. None: for ever, or by their own limit."""
+    """Seconds that the Jobs stay after the end of the app. None means for ever, or by their own TTL."""
     group: str | None = None
-    """What the disruption of one pod means, `retry` or `fail`, where a queue admits all pods of the app as one."""
+    """If a queue admits all pods of the app as one: the effect of a disruption, `retry` or `fail`."""
     sidecar_grace_s: float = SIDECAR_GRACE_S
-    """How long sidecars may run once the program has ended."""
+    """Seconds that sidecars may run after the program has ended."""
     container_logs: tuple[str, ...] = ()
-    """Containers beside `main` whose logs are read, too."""
+    """Other containers whose logs are read, too."""
     accepts_stop: bool = False
     """Whether a program that ends with 0 when its pod is deleted has succeeded."""
     fails_on_disruption: bool = False
@@ -65,26 +65,26 @@ class Plan:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The names of the roles by their slugs."""
+        """Slug to name of each role."""
         return {role.slug: role.name for role in self.roles}
 
     def slug_of(self, role_name: str) -> str:
-        """Return the slug of a role; empty: there is no such role."""
+        """Return the slug of a role; empty if the role does not exist."""
         return next((role.slug for role in self.roles if role.name == role_name), "")
 
     def decides(self, slug: str) -> bool:
-        """Return whether replica 0 of the role with this slug decides."""
+        """Return whether this role has the leader, whose end is the end of the app."""
         return self.leader and slug == self.roles[0].slug
 
     @property
     def restarts(self) -> bool:
-        """Whether a failure may begin the app anew."""
+        """Whether a failure may restart the app."""
         return any(role.policy.policy == "APPLICATION" and role.policy.max_retries for role in self.roles)
 
 
 @dataclass(frozen=True)
 class AppRecord:
-    """The Service that is the record of an app."""
+    """The record of an app: its Service."""
 
     name: str
     uid: str
@@ -96,7 +96,7 @@ class AppRecord:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> AppRecord | None:
-        """Return the record; None: this Service is none of ours."""
+        """Parse a Service; return None if it does not belong to an app."""
         metadata = document["metadata"]
         notes = metadata.get("annotations") or {}
         if Annotation.SPEC_HASH not in notes:
@@ -106,55 +106,55 @@ class AppRecord:
         return cls(metadata["name"], metadata["uid"], notes, owners, "deletionTimestamp" in metadata, created)
 
     def check(self) -> None:
-        """Raise `ValueError`, `KeyError` or `TypeError` if its annotations are not what we write."""
+        """Raise `ValueError`, `KeyError` or `TypeError` if the annotations are malformed."""
         _ = self.attempt, self.released, self.result, self.disrupted, self.committed
 
     @property
     def attempt(self) -> int:
-        """The present attempt of the app, from 0."""
+        """The current attempt of the app, from 0."""
         return parse_int(self.annotations.get(Annotation.ATTEMPT, "0"), 0, _MOST)
 
     @property
     def committed(self) -> dict[str, str] | None:
-        """Role to uid of its Job in the present attempt; None: not all of them exist yet."""
+        """Role to uid of its Job in the current attempt; None if some Jobs do not exist yet."""
         text = self.annotations.get(f"{Annotation.COMMITTED}{self.attempt}")
         if text is None:
             return None
         found = parse_json(text, _MAX_TEXT)
         if not isinstance(found, dict) or not all(isinstance(uid, str) for uid in found.values()):
-            raise UntrustedError("the Jobs of an attempt are not named by their roles")
+            raise UntrustedError("the uids of the Jobs are not a valid object of texts")
         return found
 
     @property
     def released(self) -> bool:
-        """Whether the Jobs of the present attempt were let go."""
+        """Whether the Jobs of the current attempt were released."""
         return parse_int(self.annotations.get(Annotation.RELEASED, "-1"), -1, _MOST) >= self.attempt
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled the app."""
+        """Whether a user has cancelled the app."""
         return Annotation.CANCELLED in self.annotations
 
     @property
     def result(self) -> AppState | None:
-        """How the app has ended, if that is settled."""
+        """How the app has ended; None if that is not recorded."""
         text = self.annotations.get(Annotation.RESULT)
         return None if text is None else AppState[text]
 
     @property
     def disrupted(self) -> int:
-        """How many attempts of the app were ended by a disruption."""
+        """Number of attempts of the app that a disruption ended."""
         return parse_int(self.annotations.get(Annotation.DISRUPTED, "0"), 0, _MOST)
 
     @property
     def why(self) -> str:
-        """Why the present attempt failed, if that is noted."""
+        """Why the current attempt failed, if that is recorded."""
         return self.annotations.get(f"{Annotation.CAUSE}{self.attempt}", NONE)
 
 
 @lru_cache(maxsize=2048)
 def plan_in(text: str) -> Plan:
-    """Return the plan in an annotation; raises one of `UNREADABLE` if it is not what we write."""
+    """Parse the annotation of a plan; raises one of `UNREADABLE` if it is malformed."""
     document = _Document(parse_json(text, _MAX_TEXT))
     roles = tuple(
         PlannedRole(str(name), str(slug), int(count), RolePolicy(RetryPolicy(policy).value, int(retries)))
@@ -162,13 +162,13 @@ def plan_in(text: str) -> Plan:
     )
     if not roles:
         raise UntrustedError("the plan has no roles")
-    # Each replica takes memory and time, whether or not it exists.
+    # Each planned replica takes memory and time, so limit their number.
     if (total := sum(max(1, role.num_replicas) for role in roles)) > MAX_REPLICAS:
         raise UntrustedError(f"the plan has {total} replicas")
     logs = document.of("container_logs", list, [])
     if not all(isinstance(name, str) for name in logs):
-        raise UntrustedError("the plan has container_logs that are no names")
-    # The types, too: a field is used long after it was read, among those of all other apps.
+        raise UntrustedError("the plan has container_logs that are not texts")
+    # Check the types here: a wrong one would fail later, together with all other apps.
     return Plan(
         roles,
         document.of("time_limit_s", (int, float, type(None))),
@@ -185,14 +185,14 @@ def plan_in(text: str) -> Plan:
 
 
 class _Document(dict[str, Any]):
-    """A document whose fields have types."""
+    """A JSON object whose fields are checked for their types."""
 
     def of(self, name: str, kinds: type | tuple[type, ...], default: Any = ...) -> Any:
         """Return a field.
 
         Raises:
-            KeyError: it is missing, and has no default.
-            UntrustedError: it is of another type.
+            KeyError: the field is missing and has no default.
+            UntrustedError: the field has another type.
         """
         value = self[name] if default is ... else self.get(name, default)
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):

@@ -1,4 +1,4 @@
-"""Replicas whose pods were removed from outside, and pods and Jobs that only sidecars keep: pure."""
+"""Finds replicas whose pods were removed from outside, and pods and Jobs in which only sidecars run: pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMOVED = "its pod was removed from outside, and its log with it"
 
 
 def succeeded_without_pod(app: App, plan: Plan, pods: Iterable[Pod]) -> list[tuple[PlannedRole, Job, int]]:
-    """Return the replicas that count as succeeded and have no pod: it was removed before or after their end."""
+    """Return the replicas that count as succeeded but whose pod was removed, before or after their end."""
     return list(_without_pod(app, plan, pods, lambda job: job.completed))
 
 
@@ -28,14 +28,14 @@ def _without_pod(
     for role in plan.roles:
         job = app.jobs.get((role.slug, app.attempt))
         if job is None or job.ended is not None:
-            continue  # what we end may lose its pods
+            continue  # a Job that the launcher ends may lose its pods
         for k in sorted(indexes(job)):
             pod = newest.get((role.slug, k))
-            # Of one that may be tried again the last attempt counts.
+            # For a replica with retries the last attempt counts.
             if pod is None or (k in job.failed and pod.attempt < job.retries and pod.phase != "Failed"):
                 yield role, job, k
             elif k in job.completed and pod.deleting:
-                yield role, job, k  # it is there for a moment more
+                yield role, job, k  # it will be gone in a moment
 
 
 def first_killed(
@@ -43,12 +43,12 @@ def first_killed(
     pods: Iterable[Pod],
     events: Callable[[], Iterable[Mapping[str, Any]]],
 ) -> tuple[PlannedRole, int] | None:
-    """Return the first replica whose program ran when its pod was removed; None: there is none.
+    """Return the first replica whose program ran when its pod was removed; None if there is none.
 
     Args:
         missing: replicas without pods.
-        pods: those that are left.
-        events: returns those of the reason `Killing`; there is one where a node stops a container that runs.
+        pods: the remaining pods.
+        events: returns the events with reason `Killing`, which a node writes when it stops a running container.
     """
     stopped = {(pod.role, pod.replica) for pod in pods if pod.was_stopped_outside}
     for role, _, k in missing:
@@ -62,13 +62,13 @@ def first_killed(
 
 
 def pods_kept(app: App, plan: Plan, pods: Iterable[Pod], now: float) -> list[Pod]:
-    """Return the pods to stop: their programs have failed."""
+    """Return the pods to stop because their programs have failed and only sidecars run."""
     newest = newest_attempts(pods, app.attempt).values()
     return [pod for pod in newest if pod.exit_code and pod.deadline != 1 and _is_due(pod, plan, now)]
 
 
 def jobs_kept(app: App, plan: Plan, pods: Iterable[Pod], now: float) -> list[Job]:
-    """Return the Jobs to end as succeeded."""
+    """Return the Jobs to end as succeeded because only sidecars run."""
     newest = newest_attempts(pods, app.attempt)
     found = []
     for role in plan.roles:
@@ -84,5 +84,5 @@ def jobs_kept(app: App, plan: Plan, pods: Iterable[Pod], now: float) -> list[Job
 
 
 def _is_due(pod: Pod, plan: Plan, now: float) -> bool:
-    """Return whether only sidecars run in a pod, and for long enough."""
+    """Return whether only sidecars run in a pod, for longer than their grace."""
     return bool(pod.kept_by) and not pod.deleting and now - (pod.finished or now) >= plan.sidecar_grace_s

@@ -1,4 +1,4 @@
-"""From an app to the objects that Kubernetes is asked for: pure."""
+"""Builds the request of an app for Kubernetes: pure."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from airflow_provider_launch.specs.named_resources_aws import K8S_ITYPE
 from airflow_provider_launch.specs.roles import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from airflow_provider_launch.util.untrusted import inflate, parse_json
 
-MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which nobody else uses
-"""What the replica writes there, Kubernetes keeps in the pod's status: a result, or the text of an error."""
+MESSAGE_PATH = "/tmp/launch-message.json"  # noqa: S108 - in the container, which has no other users
+"""The replica writes its result or error to this file, and Kubernetes keeps the text in the pod's status."""
 OVERLAY_KINDS = ("V1Pod", "V1Job")
-"""The overlays of the pods of a role, and of its Jobs, as Kubernetes spells them."""
+"""The kinds of a role's overlays: its pods and its Jobs, in the spelling of Kubernetes."""
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 _LEAST_TTL_S = 60
-"""As for option `ttl_s`."""
+"""The minimum of option `ttl_s`."""
 _RECORD_BYTES = 240_000  # all annotations of an object may have 262144
 _MAX_BYTES = 64 * 1024 * 1024
-"""Of a request whose annotation has `_RECORD_BYTES`: other texts of that size inflate to 240 MB."""
+"""Maximum bytes of an unpacked request: a hostile annotation of `_RECORD_BYTES` could inflate to 240 MB."""
 _MAX_DEPTH = 500
 _GPU = "nvidia.com/gpu"
 _GIVEN = ("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_*")
-"""Variables that Kubernetes gives to pods; those of a launcher in another cluster lead there."""
+"""Variables that Kubernetes sets in pods; those of the launcher's own pod must not be copied."""
 _OLD_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-"""What each version takes as the name of a variable; a pattern may match others, as functions that bash exports."""
+"""Names of variables that all versions of Kubernetes accept; exported functions of bash, for example, do not match."""
 _CONTAINERS = ("containers", "initContainers")
 _RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True}
 _RESTRICTED_CONTAINER: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
-"""What `restricted` adds to `auto`. Source: kubernetes.io, Pod Security Standards."""
+"""The fields that `restricted` adds to `auto`. Source: kubernetes.io, Pod Security Standards."""
 
 
 @dataclass
@@ -68,12 +68,12 @@ class KubernetesRole(RoleRequest):
     pod: dict[str, Any]
     """The spec of the pod without its container."""
     overlays: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Kind to patch of what is sent."""
+    """Kind to the patch of its object."""
 
 
 @dataclass
 class KubernetesRequest(AppRequest[KubernetesRole]):
-    """All that is needed to run the app, as its record keeps it."""
+    """All data to run the app, as stored in its record."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -87,44 +87,44 @@ class KubernetesRequest(AppRequest[KubernetesRole]):
     service: dict[str, Any]
     """Overlay of the spec of the Service."""
     label_texts: dict[str, str] = field(default_factory=dict)
-    """Annotations with what labels cannot hold."""
+    """Annotations for texts that are not valid as labels."""
     sidecar_grace_s: float = 30.0
     on_outside_stop: str = "fail"
     has_overlay: bool = False
     """Whether option `overlay` was given."""
     container_logs: list[str] = field(default_factory=list)
     security: str = "none"
-    """The option of that name; `restricted` where the namespace asks for it."""
+    """The option of that name; `restricted` if the namespace requires it."""
     is_whole: bool = True
-    """Whether it has arguments and the values of variables; a Service, which more people may read, keeps neither."""
+    """Whether it has arguments and values of variables; a Service has neither, because more users may read it."""
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Image with a workspace to the (repository, tag) under which it is pushed when the app is submitted."""
+    """Image with a workspace to the (repository, tag) to which it is pushed at submission."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without what is pushed before the app exists."""
+        """Return the request as plain JSON, without `images_to_push`, which is only for the submission."""
         document = super().to_json()
         del document["images_to_push"]
         return document
 
     @property
     def is_group(self) -> bool:
-        """Whether a queue admits all pods of an attempt as one, since the app is more than one Job."""
+        """Whether a queue admits all pods of an attempt as one, because the app has more than one Job."""
         return self.queue is not None and (len(self.roles) > 1 or self.restarts)
 
     @property
     def restarts(self) -> bool:
-        """Whether a failure may begin the app anew."""
+        """Whether a failure may restart the app."""
         return any(role.policy == RetryPolicy.APPLICATION.value and role.max_retries for role in self.roles)
 
 
 def packed(request: KubernetesRequest) -> str:
-    """Return the request as the annotation of the record."""
+    """Return the request as the text of an annotation."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode()
 
 
 def restricted(request: KubernetesRequest) -> KubernetesRequest:
-    """Return the request with what the Pod Security Standard `restricted` asks for beyond `auto`; an overlay wins."""
+    """Return the request with the fields that the Pod Security Standard `restricted` requires; an overlay wins."""
     roles = []
     for role in request.roles:
         pod = {**role.pod, "securityContext": {**_RESTRICTED_POD, **role.pod.get("securityContext", {})}}
@@ -185,14 +185,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
         environ: variables of the launcher.
 
     Raises:
-        UnsupportedError: a role wants what Kubernetes cannot give.
+        UnsupportedError: a role uses a feature that Kubernetes does not have.
         InvalidAppError: a role has no image, roles or ports cannot be distinguished, or the app is too large.
     """
     refuse_equal_port_variables(app)
     overlay = checked_overlay(opts.overlay or {})
     for given in (opts.labels, opts.annotations):
         refuse_own_labels("options labels and annotations", given, Label.QUEUE, Label.GROUP)
-    # Those of the user win.
+    # The user's labels win.
     labels = {**task_labels(app.metadata), **(opts.labels or {})}
     label_texts = _unlike_labels(labels)
     copied = {name: value for name, value in environ.items() if _OLD_NAME.fullmatch(name)}
@@ -235,14 +235,14 @@ def build_request(app: AppDef, opts: KubernetesOpts, app_id: str, environ: Mappi
     _refuse_ttl(request.job.get("ttlSecondsAfterFinished"))
     if (size := len(packed(request))) > _RECORD_BYTES:
         raise InvalidAppError(
-            f"app {app_id!r} takes {size} bytes, and 'kubernetes' keeps {_RECORD_BYTES} for each; "
+            f"app {app_id!r} takes {size} bytes, and 'kubernetes' stores at most {_RECORD_BYTES}; "
             f"put large args and env into a file of the image or of a volume"
         )
     return request
 
 
 def _unlike_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return annotations with what labels cannot hold: whole values, and the names that had to be changed."""
+    """Return annotations for labels that had to be changed: their full values and original names."""
     names = {safe_label_name(name): name for name in labels}
     changed = {safe: name for safe, name in names.items() if safe != name}
     texts = {
@@ -289,17 +289,17 @@ def _container(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
 def _variables(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     """Return the variables that come from Secrets."""
     given = {
-        "env": [_secret_variable(role, name, place) for name, place in (opts.env_secrets or {}).items()],
+        "env": [_secret_variable(role, name, source) for name, source in (opts.env_secrets or {}).items()],
         "envFrom": [{"secretRef": {"name": name}} for name in opts.env_from_secrets or []],
     }
     return {name: value for name, value in given.items() if value}
 
 
-def _secret_variable(role: Role, name: str, place: str) -> dict[str, Any]:
-    secret, _, key = place.partition("/")
+def _secret_variable(role: Role, name: str, source: str) -> dict[str, Any]:
+    secret, _, key = source.partition("/")
     if not (secret and key):
         raise InvalidAppError(
-            f"option env_secrets: {name} must name a Secret and its key, such as 'training/token'; it names no key"
+            f"option env_secrets: {name} must name a Secret and its key, such as 'training/token'; add the key"
         )
     if name in role.env:
         raise InvalidAppError(f"role {role.name!r}: {name} is in its env and in option env_secrets; give it once")
@@ -310,7 +310,7 @@ def _pod(role: Role, opts: KubernetesOpts) -> dict[str, Any]:
     body: dict[str, Any] = {
         "restartPolicy": "Never",  # a pod for each attempt, so that all logs are kept
         "terminationGracePeriodSeconds": math.ceil(opts.grace_s),
-        # One variable for each Service of the namespace would change what a program sees from day to day.
+        # Variables for each Service of the namespace would make the environment differ from day to day.
         "enableServiceLinks": False,
         "automountServiceAccountToken": opts.service_account is not None,
     }
@@ -370,8 +370,8 @@ def _refuse_unsupported(role: Role) -> None:
             )
     if unknown := [name for name in role.resource.devices if "/" not in name]:
         raise UnsupportedError(
-            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) are no resources of a device plugin of "
-            f"'kubernetes', which are spelt like 'vpc.amazonaws.com/efa'; use the plugin's spelling"
+            f"role {role.name!r}: resource.devices ({', '.join(unknown)}) are not valid resources of a device plugin "
+            f"of 'kubernetes'; use the plugin's spelling, such as 'vpc.amazonaws.com/efa'"
         )
 
 
@@ -381,15 +381,15 @@ def _refuse_queued(request: KubernetesRequest) -> None:
     for role in request.roles:
         if role.policy == RetryPolicy.REPLICA.value and role.max_retries:
             raise UnsupportedError(
-                f"role {role.name!r} has REPLICA retries, and option queue of 'kubernetes' admits the pods of an app "
-                f"of several roles as one, where none is replaced alone; use APPLICATION retries, or no queue"
+                f"role {role.name!r} has REPLICA retries, but with option queue 'kubernetes' admits the pods of an app "
+                f"of several roles as one and cannot replace a single pod; use APPLICATION retries, or no queue"
             )
 
 
 def _refuse_ttl(ttl_s: object) -> None:
-    """Refuse what the dry run does not see, where the TTL is set at the end of the app."""
+    """Refuse an invalid TTL, which the server's dry run misses if the TTL is set only at the end of the app."""
     if ttl_s is not None and (type(ttl_s) is not int or ttl_s < _LEAST_TTL_S):
         raise InvalidAppError(
             f"option overlay: job.ttlSecondsAfterFinished must be a whole number of seconds, {_LEAST_TTL_S} or more, "
-            f"else the app may be gone before its end is seen; use option ttl_s"
+            f"else the app may be removed before its end is seen; use option ttl_s"
         )

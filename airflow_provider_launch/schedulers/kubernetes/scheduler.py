@@ -1,8 +1,8 @@
 """The Kubernetes scheduler: apps as Indexed Jobs of one namespace.
 
-All truth is in the cluster, so any process that reaches it sees the same apps. What is here answers the `Scheduler`
-interface; names are claimed by `claims`, apps are read by `catalog`, and `observer` does what Kubernetes does not do
-by itself: the end of the others after a failure, and retries of the whole app.
+All state is in the cluster, so every process that reaches it sees the same apps. This module implements the `Scheduler`
+interface; `claims` claims names, `catalog` reads apps, and `observer` does what Kubernetes does not do by itself: it
+stops the other roles after a failure, and retries the whole app.
 """
 
 from __future__ import annotations
@@ -87,26 +87,26 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "pods/log": ("get",),
     "events": ("list",),
 }
-"""What we do to what; the connection test asks for each of them, and the Role of the docs grants them."""
+"""Resource to the verbs that the launcher uses: the connection test checks them, the Role of the docs grants them."""
 _NO_PLAN = Plan((), None, 0, queue=False)
 _LIVE = frozenset({AppState.SUBMITTED, AppState.PENDING, AppState.RUNNING})
 _FEW_RECORDS = 2
 _SILENT_S = 5.0
-"""How long a retry may wait without a reason until its events are asked for."""
+"""Seconds that a retry may wait without a reason before its events are read."""
 _SECOND_S = 1.0
 """The server's times are whole seconds."""
 _REMOVALS_S = 10.0
-"""How often it is asked who removed the pods of an app that runs."""
+"""Interval for checking whether pods of a running app were removed from outside."""
 _MARKS_S = 60.0
-"""How often the records of apps are read whose Jobs report enough."""
+"""Interval for reading the records of all apps, even if their Jobs show enough."""
 _QUEUED_S = 5.0
-"""How often it is asked why a queue holds an app back."""
+"""Interval for reading why a queue holds an app back."""
 
 
 class KubernetesScheduler(
     DockerWorkspaceMixin, BuiltinScheduler[KubernetesOpts, KubernetesConnection, KubernetesRequest]
 ):
-    """Runs each attempt of each replica as a pod of its own, which stays until app or TTL end."""
+    """Runs each attempt of each replica in its own pod, which stays until the app is deleted or its TTL ends."""
 
     name: ClassVar[str] = "kubernetes"
     opts_type = KubernetesOpts
@@ -114,7 +114,7 @@ class KubernetesScheduler(
     overlay_kinds: ClassVar[tuple[str, ...]] = OVERLAY_KINDS
     app_id_pattern = APP_ID
     app_id_help: ClassVar[str] = (
-        "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', beginning with a "
+        "cannot name a Service of 'kubernetes'; use up to 63 lower-case letters, digits and '-', starting with a "
         "letter and not ending in '-'"
     )
     refusal_cures: ClassVar[Mapping[Capability, str]] = {
@@ -215,9 +215,9 @@ class KubernetesScheduler(
     def _stopped_outside(
         self, found: tuple[App, Plan, Assessment], now: float, list_killed: Callable[[], Iterable[Mapping[str, Any]]]
     ) -> tuple[App, Plan, Assessment]:
-        """Fail an app of which somebody has removed a pod whose program then ended with 0: Kubernetes counts success.
+        """Fail an app if a pod was removed from outside and its program then ended with 0.
 
-        The observer that sees it first writes it down, since events are gone after an hour.
+        Kubernetes counts that as success. The first observer that sees it records it, because events last an hour.
         """
         app, plan, assessment = found
         if plan.accepts_stop or assessment.end or assessment.state not in {AppState.RUNNING, AppState.SUCCEEDED}:
@@ -241,9 +241,9 @@ class KubernetesScheduler(
         return app, plan, assess(app, plan, now)
 
     def _past_queue(self, found: tuple[App, Plan, Assessment]) -> tuple[App, Plan, Assessment]:
-        """End an app of a group whose pods no queue holds back, although it took the one of the dry run.
+        """Fail an app if no queue holds back its pods, although Kueue did so with the pod of the dry run.
 
-        Versions of Kueue before 0.15 may leave out pods that belong to a Job, whatever their labels.
+        Versions of Kueue before 0.15 may ignore pods that belong to a Job, whatever their labels.
         """
         app, plan, assessment = found
         pods = [pod for pod in self._catalog.of(app.app_id).pods if pod.app_attempt == app.attempt]
@@ -270,7 +270,7 @@ class KubernetesScheduler(
     def _readable(
         self, app: App | None, assessed: tuple[App, Plan, Assessment] | None, now: float
     ) -> DescribeAppResponse | None:
-        """Return the answer for an app; what cannot be read of it is no error of the others."""
+        """Return the response for an app; UNKNOWN if it is malformed, so that other apps are not affected."""
         try:
             return self._described(app, assessed, now)
         except UNREADABLE as error:
@@ -288,7 +288,7 @@ class KubernetesScheduler(
         app, plan, assessment = assessed
         known = self._catalog.of(app.app_id)
         if known.final is not None and app.record is not None and not app.record.deleting:
-            return known.final  # an end is not taken back while the TTL removes the Jobs that reported it
+            return known.final  # keep the end while the TTL removes the Jobs
         response = self._with_wait(app, plan, assessment, now)
         if kept := [pod.finished or now for pod in known.pods if pod.kept_by]:
             response.act_in_s = max(0.0, min(kept) + plan.sidecar_grace_s - now) + _SECOND_S
@@ -302,11 +302,11 @@ class KubernetesScheduler(
         return response
 
     def _with_wait(self, app: App, plan: Plan, assessment: Assessment, now: float) -> DescribeAppResponse:
-        """Return the answer for an app, with what it waits for."""
+        """Return the response for an app, with the reason if it waits."""
         known = self._catalog.of(app.app_id)
         response = response_from(app, plan, assessment, known.pods, known.request)
         if response.state is AppState.PENDING:
-            # The Job's counters may come later than its pods; but a queue takes back what it gave.
+            # An app that ran is RUNNING, because counters of Jobs lag behind; unless its queue has evicted it.
             held = self._is_held(app, plan, response.msg)
             if known.began is not None and not held:
                 running = dataclasses.replace(assessment, state=AppState.RUNNING)
@@ -321,7 +321,7 @@ class KubernetesScheduler(
         return response
 
     def _add_wait(self, app: App, plan: Plan, response: DescribeAppResponse, now: float) -> None:
-        """Add what a part of an app waits for that has begun: a retry, or a replica beside others that run."""
+        """Add to a running app why a part of it waits: a retry, or one of several replicas."""
         known = self._catalog.of(app.app_id)
         found = waits_again(app, plan, known.pods)
         if found is None:
@@ -340,9 +340,9 @@ class KubernetesScheduler(
                         replica.state, replica.reason = AppState.PENDING, reason
 
     def _records(self, apps: builtins.list[App], now: float) -> dict[str, AppRecord] | None:
-        """Return the records by one list if many apps need them; None: they are asked for one by one.
+        """List the records if many apps need them; None if they are few, which are read one by one.
 
-        Once a minute those of all apps are read: a cancel that was cut off has left its mark only there.
+        Once a minute the records of all apps are read, because an interrupted cancel has left its mark only there.
         The list is read after the Jobs, so it is not older than they are.
         """
         plans = [(app, app.plan()) for app in apps if not app.damage]
@@ -359,7 +359,7 @@ class KubernetesScheduler(
     def _assessed(
         self, app: App, now: float, records: Mapping[str, AppRecord] | None, *, alone: bool
     ) -> tuple[App, Plan, Assessment] | None:
-        """Assess an app and do what it needs; None: there is none."""
+        """Assess an app and do its next steps; None if it does not exist."""
         known = self._catalog.of(app.app_id)
         plan = app.plan()
         assessment = assess(app, plan, now) if plan is not None else None
@@ -370,11 +370,11 @@ class KubernetesScheduler(
                     self._catalog.record(app.app_id) if records is None else self._catalog.met(records.get(app.app_id))
                 )
             except DamagedError as error:
-                # One bad record must not cost the answers on the others.
+                # One damaged record must not fail the responses for the others.
                 assessment = assessment or Assessment(AppState.UNKNOWN)
                 return app, plan or _NO_PLAN, dataclasses.replace(assessment, msg=str(error))
             if app.record is None:
-                # Its Jobs, if there are any left, go with it.
+                # Kubernetes removes its remaining Jobs.
                 self._catalog.forget(app.app_id)
                 return None
             plan = plan or self._catalog.plan(app.app_id)
@@ -383,11 +383,11 @@ class KubernetesScheduler(
         assert plan is not None
         if app.record is not None and app.record.deleting:
             if known.final is not None or assessment.state not in _LIVE:
-                # What is left of it goes within seconds, or when somebody's finalizer lets it.
+                # The rest is removed within seconds, or when a finalizer allows it.
                 self._catalog.forget(app.app_id)
                 return None
             return app, plan, Assessment(assessment.state, "being deleted", assessment.phases)
-        # The record may name Jobs that were created since they were listed: only a second reading shows a loss.
+        # The record may name Jobs that were created after the list, so only a second read shows a loss.
         is_sure = assessment.state is not AppState.UNKNOWN
         if assessment.settled and is_sure:
             return app, plan, assessment
@@ -395,33 +395,33 @@ class KubernetesScheduler(
         return refused or self._observer.work(app.app_id, report_refusals=True)
 
     def _is_held(self, app: App, plan: Plan, msg: str) -> bool:
-        """Return whether an app waits for its queue, or for a person who has suspended it."""
+        """Return whether an app waits for its queue, or for a user who has suspended it."""
         if plan.queue:
             return any(job.held for (_, attempt), job in app.jobs.items() if attempt == app.attempt)
         known = self._catalog.of(app.app_id)
-        # Each attempt of a group is queued anew, and its pods may not be there yet.
+        # Each attempt of a group is queued again, and its pods may not exist yet.
         waits = known.began != app.attempt and not any(pod.app_attempt == app.attempt for pod in known.pods)
         return plan.group is not None and (waits or msg.startswith(GATED))
 
     def _queued(self, app: App, plan: Plan) -> str:
-        """Return why a queue, or a person, holds an app back."""
+        """Return why a queue or a user holds an app back."""
         known = self._catalog.of(app.app_id)
         if known.queued_attempt != app.attempt:
             known.queued, known.queued_at, known.queued_attempt = "", float("-inf"), app.attempt
         if time.monotonic() - known.queued_at > _QUEUED_S:
             known.queued_at = time.monotonic()
             found = queue_state(self.cluster, app, plan)
-            # What cannot be read for a moment is as it was.
+            # If the queue cannot be read now, keep the last reason.
             if found is not None or not known.queued:
                 known.queued = self._after_attempts(app, (found.reason if found else "") or HELD)
             if found is not None and plan.queue:
                 self._observer.count_preemptions(app, found.evictions)
                 if not found.reason and known.began is not None:
-                    known.queued_at = float("-inf")  # it has been suspended; why, and how often, comes a moment later
+                    known.queued_at = float("-inf")  # just suspended: the reason and the count follow soon
         return known.queued
 
     def _after_attempts(self, app: App, reason: str) -> str:
-        """Return the reason with the end of the attempt before."""
+        """Return the reason with the cause that ended the previous attempt."""
         if not app.attempt or (record := app.record or self._catalog.found(app.app_id)) is None:
             return reason
         before = record.annotations.get(f"{Annotation.CAUSE}{app.attempt - 1}", NONE)
@@ -434,7 +434,7 @@ class KubernetesScheduler(
             self._observer.cancel(app_id)
 
     def exists(self, app_id: str) -> bool:
-        """Return whether the scheduler knows the app; its state is not checked, since cancel and delete do that."""
+        """Return whether the app exists; its state is not read, because cancel and delete do that."""
         return bool(APP_ID.fullmatch(app_id)) and self._catalog.found(app_id) is not None
 
     def _delete_existing(self, app_id: str) -> None:
@@ -443,16 +443,16 @@ class KubernetesScheduler(
             if record is None:
                 return
             if record.owners and not record.deleting:
-                # Owned by what it owns, it would wait for itself.
+                # Remove the owner references first: record and Jobs own each other, so the deletion would never end.
                 test = {"op": "test", "path": "/metadata/uid", "value": record.uid}
-                with contextlib.suppress(NotFoundError, ConflictError):  # gone, or somebody else deletes it
+                with contextlib.suppress(NotFoundError, ConflictError):  # gone, or another process deletes it
                     change = {"op": "remove", "path": "/metadata/ownerReferences"}
                     self.cluster.patch("services", app_id, [test, change])
             self.cluster.delete("services", app_id, record.uid)
             self._catalog.forget(app_id)
 
     def missing_rights(self) -> builtins.list[str]:
-        """Return what the cluster would not let us do, as `create pods`; nothing is created."""
+        """Return the missing permissions, such as `create pods`; nothing is created."""
         asked = [(verb, resource) for resource, verbs in VERBS.items() for verb in verbs]
         return [f"{verb} {resource}" for verb, resource in asked if not self.cluster.may(verb, resource)]
 
@@ -492,7 +492,7 @@ class KubernetesScheduler(
                     log.warning("app %s is listed as UNKNOWN", app.app_id, exc_info=True)
                     state = AppState.UNKNOWN
                 name, owner = notes.get(Annotation.APP_NAME, ""), owner_from(notes.get(Annotation.OWNER))
-                # A sweep takes only what it knows the age of; what is damaged, it could not delete.
+                # A sweep skips apps without an age; it could not delete a damaged one.
                 created = None if plan is _NO_PLAN else record.created
                 found.append(ListAppResponse(app.app_id, state, name=name, owner=owner, created_at=created))
         return sorted(found, key=lambda row: row.app_id)
@@ -512,7 +512,7 @@ class KubernetesScheduler(
             if not APP_ID.fullmatch(app_id) or self._catalog.record(app_id) is None:
                 raise UnknownAppException(app_id)
             first = self._catalog.plan(app_id).roles[0]
-        # Most programs write in the first replica, or in none: the others are listed only if it has written nothing.
+        # Most apps write a result in replica 0 or none at all, so list the pods of the others only if needed.
         numbers = range(first.num_replicas)
         for some, where in ((numbers[:1], f",{Label.INDEX}=0"), (numbers[1:], "")):
             pods = self._pods_of_results(app_id, first.slug, some, where)
@@ -529,7 +529,7 @@ class KubernetesScheduler(
             found = {k: newest[role, k] for k in numbers if (role, k) in newest}
             missing = {*numbers} - {*found}
             if missing and missing & self._completed(app_id, role, record.attempt):
-                # Most apps write none, so this must not fail them.
+                # Most apps write no result, so this must not fail them.
                 log.warning(
                     "app %s: the pod that may have written a result was removed, and the result with it", app_id
                 )
@@ -565,7 +565,7 @@ class KubernetesScheduler(
                 chunk = LogChunk([], state or None)
             if chunk.lines or fresh:
                 return chunk
-            # Nothing new is only nothing new if the list of attempts is not older than the question.
+            # No new lines from a cached list of attempts: list the pods again, there may be a new attempt.
             state = dict(chunk.cursor) if isinstance(chunk.cursor, dict) else {}
             pods, fresh = self._catalog.pods_now(app_id, slug, k), True
 

@@ -31,15 +31,15 @@ def response_from(
     """Return the answer for one app.
 
     Args:
-        app: its Jobs.
+        app: the app with its Jobs.
         plan: its roles.
-        assessment: on it.
-        pods: as far as known.
-        request: of the app; None: roles and metadata stay empty.
+        assessment: its assessment.
+        pods: the known pods.
+        request: its request; None leaves roles and metadata empty.
     """
     newest = newest_attempts(pods, app.attempt)
     if assessment.state is AppState.PENDING and any(pod.began for pod in newest.values()):
-        # The Job's counters come a second later.
+        # The counters of a Job lag a second behind its pods.
         assessment = replace(assessment, state=AppState.RUNNING)
     replicas = {}
     for role in plan.roles:
@@ -66,7 +66,7 @@ def response_from(
         replicas=replicas,
         app=request.app_def if request else None,
     )
-    # Also one of several that run already, or one that starts again: the others wait for it.
+    # One stuck replica is enough, even a restarted one: the others wait for it.
     response.is_stuck = assessment.state in {AppState.PENDING, AppState.RUNNING} and any(
         map(_is_stuck, newest.values())
     )
@@ -109,37 +109,37 @@ _REFUSED = re.compile(
     r"(?![.:-]*\w)",
     re.IGNORECASE,
 )
-"""What registries answer to a pull that another one would not change; anything else may be an outage."""
+"""Answers of registries that another pull would not change; any other answer may be an outage."""
 _NAMED = re.compile(r'"[^"]*"|(?<!\S)(?:lookup|denied for) [^\s,]+')
-"""What a message quotes: names of images and registries, beside those with a slash."""
+"""Names of images and registries in a message; names with a slash are found by the slash."""
 _LOST_SOURCE = re.compile(
     r'\b(?:secret|configmap|persistentvolumeclaim) "[^"]*" not found|references non-existent \w+ key'
 )
 
 
 def _is_stuck(pod: Pod) -> bool:
-    """Return whether a pod waits for what only a person can change."""
+    """Return whether a pod cannot start until a user or administrator fixes the cause."""
     if pod.began or pod.over:
         return False
     return pod.reason in _STUCK or (pod.reason in _PULLS and is_refused_pull(pod.message or ""))
 
 
 def is_refused_pull(message: str) -> bool:
-    """Return whether a registry has refused a pull, by the words of the message that are not names of the user."""
-    # Only where names stand: a registry's word is one, too, where a part of an image's name is the same word.
+    """Return whether a registry has refused a pull, according to the words of the message that are not names."""
+    # Remove only names: an image may be called `denied`, and the registry's own word must stay.
     rest = _NAMED.sub(lambda found: "denied" if found[0].startswith("denied") else " ", message[:MAX_MESSAGE])
     return bool(_REFUSED.search(" ".join(" " if "/" in word else word for word in rest.split())))
 
 
 def is_lost_source(reason: str) -> bool:
-    """Return whether a pod waits for a Secret, ConfigMap or claim that does not exist, by its newest event."""
+    """Return whether the newest event of a pod reports a missing Secret, ConfigMap or claim."""
     return reason.startswith("FailedMount: ") and bool(_LOST_SOURCE.search(reason))
 
 
 def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | None, Pod | Job, float] | None:
-    """Return what waits to start in an app that has begun: role, replica if known, its pod or Job, and since when.
+    """Return the part of a started app that waits: role, replica if known, its pod or Job, and since when.
 
-    None: nothing waits.
+    None if nothing waits.
     """
     newest = newest_attempts(pods, app.attempt)
     names = plan.titles
@@ -158,7 +158,7 @@ def waits_again(app: App, plan: Plan, pods: Iterable[Pod]) -> tuple[str, int | N
 
 
 def waits_for(pods: Iterable[Pod]) -> str:
-    """Return why pods do not start, if the server reports so."""
+    """Return why a pod does not start; empty if no pod has a reason."""
     for pod in pods:
         if not pod.began and not pod.over and pod.reason not in STARTING:
             return f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
@@ -166,7 +166,7 @@ def waits_for(pods: Iterable[Pod]) -> str:
 
 
 def killed_pod(app: App, pods: Iterable[Pod]) -> Pod | None:
-    """Return the pod that made the app fail, if its program was killed and nothing shows by whom."""
+    """Return the pod that made the app fail, if its program was killed for an unknown reason."""
     pod = _first_failed(app, newest_attempts(pods, app.attempt))
     if pod is None:
         return None
@@ -192,16 +192,16 @@ def _condition_text(failing: Condition) -> str:
 def _end_of(pod: Pod) -> ReplicaEnd:
     note = f"{pod.reason}: {pod.message}"[:_TEXT].rstrip(": ")
     if pod.exit_code is None:
-        note = f"{pod.reason or 'no reason is known'}: {pod.message}"[:_TEXT].rstrip(": ")
+        note = f"{pod.reason or 'unknown reason'}: {pod.message}"[:_TEXT].rstrip(": ")
     beside = failed_among(pod.others) if not (pod.exit_code or pod.disruption) else None
     evicted = note if pod.reason == "Evicted" else ""
     return ReplicaEnd(
         pod.exit_code,
-        # An exit code of 0 is no failure, whatever was killed beside the program.
+        # A program with exit code 0 has not failed, even if a child process was killed.
         out_of_memory=pod.ended_by == "OOMKilled" and bool(pod.exit_code),
         start_error=" ".join(pod.end_message.split())[:_TEXT] if pod.ended_by == "StartError" else "",
         preempted=pod.disruption or "",
-        # The cause comes before the signal by which its node has ended the program.
+        # An eviction is the cause; the signal to the program only follows from it.
         beside=evicted or (beside.end if beside else ""),
         last_lines=beside.last_lines if beside and not evicted else "",
         note=note if pod.reason or pod.exit_code is None else "",
@@ -239,12 +239,12 @@ def _state(  # noqa: PLR0911 - a table
     if state is AppState.SUCCEEDED:
         return AppState.CANCELLED if led else AppState.SUCCEEDED
     if pod is not None and pod.stopped:
-        return AppState.CANCELLED  # ended by us, so its exit code does not matter
+        return AppState.CANCELLED  # the launcher stopped it, so its exit code does not matter
     over = is_terminal(state) or (job is not None and (k in job.failed or "Failed" in job.conditions))
     if pod is not None and pod.phase == "Failed" and over:
         return AppState.FAILED
     if is_terminal(state):
-        return AppState.CANCELLED  # its pod was removed, or never was
+        return AppState.CANCELLED  # its pod was removed, or never created
     if pod is not None and (pod.began or pod.phase == "Failed"):
         return AppState.RUNNING
     return AppState.SUBMITTED if state is AppState.SUBMITTED else AppState.PENDING
@@ -260,9 +260,9 @@ def _reason(pod: Pod, state: AppState) -> str | None:
 
 
 def _reply(pod: Pod) -> str:
-    """Return what the program wrote about its failure, to `TORCHELASTIC_ERROR_FILE`.
+    """Return the error that the program wrote to `TORCHELASTIC_ERROR_FILE`.
 
-    That is the file of the result, too, and a result is no error.
+    The result is written to the same file, so a document without a message is not an error.
     """
     text = clean_text(pod.end_message or "")
     if not text or not pod.exit_code or pod.ended_by == "StartError":
@@ -270,5 +270,5 @@ def _reply(pod: Pod) -> str:
     try:
         document = parse_json(text, _MAX_REPLY)
     except UntrustedError:
-        return text  # the last lines of its log, where an overlay asks for them
+        return text  # the last lines of its log, if an overlay requests them
     return text if isinstance(document, dict) and "message" in document else NONE
