@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> str:
-    # `settings` needs the version from here.
+    # `settings` needs the version from this module.
     if name == "IMAGE":
         from airflow_provider_launch.settings import IMAGE
 

@@ -1,4 +1,4 @@
-"""Which versions of Airflow this package works with."""
+"""The versions of Airflow that this package supports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LOWEST = (3, 3)
 
 
 def require_airflow() -> None:
-    """Refuse an Airflow that is too old, before the first name that it lacks is imported.
+    """Refuse an old Airflow, before a name that it lacks is imported.
 
     Raises:
-        ImportError: the text names the version that is installed, the one that is needed, and the cure.
+        ImportError: the text has the installed version, the required version, and the fix.
     """
     installed = _installed()
     if installed is None:
@@ -22,14 +22,14 @@ def require_airflow() -> None:
     if found < LOWEST:
         needed = ".".join(map(str, LOWEST))
         raise ImportError(
-            f"airflow-provider-launch needs Airflow {needed} or newer, and Airflow {installed} is installed: upgrade"
+            f"airflow-provider-launch needs Airflow {needed} or newer, but Airflow {installed} is installed: upgrade"
             " Airflow first, or uninstall airflow-provider-launch"
         )
 
 
 def _installed() -> str | None:
-    """Return the version of Airflow; None where it is not installed, or only its task SDK."""
-    # The first is Airflow 3; the second is Airflow 2, or only the meta package of Airflow 3.
+    """Return the version of Airflow; None if it is not installed, or only its task SDK is."""
+    # The first name is for Airflow 3; the second is for Airflow 2, or only the meta package of Airflow 3.
     for name in ("apache-airflow-core", "apache-airflow"):
         try:
             return version(name)

@@ -1,6 +1,6 @@
-"""What Airflow reads about this provider in each process: connection types with their forms, and classes by name.
+"""The provider info that Airflow reads in each process: connection types with their forms, and classes by name.
 
-`make gen` writes `provider_info.json` from the options' classes; edit those.
+`make gen` writes `provider_info.json` from the options' classes; edit those classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluate Booth's function and keep the result: `python -m airflow_provider_launch.apps.booth --x1=1 --x2=3 ...`."""
+"""Evaluate Booth's function and store the result: `python -m airflow_provider_launch.apps.booth --x1=1 --x2=3 ...`."""
 
 from __future__ import annotations
 

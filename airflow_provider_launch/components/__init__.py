@@ -1,1 +1,1 @@
-"""Ready-made apps: each public function returns one, and is found by its name, such as `dist.ddp`."""
+"""Builtin components: each public function returns an app, and has a name such as `dist.ddp`."""

@@ -1,4 +1,4 @@
-"""Apps from Hydra configs; needs the extra `hydra`."""
+"""Build apps from Hydra configs; needs the extra `hydra`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from airflow_provider_launch.specs.roles import AppDef
 
 __all__ = ["app_from_config"]
 
-# Hydra resolves a config more than once, and would take the text of a macro for an interpolation of its own.
+# Hydra resolves a config more than once, and would read the text of a macro as its own interpolation.
 _PLACEHOLDER = "<launch macro {}>"
 _MACROS = ("img_root", "app_id", "replica_id", "rank0_env")
 
 
 def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str]) -> AppDef:
-    """Return the object that `app` of a config describes.
+    """Return the app described by the key `app` of a config.
 
-    `${torchx.<macro>:}` and `${launch.<macro>:}` give the text of a macro.
+    `${torchx.<macro>:}` and `${launch.<macro>:}` become the text of a macro.
 
     Raises:
         MissingDependencyError: Hydra is not installed.
-        InvalidAppError: there is no such config, it has no `app`, or that is not an app.
+        InvalidAppError: the config does not exist, has no `app`, or its `app` is not an app.
     """
     try:
         from hydra import compose, initialize_config_dir
@@ -37,7 +37,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
         ) from error
     directory = Path(config_dir).expanduser().resolve()
     if not directory.is_dir():
-        raise InvalidAppError(f"config_dir {config_dir!r} is no directory; it was expected at {str(directory)!r}")
+        raise InvalidAppError(f"config_dir {config_dir!r} is not a directory; it was expected at {str(directory)!r}")
     for name in _MACROS:
         for prefix in ("torchx", "launch"):
             OmegaConf.register_new_resolver(f"{prefix}.{name}", _constant(_PLACEHOLDER.format(name)), replace=True)
@@ -53,7 +53,7 @@ def app_from_config(config_name: str, config_dir: str, overrides: Sequence[str])
 
 
 def _with_macros(value: Any) -> Any:
-    """Put the macros where their tokens are, in place of objects and in copies of lists and dicts."""
+    """Replace tokens by macros: in place in objects, and in copies of lists and dicts."""
     if isinstance(value, str):
         for name in _MACROS:
             value = value.replace(_PLACEHOLDER.format(name), getattr(macros, name))

@@ -1,4 +1,4 @@
-"""The command line of torchrun, as `dist.ddp` and the older `ElasticRole` build it."""
+"""Build the command line of torchrun, for `dist.ddp` and the older `ElasticRole`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DEBUG_ENV = {
 
 
 def parse_nnodes(j: str) -> tuple[int, int, int, str]:
-    """Return lowest and highest number of nodes, processes per node, and the nodes as torchrun takes them.
+    """Return lowest and highest number of nodes, processes per node, and the nodes as a torchrun argument.
 
-    `2` is two processes on one node, `2x4` four on each of two, `1:2x4` the same on one or two nodes.
+    `2` means two processes on one node, `2x4` four on each of two nodes, `1:2x4` the same on one or two nodes.
 
     Raises:
         ValueError: the text has another form, or a number is 0.
@@ -40,24 +40,24 @@ def parse_nnodes(j: str) -> tuple[int, int, int, str]:
 
 
 def rdzv_endpoint(nodes: int, port: int, role_name: str, port_name: str) -> str:
-    """Return where nodes meet, for a shell: host of replica 0 of the first role, and the port.
+    """Return the rendezvous endpoint for a shell: host of replica 0 of the first role, and the port.
 
-    One node meets itself at a free port. Port 0 is the one that the scheduler chooses.
+    A single node uses itself and a free port. Port 0 means that the scheduler chooses one.
     """
     if nodes == 1:
         return "localhost:0"
-    # The shell of the replica reads the variable, whose name is known only there.
+    # The shell of the replica reads the variable, because only the scheduler knows its name.
     number = str(port) if port else f"$${{{port_variable(role_name, port_name)}}}"
     return f"$${{{macros.rank0_env}:=localhost}}:{number}"
 
 
 def shell_command(*words: str, endpoint: str, rest: Sequence[str]) -> str:
-    """Return a line for `bash -c`: all words are quoted but the value of `--rdzv_endpoint`."""
+    """Return a line for `bash -c`: all words are quoted, except the value of `--rdzv_endpoint`."""
     quoted = ["torchrun", *map(shlex.quote, words)]
     at = quoted.index("--rdzv_id")
     return " ".join([*quoted[:at], "--rdzv_endpoint", endpoint, *quoted[at:], *map(shlex.quote, rest)])
 
 
 def log_level() -> str:
-    """Return the value of LOGLEVEL that replicas get."""
+    """Return the value of LOGLEVEL for replicas."""
     return os.environ.get("LOGLEVEL", "WARNING")

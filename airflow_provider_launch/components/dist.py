@@ -40,30 +40,30 @@ def ddp(
     debug: bool = False,
     tee: int = 3,
 ) -> specs.AppDef:
-    """Distributed data parallel: torchrun on each of several nodes, which meet at replica 0.
+    """Distributed data parallel: run torchrun on several nodes, with rendezvous at replica 0.
 
     The image needs bash and torch.
 
     Args:
         script_args: arguments of the script or module
-        script: the program; one of script and m
-        m: the module that is the program
+        script: the program; give script or m
+        m: the module to run; give script or m
         image: image of the replicas
-        name: `{experiment}/{run}`; the run is named after the program unless given
-        h: a named resource, which wins over cpu, gpu and memMB
-        cpu: cores of a replica
+        name: `{experiment}/{run}`; the default run name is the name of the program
+        h: a named resource, which overrides cpu, gpu and memMB
+        cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica in MB
         j: `[[min_nnodes:]nnodes x]nproc_per_node`: 2x4 runs four processes on each of two nodes
         env: variables of the replicas
         metadata: metadata of the app
         max_retries: how often the scheduler may start a failed app again
-        rdzv_port: port of replica 0 at which nodes meet; 0 is one that the scheduler chooses
-        rdzv_backend: how nodes meet: c10d or static
+        rdzv_port: port of the rendezvous on replica 0; 0 means that the scheduler chooses one
+        rdzv_backend: backend of the rendezvous: c10d or static
         rdzv_conf: further settings of the rendezvous, as k1=v1,k2=v2
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
-        debug: whether torch logs more, and checks more
-        tee: which streams of the processes go to the log of the replica: 0 none, 1 stdout, 2 stderr, 3 both
+        debug: whether torch does more checks and logs more
+        tee: streams of the processes that go to the log of the replica: 0 none, 1 stdout, 2 stderr, 3 both
     """
     names = StructuredNameArgument.parse_from(name, m, script)
     least, most, processes, nnodes = parse_nnodes(j)
@@ -120,23 +120,23 @@ def spmd(
     mounts: list[str] | None = None,
     debug: bool = False,
 ) -> specs.AppDef:
-    """One program on many processes: `dist.ddp` on hosts of one named kind.
+    """Single program, multiple data: `dist.ddp` on hosts of one named resource.
 
     Args:
         args: arguments of the script or module
-        script: the program; one of script and m
-        m: the module that is the program
+        script: the program; give script or m
+        m: the module to run; give script or m
         image: image of the replicas
-        name: `{experiment}/{run}`; the run is named after the program unless given
+        name: `{experiment}/{run}`; the default run name is the name of the program
         h: a named resource
-        j: `nnodes` with a process for each GPU, or `nnodes x nproc_per_node`
+        j: `nnodes`, with one process for each GPU, or `nnodes x nproc_per_node`
         env: variables of the replicas
         metadata: metadata of the app
         max_retries: how often the scheduler may start a failed app again
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
-        debug: whether torch logs more, and checks more
+        debug: whether torch does more checks and logs more
     """
-    # Imported here, so that the source of this function is a file of its own: see `get_builtin_source`.
+    # Imported here, so that `get_builtin_source` can return this function as a complete file.
     from airflow_provider_launch.components.dist import ddp
 
     return ddp(

@@ -1,4 +1,4 @@
-"""Arguments of `dist.ddp` and `dist.spmd` that stand for several values."""
+"""Arguments of `dist.ddp` and `dist.spmd` that combine several values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["StructuredJArgument", "StructuredNameArgument"]
 
 @dataclass
 class StructuredNameArgument:
-    """A name of the form `{experiment}/{run}`; each part may be left out."""
+    """A name of the form `{experiment}/{run}`; each part is optional."""
 
     experiment_name: str
     run_name: str
@@ -24,16 +24,16 @@ class StructuredNameArgument:
     def parse_from(
         name: str, m: str | None = None, script: str | None = None, default_experiment_name: str = "default-experiment"
     ) -> StructuredNameArgument:
-        """Return the parts of a name; a missing run is the role, which is named after the program.
+        """Return the parts of a name; the run defaults to the role, which is named after the program.
 
         Args:
             name: `experiment/run`, `experiment/`, `/run`, `run` or `/`.
             m: the main module.
-            script: or the main script.
-            default_experiment_name: for names without one.
+            script: the main script, instead of `m`.
+            default_experiment_name: the experiment of names without one.
 
         Raises:
-            ValueError: not exactly one of `m` and `script` is given.
+            ValueError: both or none of `m` and `script` are given.
         """
         if not m and not script:
             raise ValueError("No main module or script specified; give one of `m` and `script`")
@@ -53,21 +53,21 @@ class StructuredNameArgument:
 
 @dataclass
 class StructuredJArgument:
-    """How many nodes, and how many processes on each: `2x8`, or `2` where the host has GPUs to count."""
+    """Number of nodes and processes per node: `2x8`, or `2` to use one process per GPU."""
 
     nnodes: int
     nproc_per_node: int
 
     @staticmethod
     def parse_from(h: str, j: str) -> StructuredJArgument:
-        """Return the numbers of nodes and processes.
+        """Return the number of nodes and of processes per node.
 
         Args:
-            h: a named resource; `j` without processes means one for each of its GPUs.
+            h: a named resource; if `j` has no processes, one is used for each GPU of `h`.
             j: `{nodes}` or `{nodes}x{processes}`.
 
         Raises:
-            ValueError: `j` has another form, or `h` has no GPU to count.
+            ValueError: `j` has another form, or `h` has no GPUs.
         """
         found = re.fullmatch(r"(?P<nodes>\d+)(x(?P<processes>\d+))?", j.strip())
         if found is None or int(found["nodes"]) < 1 or found["processes"] == "0":

@@ -1,4 +1,4 @@
-"""Small apps: a command, a program, a copy."""
+"""Small apps: run a command or a program, copy a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def echo(msg: str = "hello world", image: str = IMAGE, num_replicas: int = 1) ->
 
 
 def touch(file: str, image: str = IMAGE) -> specs.AppDef:
-    """Make an empty file, or give a file the time of now.
+    """Create an empty file, or update the time of an existing one.
 
     Args:
         file: path of the file
@@ -70,20 +70,20 @@ def sh(
     mounts: list[str] | None = None,
     entrypoint: str | None = None,
 ) -> specs.AppDef:
-    """Run a command with sh, or with another program.
+    """Run a command with sh, or run another program.
 
     Args:
         args: the command and its arguments; each is quoted for the shell
         image: image of the replicas
         num_replicas: how many replicas run it
-        cpu: cores of a replica
+        cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica in MB
-        h: a named resource, which wins over cpu, gpu and memMB
+        h: a named resource, which overrides cpu, gpu and memMB
         env: variables of the replicas
         max_retries: how often the scheduler may start a failed app again
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
-        entrypoint: a program that gets the arguments as they are, instead of sh
+        entrypoint: a program that gets the arguments unchanged, instead of sh
     """
     return specs.AppDef(
         name="sh",
@@ -117,19 +117,19 @@ def python(
     num_replicas: int = 1,
     mounts: list[str] | None = None,
 ) -> specs.AppDef:
-    """Run a Python module, program text, or script.
+    """Run a Python module, program text, or a script.
 
     Args:
         args: arguments of the program
-        m: a module; one of m, c and script
+        m: a module; give exactly one of m, c and script
         c: program text
         script: path of a script
         image: image of the replicas
         name: name of the app
-        cpu: cores of a replica
+        cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica in MB
-        h: a named resource, which wins over cpu, gpu and memMB
+        h: a named resource, which overrides cpu, gpu and memMB
         num_replicas: how many replicas run it
         mounts: mounts of the replicas, such as type=bind,src=/data,dst=/data,readonly
     """
@@ -164,17 +164,17 @@ def binary(
     memMB: int = 1024,  # noqa: N803 - a name of the launcher model
     h: str | None = None,
 ) -> specs.AppDef:
-    """Run a program that needs no image.
+    """Run a program without an image.
 
     Args:
         args: arguments of the program
         entrypoint: the program
         name: name of the app
         num_replicas: how many replicas run it
-        cpu: cores of a replica
+        cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica in MB
-        h: a named resource, which wins over cpu, gpu and memMB
+        h: a named resource, which overrides cpu, gpu and memMB
     """
     return specs.AppDef(
         name=name,
@@ -192,11 +192,11 @@ def binary(
 
 
 def copy(src: str, dst: str, image: str = IMAGE, mounts: list[str] | None = None) -> specs.AppDef:
-    """Copy one file between places that fsspec knows: `s3://bucket/key`, `/path`, `memory://key`.
+    """Copy one file between fsspec locations: `s3://bucket/key`, `/path`, `memory://key`.
 
     Args:
         src: the file
-        dst: where its copy goes
+        dst: location of the copy
         image: image of the replica; it needs this package with the extra `fsspec`, and the store's own package
         mounts: mounts of the replica, such as type=bind,src=/data,dst=/data
     """
@@ -222,12 +222,12 @@ def booth(
     tracker_base: str = f"{tempfile.gettempdir()}/launch-util-booth",
     image: str = IMAGE,
 ) -> specs.AppDef:
-    """Evaluate Booth's function at a point, and keep the result with the tracker: a trial run of a search.
+    """Evaluate Booth's function at a point, and store the result with the tracker: a trial run of a search.
 
     Args:
         x1: first coordinate
         x2: second coordinate
-        trial_idx: number of the trial, under which the result is kept
+        trial_idx: number of the trial, the key of the result
         tracker_base: directory or fsspec location of the results
         image: image of the replica; it needs this package with the extra `fsspec`
     """
@@ -253,10 +253,10 @@ def hydra(
     config_name: Annotated[str, "-cn"],
     config_dir: Annotated[str, "-cd"] = ".torchx",
 ) -> specs.AppDef:
-    """Make the app that a Hydra config describes below `app`; `${launch.app_id:}` and so on are the macros.
+    """Build the app that a Hydra config describes under `app`; `${launch.app_id:}` and so on are macros.
 
     Args:
-        overrides: overrides of the config, as Hydra takes them
+        overrides: overrides of the config, in the syntax of Hydra
         config_name: name of the config
         config_dir: directory of the configs
     """

@@ -1,4 +1,4 @@
-"""For authors of plug-ins: register schedulers, trackers and named resources by a decorator."""
+"""Decorators for plug-in authors: register schedulers, components, trackers and named resources."""
 
 from __future__ import annotations
 

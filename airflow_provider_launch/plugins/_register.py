@@ -22,15 +22,15 @@ class Register:
         self._target = target
 
     def scheduler(self, name: str | None = None) -> Callable[[F], F]:
-        """Register a factory `(session_name, **kwargs) -> Scheduler` under its own name or the given one."""
+        """Register a factory `(session_name, **kwargs) -> Scheduler` under its own name, or under `name`."""
         return self._plain(PluginType.SCHEDULER, name)
 
     def component(self, name: str | None = None) -> Callable[[F], F]:
-        """Register a function that returns an app under its own name or the given one, such as `team.train`."""
+        """Register a function that returns an app under its own name, or under `name`, such as `team.train`."""
         return self._plain(PluginType.COMPONENT, name)
 
     def tracker(self, name: str | None = None) -> Callable[[F], F]:
-        """Register a factory of trackers under its own name or the given one."""
+        """Register a factory of trackers under its own name, or under `name`."""
         return self._plain(PluginType.TRACKER, name)
 
     def named_resource(
@@ -39,13 +39,13 @@ class Register:
         aliases: Iterable[str] | None = None,
         fractionals: Fractionals | None = None,
     ) -> Callable[[Callable[..., Resource]], Callable[..., Resource]]:
-        """Register a function that returns a `Resource`; its results are tagged with their name.
+        """Register a function that returns a `Resource`; its results are tagged with its name.
 
-        `fractionals` gives for each fraction the suffix of a variant `<name>_<suffix>`, which calls the function with
-        that number as `fractional`; a callable is given the whole resource and returns the same.
+        `fractionals` maps fractions to the suffix of a variant `<name>_<suffix>`, which calls the function with that
+        number as `fractional`. It may also be a callable that gets the whole resource and returns this mapping.
 
         Raises:
-            ValueError: a name is taken or given twice.
+            ValueError: a name is already registered, or given twice.
         """
 
         def decorate(function: Callable[..., Resource]) -> Callable[..., Resource]:
@@ -61,7 +61,7 @@ class Register:
             module = sys.modules.get(function.__module__)
             for variant, factory in factories.items():
                 _mark(factory, PluginType.NAMED_RESOURCE, variant)
-                # `their_module.host_4` is the variant, as if it was written there.
+                # Makes `their_module.host_4` the variant, as if it were written there.
                 if module is not None and variant.isidentifier() and factory is not whole:
                     setattr(module, variant, factory)
             return _mark(whole, PluginType.NAMED_RESOURCE, main)
@@ -77,7 +77,7 @@ class Register:
 
 
 def _mark(factory: F, kind: PluginType, name: str) -> F:
-    """Note kind and name at the function, where a package that collects its plug-ins finds them."""
+    """Store kind and name on the function, so that a package can collect its plug-ins."""
     factory._plugin_type, factory._plugin_name = kind, name  # type: ignore[attr-defined]  # noqa: SLF001 - a name of TorchX
     return factory
 
@@ -93,7 +93,7 @@ def _tagged(function: Callable[..., Resource], name: str, fraction: float | None
     def make(*args: Any, **kwargs: Any) -> Resource:
         if fraction is not None:
             kwargs["fractional"] = fraction
-        # A copy: the function may return one object again and again.
+        # A copy, because the function may return the same object each time.
         resource = Resource.copy(function(*args, **kwargs))
         resource.tags[RESOURCE_NAME] = name
         resource.tags[IS_FRACTIONAL] = fraction is not None and fraction != WHOLE

@@ -1,4 +1,4 @@
-"""Parts of a host: which fractions of a named resource exist, and how each is called."""
+"""Fractions of a named resource, such as half a host, and their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def powers_of_two_gpus(resource: Resource) -> dict[float, str]:
     """Return the fractions with half, a quarter, ... of the GPUs, named by their count, down to one GPU.
 
     Raises:
-        ValueError: the number of GPUs is no power of two, so that some half would not be whole.
+        ValueError: the number of GPUs is not a power of two, so that it cannot be halved evenly.
     """
     gpus = resource.gpu
     if gpus < 1 or gpus & (gpus - 1):
@@ -31,10 +31,10 @@ def powers_of_two_gpus(resource: Resource) -> dict[float, str]:
 
 
 def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:  # noqa: N803 - a name of the launcher model
-    """Return a function that gives the fractions with half, a quarter, ... of the memory, down to `minGiB`.
+    """Return a function that computes the fractions with half, a quarter, ... of the memory, down to `minGiB`.
 
-    Each is named by its GiB. The function raises a `ValueError` for memory that is less than `minGiB`, or of which
-    one of these halves is no whole number of GiB.
+    Each is named by its GiB. The function raises a `ValueError` if the memory is less than `minGiB`, or if one of
+    the halves is not a whole number of GiB.
     """
     if minGiB < 1:
         raise ValueError(f"minGiB must be at least 1, not {minGiB}")
@@ -45,13 +45,13 @@ def halve_mem_down_to(*, minGiB: int) -> Callable[[Resource], dict[float, str]]:
         while mib >= minGiB * _MIB_PER_GIB:
             if mib % _MIB_PER_GIB:
                 raise ValueError(
-                    f"{resource.memMB} MB cannot be halved down to {minGiB} GiB: {mib / _MIB_PER_GIB:g} GiB is no "
+                    f"{resource.memMB} MB cannot be halved down to {minGiB} GiB: {mib / _MIB_PER_GIB:g} GiB is not a "
                     f"whole number; give another minGiB, or memory that is a power of two"
                 )
             found[fraction] = str(int(mib) // _MIB_PER_GIB)
             fraction, mib = fraction / 2, mib / 2
         if not found:
-            raise ValueError(f"{resource.memMB} MB is less than minGiB={minGiB}")
+            raise ValueError(f"{resource.memMB} MB is less than minGiB={minGiB}; lower minGiB")
         return found
 
     return fractions

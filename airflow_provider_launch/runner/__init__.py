@@ -1,4 +1,4 @@
-"""The front door of the launcher, without Airflow."""
+"""The public API of the launcher, without Airflow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-# ruff: noqa: SLF001 - `_app`, `_scheduler` and `_validate` are, by these names, the interface of plug-ins
-"""`Runner`: launch apps on any scheduler, and watch them by handle from any process."""
+# ruff: noqa: SLF001 - plug-ins rely on the names `_app`, `_scheduler` and `_validate`
+"""`Runner`: launch apps on any scheduler, and follow them by handle from any process."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ NONE = "<NONE>"
 
 
 class Runner:
-    """Launches apps and watches them. Every method that takes a handle works in any process that can reach the engine.
+    """Launches and follows apps. Methods that take a handle work in any process that can reach the engine.
 
     Args:
-        name: the session, part of every handle; may be empty.
+        name: the session, which is part of every handle; may be empty.
         scheduler_factories: backend name to factory. None: all builtin schedulers and plug-ins.
-        component_defaults: component name to parameter to text.
-        scheduler_params: keywords for every factory; a dict under the name of a backend is for that backend only, and
+        component_defaults: component name to a mapping of parameter to text.
+        scheduler_params: keyword arguments for every factory; a dict under a backend's name is for that backend, and
             schedulers of this package refuse unknown names in it.
-        check_session: refuse to cancel or delete by a handle of another session. It guards against a mistaken handle;
-            what keeps teams apart is a namespace, an engine or a queue of their own: `list` shows all apps there are,
-            with handles of this session.
-        strict: refuse options that the scheduler does not know. False: ignore them, so that one cfg serves several
+        check_session: refuse to cancel or delete by a handle of another session. This only guards against a mistaken
+            handle. To separate teams, give each its own namespace, engine or queue: `list` shows all apps, with handles
+            of this session.
+        strict: refuse options that the scheduler does not have. False: ignore them, so that one cfg works for several
             schedulers.
-        trackers: name to config of the trackers of all replicas. None: from files and variables, see
+        trackers: name to config of the trackers of all replicas. None: read from files and variables, see
             `get_configured_trackers`.
     """
 
@@ -120,7 +120,7 @@ class Runner:
         return self._name
 
     def close(self) -> None:
-        """Close all schedulers that were created; may be repeated."""
+        """Close all schedulers that were created; may be called again."""
         with self._creating:
             schedulers = [*self._schedulers.values()]
             self._schedulers.clear()
@@ -130,12 +130,12 @@ class Runner:
     # ---- schedulers ------------------------------------------------------------------------------------------
 
     def scheduler(self, backend: str) -> Scheduler[Any]:
-        """Return the scheduler of a name, made on first use.
+        """Return the scheduler with this name, created on first use.
 
         Raises:
             UnknownSchedulerException: no such scheduler is registered.
             MissingDependencyError: its client library is not installed.
-            InvalidRunConfigException: `scheduler_params` has a name for it that it does not know.
+            InvalidRunConfigException: `scheduler_params` has a name for this scheduler that it does not accept.
         """
         name = resolve_scheduler_name(backend, self._factories)
         with self._creating:
@@ -148,7 +148,7 @@ class Runner:
                     scheduler.close()
                     raise InvalidRunConfigException(f"scheduler_params of {name!r}: {unknown}", name, own)
                 for param in common:
-                    # Another scheduler may know it.
+                    # Another scheduler may accept it.
                     if "did you mean" in (unknown := _unknown_param(scheduler, [param])):
                         log.warning("scheduler %r ignores an %s", name, unknown)
                 self._schedulers[name] = scheduler
@@ -163,10 +163,10 @@ class Runner:
         return self.scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> dict[str, CfgVal]:
-        """Return the options of texts like `queue=gpu,tags=a;b`; later texts win.
+        """Return the options of texts such as `queue=gpu,tags=a;b`; later texts win.
 
         Raises:
-            InvalidRunConfigException: a name or a value is wrong; a runner that is not strict passes over names.
+            InvalidRunConfigException: a name or a value is wrong; a runner that is not strict ignores unknown names.
         """
         schema = self.scheduler_run_opts(scheduler)
         cfg: dict[str, CfgVal] = {}
@@ -175,7 +175,7 @@ class Runner:
         return cfg
 
     def _params_of(self, backend: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the keywords for all factories, and those for this one."""
+        """Return the keyword arguments for all factories, and those for this backend only."""
         own: dict[str, Any] = {}
         common: dict[str, Any] = {}
         for key, value in self._scheduler_params.items():
@@ -201,7 +201,7 @@ class Runner:
         app_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AppHandle | AppDryRunInfo[Any]:
-        """Launch an app and return its handle, or with `dryrun` what would be sent.
+        """Launch an app and return its handle; with `dryrun` return the request instead.
 
         Arguments and errors are those of `dryrun` and `schedule`.
         """
@@ -221,20 +221,20 @@ class Runner:
         app_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Return the request that `schedule` would send; nothing outside the process is touched.
+        """Return the request that `schedule` would send; nothing outside the process changes.
 
         Args:
-            app: what to launch; neither it nor `cfg` is changed.
+            app: the app to launch; neither it nor `cfg` is changed.
             scheduler: name of the backend.
             cfg: options of this launch.
-            workspace: directories to mirror into the first role, in place of its own; ignored with a warning where it
-                cannot be done. Container schedulers build its image here, unless they have it.
-            parent_run_id: the run of which the app is a part; the launcher's own environment wins.
-            app_id: the id that the app shall have. None: a new unique one.
-            idempotency_key: gives an id made of the app's name and this key, so that a second launch adopts the first.
+            workspace: directories to copy into the first role, instead of its own; ignored with a warning if the
+                scheduler does not support it. Container schedulers build the image now, unless it exists.
+            parent_run_id: the run that the app is a part of; the launcher's own environment wins.
+            app_id: the id of the app. None: a new unique id.
+            idempotency_key: makes the id from the app's name and this key: a second launch adopts the first app.
 
         Raises:
-            InvalidAppError: app or cfg is wrong, or asks for what the scheduler lacks (`UnsupportedError`).
+            InvalidAppError: app or cfg is wrong, or needs a feature that the scheduler lacks (`UnsupportedError`).
             UnknownSchedulerException: no such scheduler is registered.
         """
         backend = self.scheduler(scheduler)
@@ -244,19 +244,19 @@ class Runner:
             check_app(copied)
             if idempotency_key is not None:
                 if app_id is not None:
-                    raise ValueError("give `app_id` or `idempotency_key`, not both: each decides the id of the app")
-                # Names are for people, and most schedulers take few of their characters.
+                    raise ValueError("give either `app_id` or `idempotency_key`, not both: each determines the app id")
+                # Names are for people; most schedulers accept only some of their characters.
                 app_id = make_stable(slug(copied.name, 25), f"{len(copied.name)}:{copied.name}{idempotency_key}", 39)
                 if Capability.ADOPT not in backend.capabilities:
                     warnings.warn(
                         f"{name!r} cannot adopt a running app: "
-                        "a second run with this idempotency_key may start a second one",
+                        "a second run with this idempotency_key may start a second app",
                         stacklevel=3,
                     )
             logged.event.app_image = copied.roles[0].image
             inject_env(copied, name, self._name, parent_run_id, self._trackers)
             schema = backend.run_opts()
-            # A plug-in that declares no options reads what it likes; one that does is protected from misspelt ones.
+            # A plug-in without declared options accepts any; with declared options, misspelt ones are refused.
             resolved = copy.deepcopy(schema.resolve(cfg or {}, strict=self._strict and len(schema) > 0))
             if workspace and isinstance(backend, WorkspaceMixin):
                 copied.roles[0].workspace = (
@@ -281,7 +281,7 @@ class Runner:
         app_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AppHandle:
-        """Launch the app that a component makes, and return its handle; as `dryrun_component` and `schedule`."""
+        """Launch the app that a component builds, and return its handle; as `dryrun_component` and `schedule`."""
         info = self.dryrun_component(
             component,
             component_args,
@@ -306,26 +306,26 @@ class Runner:
         app_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Return the request that `run_component` would send; arguments and errors are those of `dryrun`, too.
+        """Return the request that `run_component` would send; other arguments and errors are those of `dryrun`.
 
         Args:
-            component: its name, as `specs.finder.get_component` takes it.
-            component_args: an argument vector (`["--j", "2x4"]`), or parameter to value (`{"j": "2x4"}`).
-                `component_defaults` of the runner give what they leave out.
+            component: its name, as for `specs.finder.get_component`.
+            component_args: an argument vector (`["--j", "2x4"]`), or a mapping of parameter to value (`{"j": "2x4"}`).
+                `component_defaults` of the runner fill in missing ones.
             scheduler: name of the backend.
             cfg: options of this launch.
-            workspace: directories to mirror into the first role.
-            parent_run_id: the run of which the app is a part.
-            app_id: the id that the app shall have.
+            workspace: directories to copy into the first role.
+            parent_run_id: the run that the app is a part of.
+            app_id: the id of the app.
             idempotency_key: as in `dryrun`.
 
         Raises:
-            ComponentNotFoundException: there is no such component.
-            ComponentValidationException: the function is no component.
+            ComponentNotFoundException: the component does not exist.
+            ComponentValidationException: the function is not a valid component.
             InvalidAppError: an argument is unknown, wrong or missing; the text shows the usage.
-            TypeError: the component returns something else than an `AppDef`.
+            TypeError: the component does not return an `AppDef`.
         """
-        # Launches of apps need neither argparse nor the finder.
+        # Imported here, because plain launches need neither argparse nor the finder.
         from airflow_provider_launch.specs.builders import build_app
         from airflow_provider_launch.specs.finder import get_component
 
@@ -335,16 +335,16 @@ class Runner:
         )
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
-        """Send the request and return the handle of the app; on schedulers that adopt it may be repeated.
+        """Send the request and return the handle of the app; may be repeated on schedulers that adopt.
 
         Raises:
             ValueError: the info does not come from `dryrun`.
             AppConflictError: the id belongs to another app.
-            SchedulerUnavailableError: not reached; the same call may succeed later.
+            SchedulerUnavailableError: the scheduler cannot be reached; the same call may succeed later.
         """
         name, app = dryrun_info._scheduler, dryrun_info._app
         if name is None or app is None:
-            raise ValueError("this dry-run info names no scheduler or no app; make it with `Runner.dryrun`")
+            raise ValueError("this dry-run info has no scheduler or no app; create it with `Runner.dryrun`")
         with log_event("schedule", name, app_image=app.roles[0].image if app.roles else None) as logged:
             app_id = self.scheduler(name).schedule(dryrun_info)
             logged.event.app_id = app_id
@@ -357,31 +357,31 @@ class Runner:
     def build_workspace(
         self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None
     ) -> dict[tuple[str, Workspace], str]:
-        """Build each workspace of the app once and return (image, workspace) to the image with it.
+        """Build each workspace of the app once and return (image, workspace) to the image that contains it.
 
-        `pin_workspace_images` puts these into an app.
+        `pin_workspace_images` sets these images in an app.
 
         Raises:
-            InvalidAppError: a workspace is missing, too large or cannot be built, or the scheduler takes none.
+            InvalidAppError: a workspace is missing, too large or cannot be built, or the scheduler supports none.
         """
         backend = self.scheduler(scheduler)
         name = resolve_scheduler_name(scheduler, self._factories)
         with log_event("build_workspace", name):
             if not isinstance(backend, WorkspaceMixin):
-                raise UnsupportedError(f"{name!r} does not mirror workspaces; bring the code there in its image")
+                raise UnsupportedError(f"{name!r} does not support workspaces; put the code into the image")
             return built_images(backend, app, cfg or {})
 
     def build_standalone_workspace(self, workspace_builder: WorkspaceBuilder[Any, Any], sync: bool = True) -> Any:
-        """Return what `workspace_builder.build_workspace(sync)` does."""
+        """Return the result of `workspace_builder.build_workspace(sync)`."""
         return workspace_builder.build_workspace(sync)
 
     # ---- by handle -------------------------------------------------------------------------------------------
 
     def status(self, app_handle: AppHandle) -> AppStatus | None:
-        """Return what is known of the app now; None: there is no such app, or it was forgotten.
+        """Return the current status of the app; None if it does not exist, or its record was removed.
 
         Raises:
-            SchedulerUnavailableError: not reached, so nothing is known.
+            SchedulerUnavailableError: the scheduler cannot be reached, so the status is unknown.
         """
         scheduler, parsed = self._find(app_handle)
         with log_event("status", parsed.scheduler_backend, parsed.app_id):
@@ -405,25 +405,25 @@ class Runner:
         max_errors: int = 5,
         start_limit_s: float | None = None,
     ) -> AppStatus | None:
-        """Wait until the app has ended; None: it is gone.
+        """Wait until the app has ended, and return its status; None if its record is gone.
 
-        An app that cannot begin, such as one whose image no registry has, is cancelled after a minute.
+        An app that can never start, for example because its image does not exist, is cancelled after a minute.
 
         Args:
             app_handle: the app.
-            wait_interval: seconds between two polls; an app that has just been launched is polled more often.
+            wait_interval: seconds between two polls; a new app is polled more often.
             timeout: seconds after which to give up. None: never.
-            max_errors: how many errors or UNKNOWN states in a row are tolerated, with growing pauses.
-            start_limit_s: seconds from now in which the app must have begun; one that still waits is cancelled.
-                None: it may wait for ever.
+            max_errors: number of consecutive errors or UNKNOWN states to tolerate, with growing pauses.
+            start_limit_s: seconds from now within which the app must start; an app that still waits then is cancelled.
+                None: no limit.
 
         Raises:
-            TimeoutError: the app has not ended in time; it goes on.
-            AppNotStartedError: it has not begun in time, or cannot; the text has what it waited for.
+            TimeoutError: the app has not ended in time; it continues to run.
+            AppNotStartedError: it has not started in time, or cannot start; the text has the reason.
             AppStatusError: the state stayed UNKNOWN.
-            Exception: the last error, when there were too many in a row.
+            Exception: the last error, if too many came in a row.
         """
-        # To launch and to list needs nothing of the follower.
+        # Imported here, because launching and listing do not need the follower.
         from airflow_provider_launch.runner.waits import wait_for_end
 
         scheduler, parsed = self._find(app_handle)
@@ -445,7 +445,7 @@ class Runner:
             return self._noted(app_handle, found)
 
     def cancel(self, app_handle: AppHandle) -> None:
-        """Ask the app to end and return at once; no-op if it is unknown or has ended."""
+        """Ask the app to end, without waiting; no-op if it is unknown or has ended."""
         scheduler, parsed = self._find(app_handle, changes=True)
         with log_event("cancel", parsed.scheduler_backend, parsed.app_id):
             status = self._status(app_handle, scheduler, parsed)
@@ -458,7 +458,7 @@ class Runner:
         self.cancel(app_handle)
 
     def delete(self, app_handle: AppHandle) -> None:
-        """Remove the app and its record; a live one is cancelled. No-op if it is unknown."""
+        """Remove the app and its record; a running one is cancelled first. No-op if it is unknown."""
         scheduler, parsed = self._find(app_handle, changes=True)
         with log_event("delete", parsed.scheduler_backend, parsed.app_id):
             if self._status(app_handle, scheduler, parsed) is not None:
@@ -474,18 +474,18 @@ class Runner:
         run_id: str | None = None,
         task_id: str | None = None,
     ) -> builtins.list[AppHandle]:
-        """Delete the apps that ended so long ago, and return their handles.
+        """Delete the apps that ended more than `older_than_s` seconds ago, and return their handles.
 
         Args:
-            scheduler: where.
+            scheduler: name of the backend.
             older_than_s: seconds since the end of the app.
-            live: also cancel and delete what was launched so long ago and has not ended: nobody may follow it any more.
-            dag_id: only apps that tasks of this DAG have launched.
-            run_id: only those of this run.
-            task_id: only those of this task; all of them, if it is mapped.
+            live: also cancel and delete unfinished apps that were launched that long ago; no process may follow them.
+            dag_id: only apps launched by tasks of this DAG.
+            run_id: only apps of this run.
+            task_id: only apps of this task; of all its instances, if it is mapped.
 
         Raises:
-            SchedulerUnavailableError: not reached; what was deleted until then is gone.
+            SchedulerUnavailableError: the scheduler cannot be reached; apps deleted before the error stay deleted.
         """
         backend = self.scheduler(scheduler)
         name = resolve_scheduler_name(scheduler, self._factories)
@@ -494,7 +494,7 @@ class Runner:
             return [make_app_handle(name, self._name, app_id) for app_id in deleted]
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the app as it was launched, or as far as the scheduler still knows it; None: there is none."""
+        """Return the app as it was launched, or as far as the scheduler still has it; None if it does not exist."""
         scheduler, parsed = self._find(app_handle)
         with log_event("describe", parsed.scheduler_backend, parsed.app_id):
             if app_handle in self._apps:
@@ -505,7 +505,7 @@ class Runner:
             return AppDef(name=parsed.app_id, roles=found.roles, metadata=dict(found.metadata))
 
     def describe_native(self, app_handle: AppHandle) -> AppDryRunInfo[Any] | None:
-        """Return the request as the engine keeps it; None where it keeps none, or for an unknown app."""
+        """Return the request as the engine stores it; None if it stores none, or the app is unknown."""
         scheduler, parsed = self._find(app_handle)
         with log_event("describe_native", parsed.scheduler_backend, parsed.app_id):
             info = scheduler.describe_native(parsed.app_id)
@@ -530,15 +530,15 @@ class Runner:
             app_handle: the app.
             role_name: its role.
             k: the replica, from 0 in its role.
-            regex: keep only the lines in which this is found.
+            regex: keep only lines that match somewhere.
             since: keep only lines from this time on; naive means UTC.
             until: keep only lines before this time; naive means UTC.
-            should_tail: follow until the app has ended; else end with what is there.
-            streams: STDOUT, STDERR or COMBINED. None: what the backend has.
+            should_tail: follow until the app has ended; False: return only the existing lines.
+            streams: STDOUT, STDERR or COMBINED. None: the default of the backend.
 
         Raises:
-            UnknownAppException: there is no such app; at the call.
-            ValueError: the app has no such role or replica, or the regex is wrong.
+            UnknownAppException: the app does not exist; raised by the call itself.
+            ValueError: the app has no such role or replica, or the regex is invalid.
         """
         scheduler, parsed = self._find(app_handle)
         with log_event("log_lines", parsed.scheduler_backend, parsed.app_id):
@@ -558,17 +558,17 @@ class Runner:
         """Return the apps of this launcher on a scheduler, with their handles.
 
         Args:
-            scheduler: which one.
-            cfg: where it is, for a scheduler that lists by it.
-            dag_id: only apps that tasks of this DAG have launched.
-            run_id: only those of this run.
-            task_id: only those of this task; all of them, if it is mapped.
+            scheduler: name of the backend.
+            cfg: its location, for schedulers that need options to list apps.
+            dag_id: only apps launched by tasks of this DAG.
+            run_id: only apps of this run.
+            task_id: only apps of this task; of all its instances, if it is mapped.
         """
         wanted = _owner(dag_id, run_id, task_id)
         backend = self.scheduler(scheduler)
         name = resolve_scheduler_name(scheduler, self._factories)
         with log_event("list", name):
-            # Plug-ins older than `cfg` take no argument.
+            # Plug-ins older than `cfg` do not accept the argument.
             apps = backend.list(cfg) if cfg else backend.list()
             if wanted:
                 apps = [app for app in apps if wanted.items() <= app.owner.items()]
@@ -584,15 +584,15 @@ class Runner:
         *,
         confirm_s: float = CONFIRM_S,
     ) -> builtins.list[AppHandle]:
-        """Return the living apps of one Airflow whose tasks are over; waits `confirm_s` seconds if there are any.
+        """Return the running apps of one Airflow deployment whose tasks are over; waits `confirm_s` if there are any.
 
-        For deployments without a triggerer; `LaunchHook.orphans` calls it with the states of its Airflow. An app whose
-        run was deleted is not among them: only a process that has seen the run knows that it was deleted.
+        For deployments without a triggerer; `LaunchHook.orphans` calls it with the states of its Airflow. It leaves out
+        apps of deleted runs: only a process that saw the run before can know that it was deleted.
 
         Args:
-            scheduler: which one.
-            states: gives the states of tasks; see `airflow_provider_launch.hooks.task_states`.
-            deployment: the id of that Airflow; apps of others are ignored.
+            scheduler: name of the backend.
+            states: returns the states of tasks; see `airflow_provider_launch.hooks.task_states`.
+            deployment: the id of the Airflow deployment; apps of other deployments are ignored.
             confirm_s: seconds between the two checks.
         """
         finder = OrphanFinder(deployment, confirm_s=confirm_s)
@@ -623,15 +623,15 @@ def _owner(dag_id: str | None, run_id: str | None, task_id: str | None) -> dict[
 
 
 def _unknown_param(scheduler: Scheduler[Any], params: Iterable[str]) -> str:
-    """Return what is wrong with the first keyword that a scheduler of this package does not take; empty: nothing."""
+    """Return the problem with the first keyword that a scheduler of this package does not accept; empty if none."""
     connection_type = getattr(scheduler, "connection_type", None)
     if connection_type is None:
-        return ""  # one of a plug-in, which reads what it likes
+        return ""  # a plug-in may accept any keyword
     known = {item.name for item in dataclasses.fields(connection_type)}
     for name in params:
         if name not in known and name not in getattr(scheduler, "factory_params", ()):
             near = closest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
+            hint = f"did you mean {near!r}?" if near else f"valid ones are {', '.join(sorted(known))}"
             return f"unknown parameter {name!r}; {hint}"
     return ""
 
@@ -643,13 +643,13 @@ def get_runner(
     strict: bool = True,
     **scheduler_params: Any,
 ) -> Runner:
-    """Return a runner of the session `torchx`, the one in which stored handles were made.
+    """Return a runner of the session `torchx`, in which stored handles were created.
 
     Args:
         name: another session name; give it to `Runner` instead.
-        component_defaults: component name to parameter to text.
+        component_defaults: component name to a mapping of parameter to text.
         strict: as in `Runner`.
-        **scheduler_params: keywords for every scheduler, or a dict under the name of one.
+        **scheduler_params: keyword arguments for every scheduler, or a dict under the name of one.
     """
     if name is not None:
         warnings.warn("`name` of `get_runner` will be removed; use `Runner(name=...)`", FutureWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Defaults in a file: options of schedulers, parameters of components, trackers. Airflow's connections do not need it.
+"""Config files with defaults: options of schedulers, parameters of components, trackers. Connections ignore them.
 
 ```ini
 [docker]
@@ -38,30 +38,30 @@ CONFIG_FILE = ".launchconfig"
 _OLDER_CONFIG_FILE = ".torchxconfig"
 CONFIG_PREFIX_DELIM = ":"
 DEFAULT_CONFIG_DIRS: list[str] = [str(Path.home()), "."]
-"""Where files are searched for; the first one wins."""
+"""Directories that are searched for config files; the first one wins."""
 PLACEHOLDER = "#FIXME:"
-"""How `dump` begins the value of a required option, which nobody has set yet."""
+"""Prefix of the value that `dump` writes for a required option, until a user sets it."""
 _NONE = "None"
 _HELP_CHARS = 60
 
 
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
-    """Return the paths of the files that count, the strongest first.
+    """Return the paths of the config files, in order of precedence.
 
-    `LAUNCHCONFIG`, or the older `TORCHXCONFIG`, names the only one; empty means none.
+    `LAUNCHCONFIG`, or the older `TORCHXCONFIG`, gives the only file; if it is empty, no file is read.
 
     Args:
         dirs: directories; None means `DEFAULT_CONFIG_DIRS`.
 
     Raises:
-        FileNotFoundError: the variable names no file.
+        FileNotFoundError: the file of the variable does not exist.
     """
     for variable in (ENV_LAUNCHCONFIG, ENV_TORCHXCONFIG):
         path = os.environ.get(variable)
         if path is None:
             continue
         if path and not Path(path).is_file():
-            raise FileNotFoundError(f"{variable}={path!r} is no file; correct the variable, or unset it")
+            raise FileNotFoundError(f"{variable}={path!r} is not an existing file; correct the variable, or unset it")
         return [path] if path else []
     found = []
     for directory in DEFAULT_CONFIG_DIRS if dirs is None else dirs:
@@ -76,7 +76,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
 
 
 def apply(scheduler: str, cfg: MutableMapping[str, CfgVal], dirs: Iterable[str] | None = None) -> None:
-    """Add to `cfg` the options of a scheduler from the files, as far as it has none of its own."""
+    """Add the options of a scheduler from the files to `cfg`; options that `cfg` has are kept."""
     for path in find_configs(dirs):
         with Path(path).open(encoding="utf-8") as file:
             load(scheduler, file, cfg)
@@ -84,13 +84,13 @@ def apply(scheduler: str, cfg: MutableMapping[str, CfgVal], dirs: Iterable[str] 
 
 
 def load(scheduler: str, f: IO[str], cfg: MutableMapping[str, CfgVal]) -> None:
-    """Add to `cfg` the options of the section `[scheduler]`, as far as it has none under any spelling.
+    """Add the options of the section `[scheduler]` to `cfg`; options that it has, under any spelling, are kept.
 
     Unknown options are skipped with a warning.
 
     Raises:
-        InvalidRunConfigException: text is no value of its option.
-        ValueError: the file is no INI.
+        InvalidRunConfigException: a text is not a valid value of its option.
+        ValueError: the file is not valid INI.
     """
     section = _section(_parsed(f), scheduler)
     if not section:
@@ -102,12 +102,12 @@ def load(scheduler: str, f: IO[str], cfg: MutableMapping[str, CfgVal]) -> None:
 
 
 def read_options(path: str, scheduler: str, schema: runopts) -> dict[str, CfgVal]:
-    """Return the options of a scheduler from one file, for who must not launch with half of a template.
+    """Return the options of a scheduler from one file; refuse a template that is not completely filled in.
 
     Raises:
-        InvalidRunConfigException: text is no value of its option, or still the placeholder of `dump`.
+        InvalidRunConfigException: a text is not a valid value of its option, or still the placeholder of `dump`.
         OSError: the file cannot be read.
-        ValueError: it is no INI.
+        ValueError: it is not valid INI.
     """
     with Path(path).open(encoding="utf-8") as file:
         section = _section(_parsed(file), scheduler)
@@ -127,7 +127,7 @@ def _options(section: Mapping[str, str], scheduler: str, schema: runopts, source
         if name is None or option is None:
             near = closest(key, [name for name, _ in schema])
             hint = f", did you mean {near!r}" if near else ""
-            log.warning("%s: scheduler %s has no option %r%s; it is skipped", source, scheduler, key, hint)
+            log.warning("%s: scheduler %s has no option %r%s; it is ignored", source, scheduler, key, hint)
         elif (value := _value(name, option, text)) is not _SKIPPED:
             found[name] = value
     return found
@@ -140,7 +140,7 @@ def _value(name: str, option: runopt, text: str) -> CfgVal:
     if text == _NONE:
         return None
     if text.startswith(PLACEHOLDER) and option.opt_type is not str:
-        log.warning("option %r still has the placeholder %r; it is skipped", name, text)
+        log.warning("option %r still has the placeholder %r; it is ignored", name, text)
         return _SKIPPED  # type: ignore[no-any-return]  # a sentinel
     try:
         return option.cast_to_type(text)
@@ -149,7 +149,7 @@ def _value(name: str, option: runopt, text: str) -> CfgVal:
 
 
 def _section(sections: Mapping[str, Mapping[str, str]], scheduler: str) -> Mapping[str, str]:
-    """Return the section of a scheduler, under its name or an older one."""
+    """Return the section of a scheduler, by its name or an older name."""
     current = SCHEDULER_ALIASES.get(scheduler, scheduler)
     older = [alias for alias, meant in SCHEDULER_ALIASES.items() if meant == current]
     return next((sections[name] for name in (scheduler, current, *older) if name in sections), {})
@@ -168,16 +168,16 @@ def _schema(scheduler: str) -> runopts:
 
 
 def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """Return `{name: {key: text}}` of the sections `[prefix:name]` of all files; earlier files win per key."""
+    """Return `{name: {key: text}}` of the sections `[prefix:name]` in all files; earlier files win per key."""
     return read_sections(find_configs(dirs), prefix)
 
 
 def read_sections(paths: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:
-    """Return the same of these files.
+    """Return `{name: {key: text}}` of the sections `[prefix:name]` in these files.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: it is no INI.
+        ValueError: it is not valid INI.
     """
     found: dict[str, dict[str, str]] = {}
     for path in paths:
@@ -204,13 +204,13 @@ def get_config(prefix: str, name: str, key: str, dirs: Iterable[str] | None = No
 
 
 def _parsed(f: IO[str]) -> dict[str, dict[str, str]]:
-    # No interpolation: `%` and `$` are plain text; and names of trackers may have colons.
+    # No interpolation: `%` and `$` are plain text. Names of trackers may contain colons.
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), allow_no_value=True, strict=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # option names are case-sensitive
     try:
         parser.read_file(f)
     except configparser.Error as error:
-        raise ValueError(f"a configuration file is no INI: {error}") from error
+        raise ValueError(f"a configuration file is not valid INI: {error}") from error
     return {name: {key: text or "" for key, text in parser.items(name)} for name in parser.sections()}
 
 
@@ -218,15 +218,15 @@ def _parsed(f: IO[str]) -> dict[str, dict[str, str]]:
 
 
 def dump(f: IO[str], schedulers: Iterable[str] | None = None, required_only: bool = False) -> None:
-    """Write a template with all options of schedulers: their defaults, and a placeholder for each required one.
+    """Write a template with all options of schedulers: defaults, and a placeholder for each required option.
 
     Args:
-        f: where to.
-        schedulers: their names. None means all; one whose client library is missing is skipped.
-        required_only: leave optional ones out.
+        f: the file to write.
+        schedulers: their names. None means all; schedulers whose client library is missing are skipped.
+        required_only: leave out optional ones.
 
     Raises:
-        ValueError: a name is no scheduler.
+        ValueError: a name is not a scheduler.
     """
     factories = get_scheduler_factories()
     names = list(factories if schedulers is None else schedulers)
@@ -237,7 +237,7 @@ def dump(f: IO[str], schedulers: Iterable[str] | None = None, required_only: boo
         try:
             schema = _schema(name)
         except (ImportError, MissingDependencyError) as error:
-            log.warning("scheduler %s is left out of the template: %s", name, error)
+            log.warning("scheduler %s is not in the template: %s", name, error)
             continue
         f.write(f"[{name}]\n")
         f.writelines(_lines(schema, required_only=required_only))

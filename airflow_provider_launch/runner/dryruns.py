@@ -1,5 +1,5 @@
-# ruff: noqa: SLF001 - `_validate` is, by this name, the interface of plug-ins
-"""The steps of a dry run that a scheduler does, also one of a plug-in that is older than an argument."""
+# ruff: noqa: SLF001 - plug-ins rely on the name `_validate`
+"""The steps of a dry run that a scheduler does; plug-ins may have older signatures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def prepare_workspaces(
     scheduler: Scheduler[Any],
     cfg: Mapping[str, CfgVal],
 ) -> None:
-    """Let the scheduler check the workspaces and prepare what it has of them; warn where it has no use for them."""
+    """Let the scheduler check and prepare the workspaces; warn if it does not support them."""
     if isinstance(scheduler, WorkspaceMixin):
         scheduler.prepare_workspaces(app.roles, cfg)
     elif workspace or any(role.workspace for role in app.roles):
         warnings.warn(
-            f"{backend!r} does not mirror workspaces: the workspace is ignored, the image is used as it is",
+            f"{backend!r} does not support workspaces: the workspace is ignored, and the image is used as it is",
             stacklevel=4,
         )
 
@@ -56,7 +56,7 @@ def submit_dryrun(
 
 
 def built_images(backend: Any, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[tuple[str, Workspace], str]:
-    """Build each workspace of the app and return (image, workspace) to the image with it; the app is not changed."""
+    """Build each workspace of the app and return (image, workspace) to the new image; the app is not changed."""
     copied = copy.deepcopy(app)
     given = [(role.image, role.workspace) for role in copied.roles]
     backend.build_workspaces(copied.roles, backend.run_opts().resolve(cfg))
@@ -65,7 +65,7 @@ def built_images(backend: Any, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[t
 
 
 def pin_workspace_images(app: AppDef, images: Mapping[tuple[str, Workspace], str]) -> AppDef:
-    """Return a copy of the app with images that `Runner.build_workspace` has built, and without their workspaces."""
+    """Return a copy of the app with the images that `Runner.build_workspace` built, and without workspaces."""
     copied = copy.deepcopy(app)
     for role in copied.roles:
         if role.workspace and (built := images.get((role.image, role.workspace))):

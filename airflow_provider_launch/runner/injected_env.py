@@ -1,4 +1,4 @@
-"""Variables that a runner gives to every replica, beside those of its role."""
+"""Environment variables that a runner adds to every replica."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def inject_env(
     app: AppDef, backend: str, session: str, parent_run_id: str | None, trackers: Mapping[str, str | None] | None
 ) -> None:
-    """Give each role the variables by which its program finds its app, its parent run and its trackers.
+    """Give each role the variables with which its program finds its app, its parent run and its trackers.
 
     Args:
-        app: its roles are changed.
+        app: the app whose roles are changed.
         backend: name of the scheduler.
-        session: of the runner.
-        parent_run_id: the run of which the app is a part.
-        trackers: name to config. None: those of files and variables.
+        session: name of the runner's session.
+        parent_run_id: the run that the app is a part of.
+        trackers: name to config. None: read from files and variables.
     """
-    # The launcher's own parent wins: a launcher that is itself a part of a run hands this run on.
+    # The launcher's own parent wins: a launcher that is part of a run passes this run on.
     parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID) or parent_run_id
     injected = {
         ENV_TORCHX_JOB_ID: make_app_handle(backend, macros.escape(session), macros.app_id),
@@ -52,5 +52,5 @@ def inject_env(
             tracking[tracker_config_env_var_name(name)] = macros.escape(config)
     for role in app.roles:
         role.env.update(injected)
-        # A role may have trackers of its own.
+        # A role may have its own trackers.
         role.env = {**tracking, **role.env}

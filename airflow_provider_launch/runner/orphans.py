@@ -1,9 +1,9 @@
-"""Which apps have lost their task: rules about the states that Airflow reports for the owners of living apps.
+"""Find apps that have lost their task, from the states that Airflow reports for the owners of running apps.
 
-Ending an app that is wanted is worse than an orphan. So an app is an orphan only if its owner names this deployment,
-its policy is not "leave", and Airflow has reported twice that its task is over, or that its run is gone. Everything
-else keeps the app: another state, no answer, an empty answer. From the states in `OVER` a task comes back by a clear
-alone, and the try after a clear replaces the app, so a race between question and cancel costs nothing.
+Cancelling an app that is still needed is worse than an orphan. So an app is an orphan only if its owner is in this
+deployment, its policy is not "leave", and Airflow has reported twice that its task is over, or that its run is gone.
+In all other cases the app is kept: another state, no answer, an empty answer. A task leaves the states in `OVER` only
+when it is cleared, and the try after a clear replaces the app, so a race between query and cancel does no harm.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.responses import ListAppResponse
 
 OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
-"""States of a task instance that wants its app no more. `queued`, `scheduled` and None are not among them: an Airflow
-scheduler that dies resets tasks to these, and their next try adopts the app."""
+"""States of a task instance that no longer needs its app. `queued`, `scheduled` and None are not included: a scheduler
+of Airflow that dies resets tasks to these, and their next try adopts the app."""
 GONE = "gone"
-"""Airflow has reported that there is no such run."""
+"""Airflow has reported that the run does not exist."""
 ABSENT = "absent"
-"""Airflow knows no such task, which alone proves nothing: a permission, a bug, `airflow db clean`, or a deleted run."""
+"""Airflow has no such task. This alone proves nothing: a permission, a bug, `airflow db clean`, or a deleted run."""
 CONFIRM_S = 20.0
-"""Seconds between the two checks: a person may take a mark back, and one answer may be wrong."""
+"""Seconds between the two checks: a user may undo a mark, and one answer may be wrong."""
 _MOST_RUNS = 50_000
-"""Runs that are remembered as seen; the oldest are forgotten, and their apps are kept."""
+"""Runs remembered as seen; the oldest ones are forgotten, and their apps are kept."""
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """An app that is alive without a task."""
+    """A running app without a task."""
 
     app_id: str
     task: TaskKey
     state: str
     """The reported state of the task: one of `OVER`, or `GONE`."""
     since_s: float = 0.0
-    """Seconds since the first check that found it."""
+    """Seconds since the first check that found it without a task."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What one check found."""
+    """The results of one check."""
 
     orphans: list[Orphan] = field(default_factory=list)
-    """To be cancelled."""
+    """Apps to cancel."""
     unseen: list[Orphan] = field(default_factory=list)
-    """Apps whose task Airflow does not know, of runs that this process has never seen: kept and reported, because they
+    """Apps whose task Airflow does not have, of runs that this process has never seen: kept and reported, because they
     may belong to the original of a copied database."""
     due_in_s: float | None = None
-    """Seconds until the next app may be confirmed; None: none waits for its second found."""
+    """Seconds until the next app may be confirmed; None if no app waits for its second check."""
 
 
 class SeenRuns:
-    """Runs that are known to have existed in this Airflow: one that is gone later was deleted. Thread-safe."""
+    """Runs that existed in this Airflow; if such a run is gone later, it was deleted. Thread-safe."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], None] = {}  # the latest last
@@ -78,11 +78,11 @@ class SeenRuns:
 
 
 class OrphanFinder:
-    """Remembers what earlier checks found. One for each connection and process; not thread-safe.
+    """Keeps the results of earlier checks. Use one for each connection and process; not thread-safe.
 
     Args:
-        deployment: the id of this Airflow; empty: not known, so nothing is an orphan.
-        runs: those that this process has seen.
+        deployment: the id of this Airflow; empty: unknown, so no app is an orphan.
+        runs: the runs that this process has seen.
         confirm_s: seconds between the two checks.
     """
 
@@ -94,11 +94,11 @@ class OrphanFinder:
 
     @property
     def deployment(self) -> str:
-        """The id of this Airflow."""
+        """The id of this Airflow deployment."""
         return self._deployment
 
     def wanted(self, rows: Iterable[ListAppResponse]) -> dict[str, TaskKey]:
-        """Return the tasks of the living apps that this deployment may end: app id -> task."""
+        """Return the running apps that this deployment may cancel, with their tasks: app id -> task."""
         if not self._deployment:
             return {}
         owned = {
@@ -111,12 +111,12 @@ class OrphanFinder:
         return {app_id: task for app_id, task in owned.items() if task is not None}
 
     def check(self, apps: Mapping[str, TaskKey], states: Mapping[TaskKey, str | None], now: float) -> Findings:
-        """Return what is decided after this found.
+        """Return the orphans and the undecided apps after this check.
 
         Args:
-            apps: all that are alive now, as `wanted` gives them.
-            states: what Airflow reports for their tasks: a state, None for a task that is to be scheduled, `GONE`,
-                `ABSENT`. A task that is missing was not answered for.
+            apps: all running apps, as returned by `wanted`.
+            states: the states that Airflow reports for their tasks: a state, None for a task to be scheduled, `GONE`,
+                `ABSENT`. A missing task means that there was no answer for it.
             now: seconds on a monotonic clock.
         """
         for task, state in states.items():
@@ -126,7 +126,7 @@ class OrphanFinder:
         orphans, unseen = [], []
         for app_id, task in apps.items():
             if task not in states:
-                continue  # an earlier check still counts
+                continue  # the result of an earlier check still counts
             state = states[task]
             if state == ABSENT and not self._runs.has(task.dag_id, task.run_id):
                 unseen.append(Orphan(app_id, task, ABSENT))
@@ -140,7 +140,7 @@ class OrphanFinder:
         return Findings(orphans, unseen, min((seconds for seconds in due if seconds > 0), default=None))
 
     def forget(self, app_ids: Collection[str]) -> None:
-        """Start again with these apps, because they were cancelled."""
+        """Discard the results of these apps, because they were cancelled."""
         for app_id in app_ids:
             self._first.pop(app_id, None)
 

@@ -1,4 +1,4 @@
-"""Which trackers the replicas of a launch get, from files and variables of the launcher."""
+"""The trackers of the replicas of a launch, read from files and variables of the launcher."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def get_configured_trackers(files: Iterable[str] | None = None) -> dict[str, str
     """Return name to config of the trackers.
 
     Names are the keys of `[launch:tracker]`, or of the older `[torchx:tracker]`, unless `TORCHX_TRACKERS` is set. The
-    config is that of `[tracker:<name>]`, unless `TORCHX_TRACKER_<NAME>_CONFIG` is set.
+    config is the value in `[tracker:<name>]`, unless `TORCHX_TRACKER_<NAME>_CONFIG` is set.
 
     Args:
-        files: what to read. None means `find_configs()`.
+        files: the files to read. None means `find_configs()`.
     """
     paths = find_configs() if files is None else list(files)
     names = os.environ.get(ENV_TORCHX_TRACKERS)

@@ -1,4 +1,4 @@
-"""Waiting in a program for the end of an app: the follower without logs, and a budget of errors instead of a time."""
+"""Wait in a program for the end of an app: the follower without logs, limited by a number of errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _ERROR_PAUSE_MAX_S = 60.0
 _FIRST_ANSWER_S = 5.0
-"""How long a first answer is waited for, whatever the timeout is."""
+"""Seconds to wait for the first answer, whatever the timeout is."""
 
 
 class _CountingTracker(StateTracker):
-    """Gives up after so many errors or UNKNOWN states in a row, and takes an app that is gone for one that is over."""
+    """Gives up after a number of consecutive errors or UNKNOWN states, and treats a deleted app as finished."""
 
     __slots__ = ("_errors", "_interval_s", "_max_errors", "_next_at", "_pauses", "has_answer")
 
@@ -48,7 +48,7 @@ class _CountingTracker(StateTracker):
         return learned
 
     def silence(self, asking_since: float | None) -> StateUpdate:
-        """Leave a missing answer to the timeout of the wait."""
+        """Ignore a missing answer; the timeout of the wait decides."""
         del asking_since
         return StateUpdate()
 
@@ -57,7 +57,7 @@ class _CountingTracker(StateTracker):
             return None
         try:
             answer.to_status().raise_for_status()
-        except Exception as error:  # noqa: BLE001 - counted as one that the scheduler has raised
+        except Exception as error:  # noqa: BLE001 - counted like an error of the scheduler
             return self._count(error)
         return None
 
@@ -65,7 +65,7 @@ class _CountingTracker(StateTracker):
         return UnknownAppException(self._name) if super()._gone() else None
 
     def _count(self, error: Exception) -> Exception | None:
-        # The poller may ask more often: the budget lasts as long as the pauses, however many answers come meanwhile.
+        # The poller may ask more often: count one error per pause, however many answers come in between.
         if time.monotonic() >= self._next_at:
             self._errors += 1
             self._next_at = time.monotonic() + next(self._pauses)
@@ -82,21 +82,21 @@ def wait_for_end(
     max_errors: int,
     start_limit_s: float | None,
 ) -> DescribeAppResponse | None:
-    """Return the description with which the app has ended; None: it is gone.
+    """Return the last description of the app, when it has ended; None if its record is gone.
 
     Args:
-        scheduler: where the app runs.
+        scheduler: the scheduler of the app.
         app_id: the app.
         app_handle: the app, for messages.
         interval_s: seconds between two polls.
         timeout: seconds after which to give up. None: never.
-        max_errors: how many errors or UNKNOWN states in a row are tolerated.
-        start_limit_s: seconds from now in which it must have begun. None: it may wait for ever.
+        max_errors: number of consecutive errors or UNKNOWN states to tolerate.
+        start_limit_s: seconds from now within which it must start. None: no limit.
 
     Raises:
-        TimeoutError: the app has not ended in time; it goes on.
-        AppNotStartedError: it has not begun in time, or cannot.
-        Exception: the last error, when there were too many in a row.
+        TimeoutError: the app has not ended in time; it continues to run.
+        AppNotStartedError: it has not started in time, or cannot start.
+        Exception: the last error, if too many came in a row.
     """
     began = time.monotonic()
     start_by = None if start_limit_s is None else time.time() + start_limit_s

@@ -1,1 +1,1 @@
-"""What scripts of jobs import."""
+"""Modules for scripts of jobs."""

@@ -1,4 +1,4 @@
-"""Small results of a job by key, for scripts that need no tracker: one JSON file for each."""
+"""Small results of a job by key, stored as one JSON file each, for scripts without a tracker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["FsspecResultTracker", "ResultTracker"]
 
 
 class ResultTracker(abc.ABC):
-    """Keeps a mapping of plain values for each key."""
+    """Stores a mapping of plain values for each key."""
 
     @abc.abstractmethod
     def __getitem__(self, key: str) -> Mapping[str, Any]:
-        """Return what was stored under the key; empty for an unknown one."""
+        """Return the values stored under the key; empty for an unknown key."""
 
     @abc.abstractmethod
     def __setitem__(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store values under a key, in place of earlier ones."""
+        """Store values under a key; they replace earlier ones."""
 
 
 class FsspecResultTracker(ResultTracker):
-    """Keeps each key as a file below a directory of any fsspec file system.
+    """Stores each key as a file below a directory on any fsspec file system.
 
     Args:
-        tracker_base: the directory, as `/path` or `s3://bucket/path`; made if missing.
+        tracker_base: the directory, as `/path` or `s3://bucket/path`; created if missing.
     """
 
     def __init__(self, tracker_base: str) -> None:
@@ -50,5 +50,5 @@ class FsspecResultTracker(ResultTracker):
     def _path(self, key: str) -> str:
         parts = key.strip("/").split("/")
         if not all(parts) or {".", ".."} & set(parts):
-            raise ValueError(f"key {key!r} leads out of the tracker; use names and '/' between them")
+            raise ValueError(f"key {key!r} points outside of the tracker; use names separated by '/'")
         return posixpath.join(self._base, *parts[:-1], f"{parts[-1]}.json")

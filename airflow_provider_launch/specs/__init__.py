@@ -1,6 +1,6 @@
-"""What an app is: the whole data model, without Airflow, without any client library.
+"""The data model of apps, without Airflow and without any client library.
 
-Importing it runs no discovery: named resources are looked up at their first use.
+Importing this package runs no discovery: named resources are looked up when first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An app as plain JSON, and back."""
+"""Convert an app to plain JSON and back."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MOUNTS: dict[str, type[Any]] = {
 def app_to_dict(app: AppDef) -> dict[str, Any]:
     """Return the app as plain JSON that shares nothing with it; `app_from_dict` reads it back.
 
-    Fields which a subclass adds are in it too, so that equal dicts mean equal apps; those are not read back.
+    Fields that a subclass adds are included, so that equal dicts mean equal apps; `app_from_dict` does not read them.
 
     Raises:
-        InvalidAppError: a value, mostly in metadata, is no JSON.
+        InvalidAppError: a value, mostly in metadata, cannot be written as JSON.
     """
     problems: list[Problem] = []
     plain = _to_plain(app, (), problems)
@@ -49,7 +49,7 @@ def app_to_dict(app: AppDef) -> dict[str, Any]:
 def app_from_dict(data: Mapping[str, Any]) -> AppDef:
     """Return the app that plain JSON describes; it shares nothing with `data`.
 
-    A mount has its kind as `"type": "bind"`; without it the kind must follow from the other keys.
+    `"type": "bind"` gives the kind of a mount; without it the kind must follow from the other keys.
     The types of all values are checked; `check_app` decides whether the app makes sense.
 
     Raises:
@@ -89,27 +89,27 @@ def _to_plain(value: Any, path: _Path, problems: list[Problem]) -> Any:
 
 def _leaf(value: object, path: _Path, problems: list[Problem]) -> object:
     if isinstance(value, str):
-        # Subclasses of str lose what makes them special, as in JSON.
+        # Subclasses of str become plain str, as in JSON.
         return str(value)
     if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     found = "the value" if _is_secret(path) else shown(value)
-    problems.append((path, f"{found} is of type {type(value).__name__}, which JSON has not; use text or numbers"))
+    problems.append((path, f"{found} is of type {type(value).__name__}, which JSON cannot hold; use text or numbers"))
     return None
 
 
 def _is_secret(path: _Path) -> bool:
-    """Return whether the path leads to a value of env, which no error text may show; `env` itself may be one."""
+    """Return whether the path leads to a value of env, which error texts must not show; `env` itself may be one."""
     return "env" in path[2:3]
 
 
 def _below(path: _Path, key: object) -> _Path:
-    """Return the path to an item; what is inside a value of env is not named."""
+    """Return the path to an item; the path stops at a value of env."""
     return path if _is_secret(path) and len(path) > _ENV_DEPTH else (*path, key)
 
 
 def _read(cls: type[_T], data: object, path: _Path, problems: list[Problem]) -> _T | None:
-    """Return the dataclass made of a dict, or None after noting why not."""
+    """Return the dataclass made of a dict, or None after noting the problem."""
     if not isinstance(data, Mapping):
         problems.append(
             (path, f"must be a dict with the fields of {cls.__name__}, but is of type {type(data).__name__}")
@@ -155,7 +155,7 @@ def _read_mount(data: object, path: _Path, problems: list[Problem]) -> object:
     if "type" in data:
         kind = data["type"]
         if not isinstance(kind, str) or kind not in _MOUNTS:
-            problems.append(((*path, "type"), f"{shown(kind)} is no kind of mount; use one of {', '.join(_MOUNTS)}"))
+            problems.append(((*path, "type"), f"{shown(kind)} is not a mount type; use one of {', '.join(_MOUNTS)}"))
             return None
         return _read(_MOUNTS[kind], rest, path, problems)
     fitting = [cls for cls in _MOUNTS.values() if set(rest) <= {field.name for field in dataclasses.fields(cls)}]
@@ -169,7 +169,7 @@ def _read_retry_policy(data: object, path: _Path, problems: list[Problem]) -> ob
     try:
         return RetryPolicy(data)
     except ValueError:
-        problems.append((path, f"{shown(data)} is no retry policy; use one of {', '.join(RetryPolicy.__members__)}"))
+        problems.append((path, f"{shown(data)} is not a retry policy; use one of {', '.join(RetryPolicy.__members__)}"))
         return None
 
 

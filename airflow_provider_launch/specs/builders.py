@@ -1,4 +1,4 @@
-"""From a component and its arguments to an app; the parts of an app from text."""
+"""Build an app from a component and its arguments, and parts of an app from text."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def parse_args(
     Args:
         cmpnt_fn: the component.
         cmpnt_args: the argument vector, as from a command line.
-        cmpnt_defaults: parameter to text, where the vector and `config` name none.
-        config: parameter to typed value, where the vector names none.
+        cmpnt_defaults: parameter to text, used where the vector and `config` do not set it.
+        config: parameter to typed value, used where the vector does not set it.
 
     Raises:
-        SystemExit: an argument is unknown, wrong or missing; the usage was printed. `--help` ends so, too.
+        SystemExit: an argument is unknown, wrong or missing; the usage was printed. `--help` also ends the process.
     """
     with _usage_on_terminal():
         return namespace_of(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
@@ -81,8 +81,8 @@ def component_args_from_str(
     """Return the typed arguments of a component, ready for its call; parameters and errors of `parse_args`.
 
     Raises:
-        TypeError: the component takes `**kwargs`, which no argument could name.
-        InvalidAppError: a text spells no value of its parameter's type.
+        TypeError: the component takes `**kwargs`, which cannot be given.
+        InvalidAppError: a text is not a valid value of its parameter's type.
     """
     with _usage_on_terminal():
         return parsed_args(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config)
@@ -94,10 +94,10 @@ def materialize_appdef(
     cmpnt_defaults: Mapping[str, str] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> AppDef:
-    """Return the app that the component makes of these arguments; parameters and errors of `parse_args`.
+    """Return the app that the component builds from these arguments; parameters and errors of `parse_args`.
 
     Raises:
-        TypeError: the component takes `**kwargs`, or returns something else than an `AppDef`.
+        TypeError: the component takes `**kwargs`, or does not return an `AppDef`.
     """
     return _called(cmpnt_fn, component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config))
 
@@ -107,24 +107,24 @@ def build_app(
     arguments: Sequence[str] | Mapping[str, Any],
     cmpnt_defaults: Mapping[str, str] | None = None,
 ) -> AppDef:
-    """Return the app that the component makes: `materialize_appdef` for programs, which never ends the process.
+    """Return the app that the component builds: `materialize_appdef` for programs, which never ends the process.
 
     Args:
         cmpnt_fn: the component.
-        arguments: an argument vector, or parameter to value. Text for a parameter of another type is cast.
-        cmpnt_defaults: parameter to text, for those that `arguments` leaves out.
+        arguments: an argument vector, or a mapping of parameter to value. Text is cast to the type of the parameter.
+        cmpnt_defaults: parameter to text, used for parameters that `arguments` leaves out.
 
     Raises:
         InvalidAppError: an argument is unknown, wrong or missing, and the text shows the usage; or the component
-            refuses its arguments by a `ValueError` or `KeyError`.
-        TypeError: the component takes `**kwargs`, or returns something else than an `AppDef`.
+            rejects its arguments with a `ValueError` or `KeyError`.
+        TypeError: the component takes `**kwargs`, or does not return an `AppDef`.
     """
     try:
         return _called(cmpnt_fn, bound_args(cmpnt_fn, arguments, cmpnt_defaults))
     except InvalidAppError:
         raise
     except (ValueError, KeyError) as error:
-        # `str` of a KeyError quotes its text.
+        # `str` of a KeyError would quote the text.
         reason = error.args[0] if error.args else type(error).__name__
         raise InvalidAppError(f"component {cmpnt_fn.__name__!r}: {reason}") from error
 
@@ -139,7 +139,7 @@ def _called(cmpnt_fn: Callable[..., AppDef], arguments: ComponentArgs) -> AppDef
 
 
 class ComponentResultError(InvalidAppError, TypeError):
-    """A component has returned something else than an app."""
+    """A component did not return an app."""
 
 
 class _usage_on_terminal:  # noqa: N801 - used as a function

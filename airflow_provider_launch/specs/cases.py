@@ -1,4 +1,4 @@
-"""Two spellings of one name: `cluster_name` and `clusterName`."""
+"""Convert names between `cluster_name` and `clusterName`."""
 
 from __future__ import annotations
 

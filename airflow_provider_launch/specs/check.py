@@ -1,6 +1,6 @@
-"""Whether an app makes sense, before anything is submitted.
+"""Check that an app is valid, before anything is submitted.
 
-Only wrongs of the app itself are searched for; what a scheduler cannot do is its own matter at dry run.
+Only errors of the app itself are found here. A scheduler refuses what it does not support at dry run.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _MAX_PORT = 65535
 _LONGEST = 131_071
-"""Bytes of an argument, or of a variable with its name and `=`. Source: MAX_ARG_STRLEN of Linux, less a NUL."""
+"""Most bytes of an argument, or of a variable with its name and `=`: MAX_ARG_STRLEN of Linux, less a NUL."""
 _NO_VALUES = macros.Values("", "", "", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_UNICODE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_app(app: AppDef) -> None:
-    """Return if the app is well formed; it is neither copied nor changed.
+    """Return if the app is valid; it is neither copied nor changed.
 
-    Macros and templates are text like any other, so an app may be checked before it is rendered, and again after it.
+    Macros and templates count as text, so an app may be checked before it is rendered, and again afterwards.
 
     Raises:
-        InvalidAppError: all that is wrong, each with its path (`roles.0.args.1`), what was found, and the cure.
+        InvalidAppError: lists all problems, each with its path (`roles.0.args.1`), the value, and the fix.
     """
     problems = type_problems(app)
     wrong = {path for path, _ in problems}
@@ -47,7 +47,7 @@ def check_app(app: AppDef) -> None:
     raise_problems(getattr(app, "name", app), problems)
 
 
-# These functions also see values of a wrong type, which have been reported already: they check what is right.
+# These functions also get values of a wrong type, which were already reported; they skip those.
 
 
 def _app_problems(app: Any) -> Iterator[Problem]:
@@ -83,7 +83,7 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
     yield from _name_problems((*path, "name"), role.name, "role")
     yield from _text_problems((*path, "image"), role.image)
     if role.entrypoint == MISSING or not _text(role.entrypoint, default="wrong").strip():
-        yield (*path, "entrypoint"), "is missing; give the program which each replica runs"
+        yield (*path, "entrypoint"), "is missing; give the program that each replica runs"
     yield from _text_problems((*path, "entrypoint"), role.entrypoint)
     for at, arg in enumerate(_list(role.args)):
         yield from _text_problems((*path, "args", at), arg)
@@ -96,7 +96,7 @@ def _role_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
             yield (*path, "port_map", name), "a port has an empty name; give it one"
         yield from _text_problems((*path, "port_map", name), name)
         if _is_int(port) and not 0 <= port <= _MAX_PORT:
-            yield (*path, "port_map", name), f"{port} is no port; use 1 to {_MAX_PORT}, or 0 to have one chosen"
+            yield (*path, "port_map", name), f"{port} is not a valid port; use 1 to {_MAX_PORT}, or 0 for a free one"
     yield from _resource_problems(role.resource, (*path, "resource"))
     for at, mount in enumerate(_list(role.mounts)):
         yield from _mount_problems(mount, (*path, "mounts", at))
@@ -107,7 +107,7 @@ def _env_problems(role: Role, path: tuple[Any, ...]) -> Iterator[Problem]:
         if not _text(key, default="wrong") or "=" in _text(key) or _unfit(_text(key)):
             yield (*path, "env", key), f"{shown(key)} cannot name a variable; use a text without '=' and NUL"
         if reason := _unfit(_text(value)) or _too_long(_text(value), f"{_text(key)}="):
-            # Not the value: it may be a secret.
+            # Do not show the value: it may be a secret.
             yield (*path, "env", key), f"the value {reason}"
 
 
@@ -131,7 +131,7 @@ def _resource_problems(resource: Any, path: tuple[Any, ...]) -> Iterator[Problem
     for name in ("cpu", "gpu", "memMB"):
         number = getattr(resource, name)
         if _is_int(number) and number < -1:
-            yield (*path, name), f"must not be negative, but is {number}; -1 means not stated"
+            yield (*path, name), f"must not be negative, but is {number}; -1 means unspecified"
     for name, count in _dict(resource.devices).items():
         yield from _text_problems((*path, "devices", name), name)
         if _is_int(count) and count < 0:
@@ -158,7 +158,7 @@ def _name_problems(path: tuple[Any, ...], name: object, kind: str) -> Iterator[P
     if not text.strip():
         yield path, f"is empty; give the {kind} a name"
     elif _CONTROL.search(text) and not _is_template(text):
-        yield path, f"{shown(text)} holds a control character; remove it"
+        yield path, f"{shown(text)} contains a control character; remove it"
     elif _NO_UNICODE.search(text):
         yield from _text_problems(path, text)
 
@@ -169,16 +169,16 @@ def _text_problems(path: tuple[Any, ...], text: object) -> Iterator[Problem]:
 
 
 def _unfit(text: str) -> str:
-    """Return why no program can receive the text; empty if one can."""
+    """Return why a program cannot receive the text; empty if it can."""
     if "\0" in text:
-        return "holds a NUL character, which no program can receive; remove it"
+        return "contains a NUL character, which no program can receive; remove it"
     if _NO_UNICODE.search(text):
-        return "holds half of a surrogate pair, which is no character; remove it"
+        return "contains half of a surrogate pair, which is not a character; remove it"
     return ""
 
 
 def _too_long(text: str, name: str = "") -> str:
-    """Return why no kernel passes the text on to a program; empty if one does."""
+    """Return why the kernel cannot pass the text to a program; empty if it can."""
     # `$$` becomes `$`, and other macros are short.
     size = len((name + text).encode("utf-8", "surrogatepass"))
     if size > _LONGEST:
@@ -186,7 +186,7 @@ def _too_long(text: str, name: str = "") -> str:
     if size <= _LONGEST:
         return ""
     what = "with its name " if name else ""
-    return f"has {what}{size} bytes, and Linux passes on {_LONGEST}; put it into a file, and give its path"
+    return f"has {what}{size} bytes, but Linux passes at most {_LONGEST}; put it into a file, and give its path"
 
 
 def _is_template(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Arguments of components: from an argument vector, or a mapping, to typed values for the call."""
+"""Convert arguments of a component, an argument vector or a mapping, to typed values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ComponentArgs:
 
 
 class ComponentUsageError(InvalidAppError):
-    """Arguments of a component are wrong; the text ends with the usage, or is the help that was asked for."""
+    """Arguments of a component are wrong, or `--help` was given; the text ends with the usage, or is the help."""
 
     def __init__(self, text: str, *, is_help: bool = False) -> None:
         self.is_help = is_help
@@ -44,7 +44,7 @@ class ComponentUsageError(InvalidAppError):
 
 
 class ComponentSignatureError(InvalidAppError, TypeError):
-    """The component takes arguments that nothing could name."""
+    """The component has parameters that cannot be given by name."""
 
 
 def namespace_of(
@@ -54,14 +54,14 @@ def namespace_of(
     config: Mapping[str, Any] | None = None,
     is_open: Callable[[Any], bool] | None = None,
 ) -> argparse.Namespace:
-    """Return the arguments of a vector by parameter: numbers, texts, and the list of free words.
+    """Return the parsed vector by parameter: numbers, texts, and the list of remaining words.
 
     Args:
         fn: the component.
         vector: its arguments, as from a command line.
-        defaults: parameter to text, where the vector and `config` name none.
-        config: parameter to typed value, where the vector names none.
-        is_open: whether a text gets its value later (a template); it stays as it is.
+        defaults: parameter to text, used where the vector and `config` do not set it.
+        config: parameter to typed value, used where the vector does not set it.
+        is_open: whether a text gets its value later (a template) and stays as it is now.
 
     Raises:
         ComponentUsageError: an argument is unknown, wrong or missing.
@@ -90,7 +90,7 @@ def parsed_args(
     """Return the typed arguments of a vector; parameters and errors of `namespace_of`.
 
     Raises:
-        InvalidAppError: a text spells no value of its parameter's type.
+        InvalidAppError: a text is not a valid value of its parameter's type.
         ComponentSignatureError: the component takes `**kwargs`.
     """
     return _bound(fn, vars(namespace_of(fn, vector, defaults, config, is_open)), is_open)
@@ -149,14 +149,14 @@ def _typed(
         reason = "" if shown == "***" else f": {error}"
         raise ComponentUsageError(
             f"component {fn.__name__!r}: argument {name!r} must be {get_type_name(plain)}, "
-            f"and {shown} is not{reason}\n{_usage(fn)}"
+            f"but {shown} is not{reason}\n{_usage(fn)}"
         ) from None
     is_none_fine = parameter.default is None or plain is not strip_annotated(tp) or isinstance(value, str)
     if (found is None and is_none_fine) or plain is _EMPTY or _fits(found, plain, is_open):
         return found
     raise ComponentUsageError(
         f"component {fn.__name__!r}: argument {name!r} must be {get_type_name(plain)}, "
-        f"and {_shown(name, value)} is {type(value).__name__}\n{_usage(fn)}"
+        f"but {_shown(name, value)} is {type(value).__name__}\n{_usage(fn)}"
     )
 
 
@@ -165,7 +165,7 @@ def _fits(value: Any, tp: Any, is_open: Callable[[Any], bool] | None) -> bool:
         value = [item for item in value if not is_open(item)]
     elif isinstance(value, dict) and is_open:
         value = {key: item for key, item in value.items() if not is_open(key) and not is_open(item)}
-    # A class of the user's own, or a form that `runopts` does not know, is left to the component.
+    # Classes of the user, and types that `runopts` does not support, are checked by the component.
     return runopts.is_type(value, tp) or (get_origin(tp) or tp) not in {int, float, str, bool, list, dict}
 
 
@@ -179,13 +179,13 @@ def _var_args(fn: Callable[..., Any], name: str, words: Any) -> list[Any]:
     wrong = next((word for word in words if isinstance(word, (Mapping, list, tuple)) or word is None), words)
     if wrong is not words:
         raise ComponentUsageError(
-            f"component {fn.__name__!r}: {name!r} takes a list of texts, and {wrong!r} is not a text\n{_usage(fn)}"
+            f"component {fn.__name__!r}: {name!r} takes a list of texts, but {wrong!r} is not a text\n{_usage(fn)}"
         )
     return [word if isinstance(word, str) else _as_word(word) for word in words]
 
 
 def _as_word(word: Any) -> Any:
-    # Numbers are written as numbers; what gets its value later stays.
+    # Numbers become text; templates, which get their value later, stay.
     return str(word) if isinstance(word, (int, float)) else word
 
 
@@ -196,22 +196,22 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         hints = typing.get_type_hints(fn, include_extras=True)
     except NameError as error:
         raise ComponentSignatureError(
-            f"component {fn.__name__!r}: an annotation names {error.name!r}, which its module does not have when it "
-            f"runs; import it there, outside of TYPE_CHECKING"
+            f"component {fn.__name__!r}: an annotation uses {error.name!r}, which its module does not import at "
+            f"run time; import it there, outside of TYPE_CHECKING"
         ) from error
     found = {}
     for name, parameter in inspect.signature(fn).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             raise ComponentSignatureError(
-                f"component {fn.__name__!r} takes **{name}, whose names are not known; "
-                f"give it parameters with names, or one that is a dict of texts"
+                f"component {fn.__name__!r} takes **{name}, whose keys cannot be checked; "
+                f"give it named parameters, or one parameter of type dict[str, str]"
             )
         found[name] = parameter.replace(annotation=hints.get(name, _EMPTY))
     return found
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of ending the process."""
+    """Parser that raises instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
@@ -248,7 +248,7 @@ def _parser(
             words.required = False
             continue
         if name == "help":
-            raise ComponentSignatureError(f"component {fn.__name__!r}: a parameter cannot be called 'help'; rename it")
+            raise ComponentSignatureError(f"component {fn.__name__!r}: a parameter cannot be named 'help'; rename it")
         parser.add_argument(
             *_flags(parameter),
             dest=name,
@@ -274,7 +274,7 @@ def _reader(parameter: inspect.Parameter, is_open: Callable[[Any], bool] | None)
     def read(text: str) -> Any:
         return text if is_open and is_open(text) else plain(text)
 
-    # argparse names it in its error: "invalid int value".
+    # argparse shows this name in its errors: "invalid int value".
     read.__name__ = plain.__name__
     return read
 

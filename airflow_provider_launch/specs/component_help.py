@@ -1,4 +1,4 @@
-"""Help of components: what is in their docstrings, and how argparse shows it."""
+"""Help of components: read from their docstrings, and formatted by argparse."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
 def get_fn_docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """Return the description of a component, and the help of each of its parameters.
 
-    The help of a parameter that the docstring leaves out is a blank.
+    A parameter that the docstring does not describe has a blank as its help.
     """
     description, documented = google_docstring(inspect.getdoc(fn) or "")
     parameters = {name: documented.get(name) or " " for name in inspect.signature(fn).parameters}
     name = getattr(fn, "__name__", "component")
-    return description or f"{name} has no docstring; write one to have its first lines here", parameters
+    return description or f"{name} has no docstring; write one, and its first lines are shown here", parameters

@@ -1,4 +1,4 @@
-"""A native request that was built and not yet sent."""
+"""The native request that a dry run builds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class AppDryRunInfo(Generic[T]):
-    """The request that `schedule` would send. Print it, replace it or change it before it is scheduled."""
+    """The request that `schedule` would send. You can print, replace or change it before you schedule it."""
 
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
         self.request = request
         self._fmt = fmt
-        # Schedulers set and read these three; the names are part of the interface of plug-ins.
+        # Schedulers set and read these three attributes; plug-ins depend on the names.
         self._app: AppDef | None = None
         self._cfg: Mapping[str, CfgVal] = {}
         self._scheduler: str | None = None
 
     @property
     def app(self) -> AppDef | None:
-        """Return the app of which this is the request, once `submit_dryrun` has set it."""
+        """Return the app of this request, once `submit_dryrun` has set it."""
         return self._app
 
     @property
@@ -36,7 +36,7 @@ class AppDryRunInfo(Generic[T]):
         return MappingProxyType(self._cfg)
 
     def __repr__(self) -> str:
-        # Whatever a request holds, it can be printed and logged.
+        # Any request can be printed and logged, whatever characters it contains.
         return self._fmt(self.request).encode("utf-8", "backslashreplace").decode()
 
     __str__ = __repr__

@@ -1,6 +1,6 @@
-"""What a job wrote about its own failure, and how it is shown.
+"""The reply file in which a job reports its own failure, parsed and formatted.
 
-Replies come from a job that may have been killed while it wrote, so nothing here fails on any text.
+A job may be killed while it writes its reply, so the functions here accept any text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RPC_ERROR = re.compile(r"\b\w+\('On WorkerInfo\([^\n]*\):")
 
 @dataclass(frozen=True)
 class ErrorReply:
-    """The understood parts of a reply; the nested and the flat form give the same."""
+    """The parsed fields of a reply; the nested and the flat form give the same."""
 
     message: str
     error_code: object = None
@@ -29,7 +29,7 @@ class ErrorReply:
 
     @staticmethod
     def parse(text: str) -> ErrorReply | None:
-        """Return the reply, or None if the text is neither of the two known forms."""
+        """Return the reply, or None if the text has neither of the two forms."""
         data = parse_json(text)
         if not isinstance(data, dict):
             return None
@@ -40,18 +40,18 @@ class ErrorReply:
             data, inner = {**inner, "timestamp": timestamp}, inner.get("message")
         if not isinstance(inner, str):
             return None
-        # An escape may stand for a letter that databases refuse.
+        # An escape may stand for a character that databases reject.
         return ErrorReply(message=clean_text(inner), error_code=data.get("errorCode"), timestamp=data.get("timestamp"))
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code unless it is missing, zero, or no number."""
+        """Return the exit code; None if it is missing, zero or not a number."""
         number = _number(self.error_code)
         return None if number is None else int(number) or None
 
     @property
     def exit_code_text(self) -> str:
-        """Return the exit code for people."""
+        """Return the exit code as text."""
         return _NOT_AVAILABLE if self.exit_code is None else str(self.exit_code)
 
     @property
@@ -61,16 +61,16 @@ class ErrorReply:
         if seconds is None:
             return _NOT_AVAILABLE
         try:
-            # The local zone of the reader, as in the task log around it.
+            # The time zone of the process that shows it, as in the task log around it.
             return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - see above
         except (ValueError, OverflowError, OSError):
             return _NOT_AVAILABLE
 
     @property
     def error_text(self) -> str:
-        """Return the message without what an RPC layer put around it, and without the trace after it.
+        """Return the message without the prefix of an RPC layer, and without the trace after it.
 
-        If a line that starts with `Exception` follows, only the line before that is kept.
+        If a line starts with `Exception`, only the line before it is kept.
         """
         lines = self._rpc_text().split("\n")
         for number, line in enumerate(lines):
@@ -82,7 +82,7 @@ class ErrorReply:
         begin = _RPC_ERROR.search(self.message)
         if begin is None:
             return self.message
-        # The end stands at the start of a line; the same two characters also occur within lines.
+        # The marker of the end starts a line; the same two characters also occur within lines.
         end = self.message.rfind("\n')", begin.end())
         if end < 0:
             end = self.message.rfind("')", begin.end()) - 1
@@ -100,11 +100,11 @@ def parse_json(text: str) -> Any:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """Return the text broken before the first blank at or after 80 characters, further lines indented."""
+    """Return the text wrapped at the first blank at or after 80 characters; further lines are indented."""
     pieces: list[str] = []
     start = 0
     while True:
-        # The blank that opens a line counts as its first character.
+        # The leading blank of a line counts as its first character.
         blank = text.find(" ", start + _WIDTH)
         if blank < 0:
             pieces.append(text[start:])

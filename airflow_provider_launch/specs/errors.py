@@ -1,21 +1,21 @@
-"""Every error of the launcher, divided by who must act.
+"""Every error of the launcher, grouped by who must act.
 
 ```text
 LaunchError
-  InvalidAppError                 the author of the app: fix it, no retry helps
+  InvalidAppError                 the author of the app: fix it, a retry does not help
     UnsupportedError              the same: this scheduler does not support it
     InvalidRunConfigException     the same: an option is unknown, missing or wrong
     UnknownSchedulerException     the same: no such backend is registered
-    MalformedAppHandleException   the same: text is not a handle
-  AppConflictError                the caller: the id is taken by another app
-  UnknownAppException             who asked: no such app, or it was forgotten
-  UnknownOutcomeError             who owns the app: it vanished while it was followed
+    MalformedAppHandleException   the same: the text is not a handle
+  AppConflictError                the caller: another app has this id
+  UnknownAppException             the caller: the app does not exist, or its record was removed
+  UnknownOutcomeError             the owner of the app: its record vanished while it was followed
   SessionMismatchException        the caller: the handle belongs to another session
-  SchedulerUnavailableError       nobody: the same call may succeed later
-    AppUnavailableError           the same; the scheduler answers, and other apps are not concerned
-  SchedulerRejectedError          who runs the cluster: credentials, permission, quota
-  MissingDependencyError          who installs: the extra is named
-  AppStatusError                  who owns the app: it did not succeed
+  SchedulerUnavailableError       nothing to fix: retry later
+    AppUnavailableError           the same; the scheduler answers, and other apps are not affected
+  SchedulerRejectedError          the cluster's administrator: credentials, permission, quota
+  MissingDependencyError          the administrator of Airflow: install the extra that the text names
+  AppStatusError                  the owner of the app: it did not succeed
     AppFailedError                the same, with the first failed replica in the text
 ```
 """
@@ -64,11 +64,11 @@ class UnsupportedError(InvalidAppError):
 
 
 class InvalidRunConfigException(InvalidAppError):
-    """The cfg violates the schema of the scheduler's options."""
+    """The options do not match the schema of the scheduler."""
 
     def __init__(self, invalid_reason: str, cfg_key: str, cfg: Mapping[str, object] | None) -> None:
         self.cfg_key = cfg_key
-        # Names only: a value may be a secret, above all under a misspelt name.
+        # Names only: a value may be a secret, most of all under a misspelt name.
         names = ", ".join(name if name.isprintable() else repr(name) for name in map(str, cfg or ()))
         super().__init__(f"{invalid_reason}. Given: {names or '<EMPTY>'}")
 
@@ -98,33 +98,33 @@ class AppConflictError(LaunchError):
 
 
 class UnknownAppException(LaunchError):
-    """The scheduler has no such app, or has forgotten it."""
+    """The scheduler has no such app, or has removed its record."""
 
     def __init__(self, app_handle: str) -> None:
         super().__init__(f"unknown app {app_handle!r}: it was never launched here, or its record has been removed")
 
 
 class UnknownOutcomeError(LaunchError):
-    """The record of a launched app vanished, so it is not known how it ended."""
+    """The record of a launched app vanished, so its outcome is unknown."""
 
 
 class SessionMismatchException(LaunchError):
-    """The handle belongs to another session, which this runner may not change."""
+    """The handle belongs to another session, and this runner may not change its app."""
 
     def __init__(self, app_handle: str, session_name: str) -> None:
         super().__init__(f"{app_handle!r} does not belong to session {session_name!r}")
 
 
 class SchedulerUnavailableError(LaunchError):
-    """The scheduler was not reached; the same call may succeed later."""
+    """The scheduler cannot be reached; the same call may succeed later."""
 
 
 class AppUnavailableError(SchedulerUnavailableError):
-    """The scheduler was reached and fails at this app; what it reports of other apps holds.
+    """The scheduler was reached but failed for this app; its reports on other apps are valid.
 
     Args:
         *args: the message.
-        texts: of a question about many apps, each app that it fails at, and why. Empty: it is not known which.
+        texts: for a query of many apps: each failed app, and the reason. Empty: the failed apps are not known.
     """
 
     def __init__(self, *args: object, texts: Mapping[str, str] | None = None) -> None:
@@ -133,27 +133,27 @@ class AppUnavailableError(SchedulerUnavailableError):
 
 
 class SchedulerRejectedError(LaunchError):
-    """The scheduler was reached and refused: credentials, permission, quota."""
+    """The scheduler was reached and refused the call: credentials, permission, quota."""
 
 
 class MissingDependencyError(LaunchError, ImportError):
-    """An optional package is not installed; the text names the extra."""
+    """An optional package is not installed; the text names the extra to install."""
 
 
 class AppStatusError(LaunchError):
-    """The app did not succeed; `status` holds all that is known."""
+    """The app did not succeed; `status` has the details."""
 
     def __init__(self, status: AppStatus, *args: object) -> None:
         super().__init__(*args)
         self.status = status
 
-    # The default calls the class with the text alone, which fails where the error is unpickled.
+    # By default, unpickling would call the class with the text alone, and fail.
     def __reduce__(self) -> tuple[type[AppStatusError], tuple[object, ...]]:
         return type(self), (self.status, *self.args)
 
 
 class AppNotStartedError(LaunchError):
-    """The app has not begun in time, or never can; it is to be cancelled."""
+    """The app did not start in time, or never can; cancel it."""
 
 
 class AppFailedError(AppStatusError):

@@ -1,4 +1,4 @@
-"""Whether a function can be a component, by its source: the file is read, and never imported."""
+"""Check from its source whether a function can be a component; the file is never imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass
 class LinterMessage:
-    """What is wrong, and where."""
+    """A problem and its position."""
 
     name: str
     description: str
@@ -40,17 +40,17 @@ class ComponentFunctionValidator(abc.ABC):
 
     @abc.abstractmethod
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return what is wrong with the function; nothing if it is right."""
+        """Return the problems of the function; empty if there are none."""
 
     def _message(self, text: str, node: _FunctionDef | ast.arg) -> LinterMessage:
         return LinterMessage("LaunchComponent", text, line=node.lineno, char=node.col_offset)
 
 
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Each parameter has a type that text can spell: a name, or dict, list or tuple of names; None may be added."""
+    """Each parameter has a type that text can express: a name, or dict, list or tuple of names; None may be added."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return one message for each parameter of another type."""
+        """Return one message for each parameter of an unsupported type."""
         args = app_specs_func_def.args
         listed = [*args.posonlyargs, *args.args, *([args.vararg] if args.vararg else []), *args.kwonlyargs]
         return [
@@ -67,7 +67,7 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         self._type = supported_return_type
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return a message if the return annotation is missing or another."""
+        """Return a message if the return annotation is missing or wrong."""
         found = app_specs_func_def.returns
         if found is None:
             problem = "missing return annotation"
@@ -89,7 +89,7 @@ class ReturnTypeValidator(ComponentFunctionValidator):
 def validate(
     path: str, component_function: str, validators: Sequence[ComponentFunctionValidator] | None = None
 ) -> list[LinterMessage]:
-    """Return what keeps a function of a file from being a component; nothing if it is one.
+    """Return why a function of a file is not a valid component; empty if it is one.
 
     Args:
         path: the file.
@@ -113,7 +113,7 @@ def read_conf_file(path: str) -> str:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Yield the functions of a module, also those below `if` and `try`; the last of a name first."""
+    """Yield the functions of a module, also those inside `if` and `try`; of equal names the last one first."""
     for node in reversed([*ast.iter_child_nodes(tree)]):
         if isinstance(node, ast.FunctionDef):
             yield node
@@ -122,7 +122,7 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def _problem(arg: ast.arg) -> str:
-    """Return what is wrong with the type of a parameter; empty if nothing is."""
+    """Return the problem with the type of a parameter; empty if there is none."""
     if arg.annotation is None:
         return "Missing type annotation"
     tp = _without_none(_without_extras(_without_none(_unquoted(arg.annotation))))

@@ -1,4 +1,4 @@
-"""Components by name: builtin, registered by plug-ins, or in a file or module of the user."""
+"""Find components by name: builtin, registered by plug-ins, or in a file or module of the user."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ComponentNotFoundException(InvalidAppError):
 
 
 class ComponentValidationException(InvalidAppError):
-    """The function is no component; the text lists why."""
+    """The function is not a valid component; the text lists the reasons."""
 
 
 @dataclass
 class Component:
-    """A function that returns an app, under the name by which it is found."""
+    """A function that returns an app, with the name under which it is found."""
 
     name: str
     description: str
@@ -54,11 +54,11 @@ class Component:
 
 
 class ComponentsFinder(abc.ABC):
-    """One place in which components are."""
+    """A source of components."""
 
     @abc.abstractmethod
     def find(self, validators: Validators) -> list[Component]:
-        """Return the components, also invalid ones, with what is wrong with them."""
+        """Return the components; invalid ones are included, with their errors."""
 
 
 class ModuleComponentsFinder(ComponentsFinder):
@@ -66,7 +66,7 @@ class ModuleComponentsFinder(ComponentsFinder):
 
     Args:
         module: the module, or its name.
-        group: what goes before the names; empty or None: nothing does.
+        group: the prefix of the names; empty or None: no prefix.
     """
 
     def __init__(self, module: str | ModuleType, group: str | None = None) -> None:
@@ -74,7 +74,7 @@ class ModuleComponentsFinder(ComponentsFinder):
         self._group = group
 
     def find(self, validators: Validators) -> list[Component]:
-        """Return the components of all modules; one that cannot be imported is named in a warning."""
+        """Return the components of all modules; modules that cannot be imported are logged as warnings."""
         found = []
         base = self._base()
         for module in _modules_below(base):
@@ -83,7 +83,7 @@ class ModuleComponentsFinder(ComponentsFinder):
         return found
 
     def find_one(self, name: str, validators: Validators) -> Component | None:
-        """Return the component of a name without the group, and import only the modules on the way to it."""
+        """Return the component of a name without the group, and import only the modules that lead to it."""
         base = self._base()
         path, _, fn_name = name.rpartition(".")
         full = _joined(base.__name__, path)
@@ -99,18 +99,18 @@ class ModuleComponentsFinder(ComponentsFinder):
 
 
 class CustomComponentsFinder(ComponentsFinder):
-    """One function of a file."""
+    """One function in a file."""
 
     def __init__(self, filepath: str, function_name: str) -> None:
         self._path = filepath
         self._name = function_name
 
     def find(self, validators: Validators) -> list[Component]:
-        """Return the one component; a file that cannot be one is not run.
+        """Return the component; a file whose source is not valid is not run.
 
         Raises:
-            ComponentNotFoundException: there is no such file, or it has no such function when it has run.
-            ComponentValidationException: its source is wrong.
+            ComponentNotFoundException: the file does not exist, or has no such function after it has run.
+            ComponentValidationException: its source is not valid.
         """
         path = Path(self._path).expanduser()
         if not path.is_file():
@@ -128,12 +128,12 @@ class CustomComponentsFinder(ComponentsFinder):
 def get_component(name: str, validators: Validators = None) -> Component:
     """Return the component of a name.
 
-    `PATH:function` is a function of a file, `pkg.module:function` and `pkg.module.function` are one of a module. Other
-    names are those of registered functions, of entry points of `airflow_provider_launch.components`, and of builtins.
+    `PATH:function` is a function of a file, `pkg.module:function` and `pkg.module.function` are functions of a module.
+    Other names are registered functions, entry points of `airflow_provider_launch.components`, and builtins.
 
     Raises:
-        ComponentNotFoundException: there is none; the text proposes one.
-        ComponentValidationException: the function is no component; the text lists why.
+        ComponentNotFoundException: the component does not exist; the text proposes a similar one.
+        ComponentValidationException: the function is not a valid component; the text lists the reasons.
     """
     component = _found(name, validators)
     if component is None:
@@ -144,15 +144,15 @@ def get_component(name: str, validators: Validators = None) -> Component:
 
 
 def get_components(validators: Validators = None) -> dict[str, Component]:
-    """Return all valid components by name: builtin ones, those of entry points, registered ones; later ones win."""
+    """Return all valid components by name: builtin ones, entry points, registered ones; later ones win."""
     return {name: found for name, found in _all(validators).items() if not found.validation_errors}
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a builtin component with the imports above it, which is a file of its own.
+    """Return the source of a builtin component with its imports, as a complete file.
 
     Raises:
-        ComponentNotFoundException: there is no such builtin component.
+        ComponentNotFoundException: the builtin component does not exist.
     """
     component = ModuleComponentsFinder(BUILTINS).find_one(name, [])
     if component is None:
@@ -169,10 +169,10 @@ def get_builtin_source(name: str) -> str:
 
 
 def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
-    """Return the name of a module below another one; empty for the same one.
+    """Return the name of a module relative to another one; empty for the same module.
 
     Raises:
-        ValueError: it is not below it.
+        ValueError: the module is not below the other one.
     """
     base = relative_to.__name__
     if module.__name__ == base:
@@ -207,7 +207,7 @@ def _of_module(name: str, module: str, function: str, validators: Validators) ->
     if found is None:
         return None
     if not inspect.isfunction(found):
-        raise _invalid(name, [f"it is {type(found).__name__} and no function; write one that returns an AppDef"])
+        raise _invalid(name, [f"it is {type(found).__name__}, not a function; write a function that returns an AppDef"])
     return _component(name, found, validators)
 
 
@@ -248,7 +248,7 @@ def _loaded(entry: EntryPoint) -> object:
     try:
         return entry.load()
     except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
-        log.warning("components of entry point %s are left out: %s: %s", entry.name, type(error).__name__, error)
+        log.warning("skipping the components of entry point %s: %s: %s", entry.name, type(error).__name__, error)
         return None
 
 
@@ -256,12 +256,12 @@ def _unknown(name: str) -> str:
     known = _all([])
     near = closest(name, known)
     hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}."
-    return f"no component {name!r}; {hint} One of your own is 'path/to/file.py:function' or 'package.module:function'"
+    return f"component {name!r} does not exist; {hint} Your own: 'path/file.py:function' or 'pkg.module:function'"
 
 
 def _invalid(name: str, errors: Sequence[str]) -> ComponentValidationException:
     lines = "".join(f"\n  {error}" for error in errors)
-    return ComponentValidationException(f"{name!r} is no component:{lines}")
+    return ComponentValidationException(f"{name!r} is not a valid component:{lines}")
 
 
 # ---- functions and modules -----------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def _component(name: str, fn: Callable[..., AppDef], validators: Validators) -> 
 
 
 def _source_of(fn: Callable[..., AppDef]) -> str | None:
-    """Return the file of a function; None for one that was made at run time, which no file can show."""
+    """Return the file of a function; None if it was created at run time and has no source file."""
     plain = inspect.unwrap(fn)
     if not inspect.isfunction(plain) or plain.__qualname__ != plain.__name__:
         return None
@@ -296,14 +296,14 @@ def _functions_of(module: ModuleType) -> list[Callable[..., AppDef]]:
 
 def _modules_below(base: ModuleType) -> Iterator[ModuleType]:
     yield base
-    # Without `walk_packages`, which finds namespace packages' modules and fails at the first broken one.
+    # Not `walk_packages`: it also finds modules of namespace packages, and fails at the first broken one.
     for info in pkgutil.iter_modules(getattr(base, "__path__", []), f"{base.__name__}."):
         if any(part.startswith("_") for part in info.name[len(base.__name__) + 1 :].split(".")):
             continue
         try:
             module = importlib.import_module(info.name)
         except Exception as error:  # noqa: BLE001 - whatever a module raises while it is imported
-            log.warning("components of %s are left out: %s: %s", info.name, type(error).__name__, error)
+            log.warning("skipping the components of %s: %s: %s", info.name, type(error).__name__, error)
             continue
         if info.ispkg:
             yield from _modules_below(module)
@@ -315,7 +315,7 @@ def _exists(module: str) -> bool:
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
-        # Below what is no package; anything else that is missing is missing inside a module on the way.
+        # The parent is missing, or not a package. If another module is missing, an import inside a parent failed.
         if error.name is None or not module.startswith(error.name):
             raise
         return False
@@ -332,7 +332,7 @@ _files: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def _file_module(path: Path) -> ModuleType:
-    """Return a file as a module; run again only if it has changed."""
+    """Return a file as a module; it runs again only after a change."""
     stat = path.stat()
     stamp = (stat.st_mtime_ns, stat.st_size)
     with _lock:
@@ -345,7 +345,7 @@ def _file_module(path: Path) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         before = sys.modules.get(name)
-        # Dataclasses and pickle find their module by name.
+        # Dataclasses and pickle find the module by name.
         sys.modules[name] = module
         sys.path.insert(0, str(path.parent))
         try:

@@ -1,4 +1,4 @@
-"""Handles: one text that names an app in any process."""
+"""Handles: texts that identify an app in any process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from airflow_provider_launch.specs.errors import MalformedAppHandleException
 from airflow_provider_launch.specs.sentinels import AppHandle
 
-# The last slash separates the app id; all others belong to the session.
+# The last slash separates the app id; earlier slashes belong to the session.
 _HANDLE = re.compile(r"(?P<scheduler>.+?)://(?P<session>.*)/(?P<app_id>[^/\n]+)")
 
 
@@ -21,7 +21,7 @@ class ParsedAppHandle(NamedTuple):
 
 
 def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> AppHandle:
-    """Return the handle of an app; nothing is checked."""
+    """Return the handle of an app, without any check."""
     return f"{scheduler_backend}://{session_name}/{app_id}"
 
 
@@ -29,7 +29,7 @@ def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
     """Return the parts of a handle.
 
     Raises:
-        MalformedAppHandleException: the text has another form.
+        MalformedAppHandleException: the text is not a handle.
     """
     match = _HANDLE.fullmatch(app_handle)
     if match is None:

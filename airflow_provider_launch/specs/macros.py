@@ -1,4 +1,4 @@
-"""Placeholders in roles that get their value per replica."""
+"""Placeholders in roles that are replaced per replica."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _RoleT = TypeVar("_RoleT", bound="Role")
 
 
 class _Deprecated(type):
-    """Names of the older model, which some apps still have."""
+    """Names of the older model, which some apps still use."""
 
     @property
     def base_img_root(cls) -> str:
-        """Root of the base image, which is the image itself; use `img_root`."""
+        """Deprecated: the root of the image; use `img_root`."""
         warnings.warn("macros.base_img_root is deprecated; use macros.img_root", DeprecationWarning, stacklevel=2)
         return "${base_img_root}"
 
 
 class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher model
-    """The placeholders. Write `macros.replica_id` into an arg, a value of env, or a text in metadata.
+    """The placeholders. Write `macros.replica_id` into an argument, a value of env, or a text in metadata.
 
-    `$$` gives a `$`, and every other `$` stays as it is: `${HOME}` is left for the shell.
+    `$$` becomes `$`; every other `$` stays: `${HOME}` is left for the shell.
     """
 
     img_root = "${img_root}"
     """Root of the image inside the replica; may be empty."""
     app_id = "${app_id}"
-    """The app id, or a shell expression for it where it is known only after submission."""
+    """The app id, or a shell expression for it if the scheduler assigns the id at submission."""
     replica_id = "${replica_id}"
     """Number of the replica within its role, from 0."""
     rank0_env = "${rank0_env}"
-    """*Name* of the environment variable that holds the host of replica 0 of the first role."""
+    """*Name* of the environment variable that contains the host of replica 0 of the first role."""
 
     @dataclass
     class Values:
@@ -50,11 +50,11 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
         replica_id: str
         rank0_env: str
         base_img_root: str = ""
-        """Deprecated: there is no base image, and the placeholder becomes the root of the image."""
+        """Deprecated: empty means that the placeholder becomes `img_root`."""
 
         def apply(self, role: _RoleT) -> _RoleT:
-            """Return a deep copy of the role in which args, values of env and texts in metadata are substituted."""
-            # Not copy.deepcopy(role): apps have thousands of replicas, and a dry run makes a copy for each.
+            """Return a deep copy of the role with the macros in args, values of env and texts in metadata replaced."""
+            # Not copy.deepcopy(role): apps have thousands of replicas, and a dry run copies the role for each.
             replica = copy.copy(role)
             memo: dict[int, Any] = {}
             for name, value in vars(role).items():
@@ -66,13 +66,13 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
             return replica
 
         def substitute(self, arg: str) -> str:
-            """Return the text with the placeholders replaced, once; replaced text is not checked again."""
+            """Return the text with the placeholders replaced once; replaced text is not scanned again."""
             if "$" not in arg:
                 return arg
             return Template(arg).safe_substitute(self.to_dict(), base_img_root=self.base_img_root or self.img_root)
 
         def to_dict(self) -> dict[str, str]:
-            """Return the values by the name of the placeholder."""
+            """Return the values by placeholder name."""
             return {
                 "img_root": self.img_root,
                 "app_id": self.app_id,
@@ -91,7 +91,7 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
 
     @staticmethod
     def escape(text: str) -> str:
-        """Return the text in a form from which substitution restores it."""
+        """Return the text escaped, so that substitution gives the original text."""
         return text.replace("$", "$$")
 
     @staticmethod
@@ -102,13 +102,13 @@ class macros(metaclass=_Deprecated):  # noqa: N801 - a name of the launcher mode
 
 
 def near_misses(role: Role) -> list[tuple[str, str]]:
-    """Return (what stands there, what may be meant) of texts that look like misspelt placeholders."""
+    """Return pairs of misspelt placeholder and the placeholder that is probably meant."""
     known = {_letters(name): name for name in macros.Values("", "", "", "").to_dict()}
     texts = (*role.args, *role.env.values())
     found = dict.fromkeys(name for text in texts for name in _IN_BRACES.findall(text))
     misses = []
     for name in found:
-        # A variable of the role is the shell's, however it is spelt.
+        # A variable of the role is for the shell, however it is spelt.
         if name in known.values() or name in role.env or name == "base_img_root":
             continue
         close = difflib.get_close_matches(_letters(name), known, n=1, cutoff=_ALIKE)
@@ -123,7 +123,7 @@ def _letters(name: str) -> str:
 _IN_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
 _ALIKE = 0.85
 SUBSTITUTED = frozenset({"args", "env", "metadata"})
-"""The fields of a role to whose texts macros are applied."""
+"""The fields of a role in which macros are replaced."""
 
 
 def _deep(value: Any, memo: dict[int, Any]) -> Any:

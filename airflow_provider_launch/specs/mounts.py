@@ -1,4 +1,4 @@
-"""Mounts from text."""
+"""Parse mounts from text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPELLINGS = {
 
 
 def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]:
-    """Return the mounts that elements `key` or `key=value` describe; each `type` element starts a new mount.
+    """Return the mounts that the elements `key` or `key=value` describe; each `type` element starts a new mount.
 
     `["type=bind", "src=~/data", "dst=/data", "readonly", "type=device", "src=/dev/fuse"]` gives two mounts.
 
@@ -35,7 +35,7 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
         key, equals, value = opt.partition("=")
         name = _SPELLINGS.get(key.strip())
         if name is None:
-            raise KeyError(f"unknown mount option {key}, must be one of {', '.join(_SPELLINGS)}")
+            raise KeyError(f"unknown mount option {key}; use one of {', '.join(_SPELLINGS)}")
         if name == "type":
             found.append({})
         elif not found:
@@ -45,14 +45,14 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
 
 
 def parse_mount(text: str) -> BindMount | VolumeMount:
-    """Return the mount that a text such as `/path/of/host:/path`, or `volume:/path:ro`, describes.
+    """Return the mount that a text such as `/path/of/host:/path` or `volume:/path:ro` describes.
 
     Raises:
-        ValueError: it has another form, or a relative folder, which each worker would take from another place.
+        ValueError: the text has another form, or a relative folder, which would differ between workers.
     """
     source, *rest = text.split(":")
     if not source or len(rest) not in (1, 2) or not rest[0].startswith("/") or rest[1:] not in ([], ["ro"]):
-        raise ValueError("must have the form /host:/path or volume:/path, with :ro for a read-only one")
+        raise ValueError("must have the form /host:/path or volume:/path, with :ro to mount it read-only")
     is_read_only = len(rest) > 1
     if source.startswith("/"):
         return BindMount(source, rest[0], read_only=is_read_only)
@@ -81,7 +81,7 @@ def _mount(options: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
 def _required(options: dict[str, Any], name: str) -> str:
     if not options.get(name):
         given = ",".join(f"{key}={value}" for key, value in options.items())
-        raise KeyError(f"mount {given} lacks {name}")
+        raise KeyError(f"mount {given} has no {name}; add it")
     return str(options[name])
 
 

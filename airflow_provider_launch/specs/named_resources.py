@@ -1,4 +1,4 @@
-"""Resources by name: `named_resources["gpu.small"]`, looked up only when somebody asks.
+"""Resources by name: `named_resources["gpu.small"]`, looked up only when needed.
 
 Later sources win: the generic set, the AWS set, the custom module of `LAUNCH_CUSTOM_NAMED_RESOURCES`, plug-ins.
 """
@@ -27,18 +27,18 @@ _BUILTIN = (
     "airflow_provider_launch.specs.named_resources_aws",
 )
 
-# No source can take these names.
+# No source can override these names.
 _NOTHING: Mapping[str, ResourceFactory] = {"NULL": lambda: NULL_RESOURCE, "MISSING": lambda: NULL_RESOURCE}
 
 log = logging.getLogger(__name__)
 
 
 class _ReentrantLookupError(RuntimeError):
-    """A module asked for a named resource while it was being imported to list which ones exist."""
+    """A module looked up a named resource while it was imported to define named resources."""
 
 
 class NamedResources(Mapping[str, Resource]):
-    """A read-only mapping from name to a new resource; sources are scanned at the first access, exactly once."""
+    """A read-only mapping from name to a new resource; sources are scanned once, at the first access."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -48,17 +48,17 @@ class NamedResources(Mapping[str, Resource]):
 
     @property
     def load_errors(self) -> Mapping[str, Exception]:
-        """Sources that could not be loaded during the last scan, and why."""
+        """Sources that could not be loaded during the last scan, with their errors."""
         return dict(self._load_errors)
 
     def reset(self) -> None:
-        """Forget the scan; the next access scans again."""
+        """Discard the scan; the next access scans again."""
         with self._lock:
             self._factories = None
             self._load_errors = {}
 
     def __getitem__(self, name: str) -> Resource:
-        """Return the resource of this name; an unknown name is answered with the closest one, or with all."""
+        """Return the resource of this name; the error for an unknown name proposes the closest one, or lists all."""
         factories = self._scanned()
         if name not in factories:
             raise KeyError(self._unknown(name, factories))
@@ -77,7 +77,7 @@ class NamedResources(Mapping[str, Resource]):
         return len(self._scanned())
 
     def __repr__(self) -> str:
-        """Show names only, and do not scan for them."""
+        """Show the names, without scanning for them."""
         return f"NamedResources({'not loaded' if self._factories is None else sorted(self._factories)})"
 
     def _unknown(self, name: str, factories: Mapping[str, ResourceFactory]) -> str:
@@ -87,12 +87,12 @@ class NamedResources(Mapping[str, Resource]):
         return f"No named resource found for `{name}`. {hint}{failed}"
 
     def _scanned(self) -> Mapping[str, ResourceFactory]:
-        # The lock is re-entrant: other threads wait for the scan, the scanning thread itself gets here.
+        # The lock is re-entrant: other threads wait for the scan; only the scanning thread itself can get here.
         with self._lock:
             if self._is_scanning:
                 raise _ReentrantLookupError(
-                    "re-entrant named-resource lookup: a module that defines named resources asks for one "
-                    "while it is imported; do that inside the factory function"
+                    "re-entrant named-resource lookup: a module that defines named resources looks one up "
+                    "while it is imported; move the lookup into the factory function"
                 )
             if self._factories is None:
                 self._is_scanning = True
@@ -101,7 +101,7 @@ class NamedResources(Mapping[str, Resource]):
                     self._factories = self._scan()
                 finally:
                     self._is_scanning = False
-            # What a decorator registers is seen at once, also after the scan.
+            # Resources registered by a decorator after the scan are included.
             return {**self._factories, **registry.get(PluginType.NAMED_RESOURCE), **_NOTHING}
 
     def _scan(self) -> dict[str, ResourceFactory]:
@@ -133,7 +133,7 @@ class NamedResources(Mapping[str, Resource]):
         for name, entry_point in entrypoints.find(GROUP).items():
             try:
                 loaded = entry_point.load()
-            except Exception as error:  # noqa: BLE001 - a broken plug-in must not take the others away
+            except Exception as error:  # noqa: BLE001 - a broken plug-in must not disable the others
                 self._failed(name, error)
                 continue
             if isinstance(loaded, ModuleType):
@@ -158,7 +158,7 @@ def resource(
     memMB: int | None = None,  # noqa: N803 - a name of the launcher model
     h: str | None = None,
 ) -> Resource:
-    """Return the resource called `h`, else one of these numbers; missing or zero ones are 2 CPUs, no GPU, 1024 MB."""
+    """Return the resource named `h`, else one of these numbers; missing or zero means 2 CPUs, no GPU, 1024 MB."""
     if h:
         return named_resources[h]
     return Resource(cpu=cpu or 2, gpu=gpu or 0, memMB=memMB or 1024)

@@ -1,4 +1,4 @@
-"""Resources by AWS instance type, `aws_<type>`: what one instance of it can give to replicas."""
+"""Resources by AWS instance type, `aws_<type>`: the capacity that one instance offers to replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEURON_DEVICE = "aws.amazon.com/neurondevice"
 K8S_ITYPE = "node.kubernetes.io/instance-type"
 
 GiB = 1024
-# Part of the memory is used by the host itself.
+# The host itself uses part of the memory.
 MEM_TAX = 0.96
 
 # https://aws.amazon.com/ec2/instance-types/; instance type, cpu, gpu, memory in GiB, devices: E = EFA, N = Neuron
@@ -109,12 +109,12 @@ def _rows() -> dict[str, Callable[[], Resource]]:
 
 NAMED_RESOURCES: Mapping[str, Callable[[], Resource]] = _rows()
 
-# Each is also a function, as in `aws_p4d_24xlarge()`.
+# Each resource is also a function, as in `aws_p4d_24xlarge()`.
 globals().update({re.sub(r"[.-]", "_", name): factory for name, factory in NAMED_RESOURCES.items()})
 
 
 def instance_type_from_resource(resource: Resource) -> str | None:
-    """Return the AWS instance type that the resource was made for; None, with a warning, if it has none."""
+    """Return the AWS instance type of the resource; None, with a warning, if it has none."""
     instance_type = resource.capabilities.get(K8S_ITYPE)
     if instance_type is None:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Resources by size, for schedulers where only numbers count."""
+"""Resources by size, for schedulers that only need numbers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Patches of the native request, for fields that the model does not have.
+"""Patches of the native request, for fields that the data model does not have.
 
 ```python
 set_overlay(role, "kubernetes", "V1Pod", {"spec": {"hostNetwork": True, PUT("tolerations"): []}})
 ```
 
-An overlay is stored in `target.metadata[namespace][kind]`. Dicts merge, lists are appended to, other values replace;
-`PUT` replaces whole values, `DEL` removes, and `JOIN` patches the items of a list by one of their fields.
+An overlay is stored in `target.metadata[namespace][kind]`. Dicts are merged, lists are appended, other values are
+replaced; `PUT` replaces whole values, `DEL` removes, and `JOIN` patches the items of a list matched by one field.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MARKER = "__torchx_overlays__"
-"""Key by which a namespace marks that its other keys are kinds of overlays; stored data, so its spelling is fixed."""
+"""Key that marks the other keys of a namespace as kinds of overlays; stored data, so do not change its spelling."""
 _GUARD: ContextVar[Callable[[str], None] | None] = ContextVar("launch_overlay_guard", default=None)
 LARGEST_FILE = 1024 * 1024
 DEEPEST, MOST_VALUES = 100, 100_000
-"""Of a file: levels of dicts and lists, and values, of which those of an alias count each time."""
+"""Limits of an overlay file: nesting, and number of values; an alias counts with all its values each time."""
 _LONGEST_NUMBER = 100
 _TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 _PUT, _DEL, _JOIN = "__put__", "__del__", "__join__"
 
 
 def PUT(key: str) -> str:  # noqa: N802 - a name of the launcher model
-    """Return the key that replaces the whole value of `key`."""
+    """Return the key that replaces the whole value of `key` instead of merging."""
     return f"{_PUT}:{key}"
 
 
 def DEL(key: str) -> str:  # noqa: N802 - the same
-    """Return the key that removes `key`; its value does not count."""
+    """Return the key that removes `key`; its value is ignored."""
     return f"{_DEL}:{key}"
 
 
 def JOIN(key: str, *, on: str) -> str:  # noqa: N802 - the same
-    """Return the key that patches the items of the list `key` whose field `on` is equal, and appends the others."""
+    """Return the key that patches the items of list `key` that have the same field `on`, and appends the others."""
     return f"{_JOIN}:{key}:{on}"
 
 
@@ -69,7 +69,7 @@ class _Operation:
             return _Operation(kind, rest)
         field, _, on = rest.rpartition(":")
         if not field or not on:
-            raise ValueError(f"overlay key {text!r} names no field that joins; write JOIN(key, on=field)")
+            raise ValueError(f"overlay key {text!r} has no field to join on; write JOIN(key, on=field)")
         return _Operation(kind, field, on)
 
 
@@ -77,11 +77,11 @@ class _Operation:
 
 
 def apply_overlay(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
-    """Patch `base` in place; `overlay` stays as it is, and shares nothing with the result.
+    """Patch `base` in place; `overlay` is not changed, and shares nothing with the result.
 
     Raises:
-        TypeError: a dict, a list or a plain value would meet one of another kind.
-        ValueError: a `JOIN` names no field, or an item of its list has none.
+        TypeError: the overlay and the base have different kinds of value: dict, list or plain value.
+        ValueError: a `JOIN` has no field, or an item of its list lacks the field.
     """
     for key, value in overlay.items():
         operation = _Operation.of(key)
@@ -107,8 +107,8 @@ def _merged(base: Mapping[str, Any], field: str, value: Any) -> Any:
         return [*known, *map(_fresh, value)]
     if isinstance(known, (dict, list)) or isinstance(value, (Mapping, list, tuple)):
         raise TypeError(
-            f"overlay field {field!r} is {type(value).__name__}, and the request has {type(known).__name__} there; "
-            f"give the same kind, or replace it by PUT({field!r})"
+            f"overlay field {field!r} is {type(value).__name__}, but the request has {type(known).__name__} there; "
+            f"give the same kind, or replace it with PUT({field!r})"
         )
     return value
 
@@ -117,11 +117,11 @@ def _joined(known: Any, value: Any, operation: _Operation) -> list[Any]:
     field, on = operation.field, operation.on
     for name, items in (("request", [] if known is None else known), ("overlay", value)):
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, Mapping) for item in items):
-            raise TypeError(f"JOIN of {field!r} needs a list of dicts, and the {name} has something else there")
+            raise TypeError(f"JOIN of {field!r} needs a list of dicts, but the {name} has another value there")
     result = list(known or [])
     for item in value:
         if on not in item:
-            raise ValueError(f"JOIN of {field!r}: an item has no field {on!r} to join on")
+            raise ValueError(f"JOIN of {field!r}: an item has no field {on!r} to join on; add it")
         same = [there for there in result if there.get(on) == item[on]]
         for there in same:
             there.update({name: _fresh(part) for name, part in item.items() if name != on})
@@ -131,7 +131,7 @@ def _joined(known: Any, value: Any, operation: _Operation) -> list[Any]:
 
 
 def _fresh(value: Any) -> Any:
-    """Return a deep copy of a new value: tuples become lists, and operators inside meet nothing."""
+    """Return a deep copy of a new value: tuples become lists, and operators inside apply to an empty base."""
     if isinstance(value, Mapping):
         made: dict[str, Any] = {}
         apply_overlay(made, value)
@@ -145,17 +145,17 @@ def _fresh(value: Any) -> Any:
 
 
 def set_overlay(target: Role | AppDef, namespace: str, kind: str, overlay: Mapping[str, Any]) -> None:
-    """Add an overlay to what `target.metadata[namespace][kind]` holds; of two operations on one field the last counts.
+    """Add an overlay to `target.metadata[namespace][kind]`; the later of two operations on one field wins.
 
     Raises:
-        ValueError: the kind is the marker.
+        ValueError: the kind is the reserved key.
     """
     if kind == MARKER:
-        raise ValueError(f"overlay kind {kind!r} is reserved for the mark of overlays; name another kind")
+        raise ValueError(f"overlay kind {kind!r} is reserved; use another kind")
     stored = target.metadata.get(namespace)
     if stored is not None and not isinstance(stored, dict):
         warnings.warn(
-            f"metadata[{namespace!r}] was {type(stored).__name__} and no overlay; it is replaced", stacklevel=2
+            f"metadata[{namespace!r}] was {type(stored).__name__}, not an overlay; it is replaced", stacklevel=2
         )
     if not isinstance(stored, dict):
         stored = target.metadata[namespace] = {}
@@ -182,19 +182,19 @@ def _combined(known: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
 
 
 def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallback: bool = True) -> dict[str, Any]:
-    """Return the overlay of a kind; empty where there is none.
+    """Return the overlay of a kind; empty if there is none.
 
-    Text in place of an overlay names a JSON or YAML file that holds it, by path or URI. A namespace that was written
-    by hand, without kinds, counts as a whole, with a warning.
+    Text instead of an overlay is the path or URI of a JSON or YAML file with the overlay. A namespace without kinds,
+    written by hand, is used as a whole, with a warning.
 
     Args:
         target: a role or an app.
-        namespace: mostly the name of a scheduler.
+        namespace: usually the name of a scheduler.
         kind: of the native object.
         flat_fallback: False: a namespace without kinds has no overlay.
 
     Raises:
-        ValueError: a file cannot be read, or holds no dict.
+        ValueError: a file cannot be read, or does not contain a dict.
     """
     stored = target.metadata.get(namespace)
     if isinstance(stored, str):
@@ -213,7 +213,7 @@ def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallba
     if not others or has_kinds or not flat_fallback:
         return {}
     warnings.warn(
-        f"metadata[{namespace!r}] is a flat overlay without kinds and is taken as {kind!r}; use set_overlay",
+        f"metadata[{namespace!r}] is a flat overlay without kinds and is used as {kind!r}; use set_overlay",
         stacklevel=2,
     )
     return dict(copy.deepcopy(stored))
@@ -221,7 +221,7 @@ def get_overlay(target: Role | AppDef, namespace: str, kind: str, *, flat_fallba
 
 @contextlib.contextmanager
 def guarded(check: Callable[[str], None]) -> Iterator[None]:
-    """Call `check` with each path and address of an overlay before it is opened here; it raises to refuse one."""
+    """Call `check` with each path and URI of an overlay before it is opened; `check` raises to refuse it."""
     token = _GUARD.set(check)
     try:
         yield
@@ -237,7 +237,7 @@ def _load(location: str) -> dict[str, Any]:
     except (OSError, ImportError, ValueError) as error:
         raise ValueError(f"overlay file {location!r} cannot be read: {error}") from error
     if not isinstance(document, dict):
-        raise ValueError(f"overlay file {location!r} holds no mapping; write fields and their values")  # noqa: TRY004 - the file is wrong
+        raise ValueError(f"overlay file {location!r} is not a mapping; write fields and their values")  # noqa: TRY004 - the file is wrong
     return document
 
 
@@ -245,9 +245,9 @@ def _read(location: str) -> str:
     parts = urlsplit(location)
     if parts.scheme in {"", "file"}:
         path = Path(unquote(parts.path) if parts.scheme else location)
-        # A FIFO would be waited for.
+        # Opening a FIFO would block.
         if path.exists() and not path.is_file():
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
     else:
@@ -256,7 +256,7 @@ def _read(location: str) -> str:
         with fsspec.open(location, "rb") as file:
             data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
-        raise ValueError("it has more than 1 MB; no engine takes a request as large as that")
+        raise ValueError("it has more than 1 MB; no engine accepts a request that large")
     return data.decode("utf-8")
 
 
@@ -266,7 +266,7 @@ def _parse(text: str) -> Any:
     kind: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(kind):  # type: ignore[misc] # one of two
-        """Knows the one tag that overlays need: a tuple replaces a list."""
+        """Loader that also supports the one tag of overlays: a tuple replaces a list."""
 
     def make_tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
         assert isinstance(node, yaml.SequenceNode)
@@ -275,7 +275,7 @@ def _parse(text: str) -> Any:
     Loader.add_constructor("tag:yaml.org,2002:python/tuple", make_tuple)
     loader = None
     try:
-        # JSON is YAML, too. What is too deep would be composed by recursion.
+        # JSON is YAML, too. Check the depth first, because composing is recursive.
         _refuse_depth(yaml.parse(text, Loader=Loader))
         loader = Loader(text)
         node = loader.get_single_node()
@@ -304,12 +304,12 @@ def _refuse_depth(events: Iterable[Any]) -> None:
 
 
 def _weigh(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many values and levels a node has, those of an alias each time; refuse what has too many."""
+    """Return how many values and levels a node has, counting aliases each time; refuse a node with too many."""
     import yaml
 
     if isinstance(node, yaml.ScalarNode):
         if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_NUMBER:
-            raise ValueError(f"it has a number of more than {_LONGEST_NUMBER} letters")
+            raise ValueError(f"it has a number of more than {_LONGEST_NUMBER} characters")
         return 1, 0
     if level > DEEPEST:
         raise ValueError(_TOO_DEEP)
@@ -321,7 +321,7 @@ def _weigh(node: Any, level: int, known: dict[int, tuple[int, int]]) -> tuple[in
     if level + levels > DEEPEST + 1:
         raise ValueError(_TOO_DEEP)
     if values > MOST_VALUES:
-        raise ValueError(f"it has more than {MOST_VALUES} values, of which each alias repeats those that it names")
+        raise ValueError(f"it has more than {MOST_VALUES} values; each alias counts with all values that it repeats")
     return values, levels
 
 
@@ -336,30 +336,30 @@ def validate_overlay(
     overlay_name: str = "overlay",
     suggestion: str = "",
 ) -> None:
-    """Refuse top-level fields, whatever the operator.
+    """Refuse blocked and forbidden top-level fields, with or without an operator.
 
     Args:
-        overlay: to check.
+        overlay: the overlay to check.
         blocklist: fields that the launcher sets itself.
         forbidden_keys: fields that belong elsewhere.
-        overlay_name: for the text, mostly the kind.
-        suggestion: where the forbidden fields belong.
+        overlay_name: name for the error message, usually the kind.
+        suggestion: the place where the forbidden fields belong.
 
     Raises:
-        ValueError: names the field.
+        ValueError: a field is blocked or forbidden; the text names it.
     """
     fields = [_Operation.of(key).field for key in overlay]
     blocked, forbidden = set(blocklist or ()), set(forbidden_keys or ())
     for field in fields:
         if field in blocked:
-            raise ValueError(f"overlay field {overlay_name}.{field} is set by the launcher itself; leave it out")
+            raise ValueError(f"overlay field {overlay_name}.{field} is set by the launcher itself; remove it")
         if field in forbidden:
-            raise ValueError(f"{overlay_name} takes no field {field!r}; {suggestion or 'leave it out'}")
+            raise ValueError(f"{overlay_name} does not take field {field!r}; {suggestion or 'remove it'}")
 
 
 @dataclass(frozen=True)
 class OverlaySpec:
-    """One kind of overlay of a scheduler, with the fields that it may not touch."""
+    """One kind of overlay of a scheduler, with the fields that it must not set."""
 
     namespace: str
     kind: str
@@ -375,7 +375,7 @@ class OverlaySpec:
         set_overlay(target, self.namespace, self.kind, overlay)
 
     def get(self, target: Role | AppDef) -> dict[str, Any]:
-        """Return the checked overlay of the target; empty where there is none.
+        """Return the checked overlay of the target; empty if there is none.
 
         Raises:
             ValueError: a field is blocked.

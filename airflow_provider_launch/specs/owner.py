@@ -1,4 +1,4 @@
-"""Which task an app belongs to, as each backend keeps it beside the app."""
+"""The Airflow task that an app belongs to, as each backend stores it with the app."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int, parse_json
 
 OWNER = "airflow"
-"""The key in `AppDef.metadata` under which the operator writes the task."""
+"""The key in `AppDef.metadata` under which the operator stores the task."""
 TRY = "try_number"
-"""Which try of the task has launched the app; a later one may adopt it, so it is no part of what was asked for."""
+"""Key of the try that launched the app. A later try may adopt the app, so it is not part of the request."""
 _MAX_TEXT = 64 * 1024
 _MAX_ID = 250
-"""Characters that Airflow gives an id; a longer one names no task, and would fill the question about others."""
+"""Most characters of an id in Airflow; a longer text is not an id, and would make queries too large."""
 DEPLOYMENT = "deployment"
-"""The id of the Airflow deployment of the task: another one has tasks of the same names."""
+"""Key of the id of the Airflow deployment; other deployments have tasks of the same names."""
 POLICY = "policy"
-"""What becomes of the app when its task is over: "cancel", or `LEAVE`."""
+"""Key of the fate of the app when its task is over: "cancel", or `LEAVE`."""
 LEAVE = "leave"
 NOT_ASKED_FOR = frozenset({TRY, DEPLOYMENT, POLICY})
-"""Fields that differ between tries, or between versions of this package, of one and the same app."""
+"""Fields that may differ between tries, or between versions of this package, for the same app."""
 _FIELDS = ("dag_id", "run_id", "task_id", "map_index", TRY, DEPLOYMENT, POLICY)
 
 
 class TaskKey(NamedTuple):
-    """One task instance of Airflow, without its try."""
+    """One task instance of Airflow, without its try number."""
 
     dag_id: str
     run_id: str
@@ -35,7 +35,7 @@ class TaskKey(NamedTuple):
 
 
 def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of the task, and `deployment` and `policy`, as far as they are known."""
+    """Return the known fields of the task, including `deployment` and `policy`."""
     found = metadata.get(OWNER)
     if not isinstance(found, Mapping):
         return {}
@@ -43,13 +43,13 @@ def owner_of(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def owner_text(metadata: Mapping[str, Any]) -> str:
-    """Return the same as one line of JSON; empty for an app without a task."""
+    """Return `owner_of` as one line of JSON; empty for an app without a task."""
     owner = owner_of(metadata)
     return json.dumps(owner, separators=(",", ":")) if owner else ""
 
 
 def owner_from(text: str | None) -> dict[str, str]:
-    """Return what `owner_text` gave; empty if it is no such text: anybody can write a label."""
+    """Return the fields from `owner_text`; empty if the text is not valid: any user can write a label."""
     try:
         found = parse_json(text or "{}", _MAX_TEXT)
     except UntrustedError:
@@ -58,7 +58,7 @@ def owner_from(text: str | None) -> dict[str, str]:
 
 
 def task_of(owner: Mapping[str, str]) -> TaskKey | None:
-    """Return the task instance of an owner; None if it does not name one: anybody can write a label."""
+    """Return the task instance of an owner; None if the fields are not valid: any user can write a label."""
     dag_id, run_id, task_id = (owner.get(name, "") for name in ("dag_id", "run_id", "task_id"))
     if not all(0 < len(name) <= _MAX_ID for name in (dag_id, run_id, task_id)):
         return None

@@ -1,4 +1,4 @@
-"""What one replica needs."""
+"""The resources that one replica needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FRACTIONAL_TAG = "torchx/named_resources.is_fractional"
 
 @dataclass
 class Resource:
-    """CPUs, GPUs and MiB of memory of one replica; -1 means not stated."""
+    """CPUs, GPUs and MiB of memory of one replica; -1 means unspecified."""
 
     cpu: int
     """CPUs."""
     gpu: int
-    """GPUs, which no other replica has."""
+    """GPUs, not shared with other replicas."""
     memMB: int  # noqa: N815 - a name of the launcher model
     """MiB of memory."""
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Resource:
 
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:
-        """Return an equal resource with own dicts and the given capabilities added; those given win."""
+        """Return an equal resource with its own dicts; the given capabilities are added and win."""
         return Resource(
             cpu=original.cpu,
             gpu=original.gpu,
@@ -42,14 +42,14 @@ class Resource:
         )
 
     def is_fractional(self) -> bool:
-        """Return whether this is a tagged part of a larger named resource."""
+        """Return whether this is a fraction of a larger named resource."""
         return bool(self.tags.get(_FRACTIONAL_TAG, False))
 
     def get_resource_name(self) -> str | None:
-        """Return the name under which this resource was looked up, if it was."""
+        """Return the name under which this resource was looked up; None if it has none."""
         name = self.tags.get(_NAME_TAG)
         return None if name is None else str(name)
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
-"""Nothing stated. Compare with `==`, and never change it."""
+"""All values unspecified. Compare with `==`, and never change it."""

@@ -1,7 +1,7 @@
-"""What is launched: an app, its roles, and what a replica of a role is made of.
+"""Apps, roles, mounts and retry policies.
 
-These are plain dataclasses on purpose: people append to `role.args`, subclass `Role` and put templates into fields.
-`specs.check` finds what is wrong with them.
+These are plain dataclasses on purpose: users append to `role.args`, subclass `Role` and put templates into fields.
+`specs.check` finds errors in them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-# Needed at run time: pydantic resolves the annotations of these dataclasses.
+# Imported at run time, because pydantic resolves the annotations of these dataclasses.
 from airflow_provider_launch.specs.resources import Resource
 from airflow_provider_launch.specs.sentinels import MISSING
 from airflow_provider_launch.specs.workspaces import Workspace
@@ -34,22 +34,22 @@ __all__ = [
 ]
 
 MAX_ROLES, MAX_REPLICAS = 1000, 10_000
-"""Of one app. Each takes memory and time wherever the app is shown or polled, so a typing error must not pass."""
+"""Limits of one app. Each replica costs memory and time at every poll, so a typing error must not pass."""
 
 
 class RetryPolicy(str, Enum):
-    """What is started again when a replica fails: exits with non-zero, crashes, is preempted or evicted."""
+    """The replicas to restart when one fails: exits with non-zero, crashes, is preempted or evicted."""
 
     REPLICA = "REPLICA"
     """Only the failed replica."""
     APPLICATION = "APPLICATION"
     """The whole app."""
     ROLE = "ROLE"
-    """All replicas of the role of the failed one."""
+    """All replicas of the role that has the failed one."""
 
 
 class MountType(str, Enum):
-    """What stands for the kind of a mount in text and JSON."""
+    """The type of a mount in text and JSON."""
 
     BIND = "bind"
     VOLUME = "volume"
@@ -58,7 +58,7 @@ class MountType(str, Enum):
 
 @dataclass
 class BindMount:
-    """A path of the host at `dst_path` in the replica."""
+    """A path of the host, mounted at `dst_path` in the replica."""
 
     src_path: str
     dst_path: str
@@ -67,7 +67,7 @@ class BindMount:
 
 @dataclass
 class VolumeMount:
-    """A volume that the scheduler knows by name, at `dst_path` in the replica."""
+    """A named volume of the scheduler, mounted at `dst_path` in the replica."""
 
     src: str
     dst_path: str
@@ -76,7 +76,7 @@ class VolumeMount:
 
 @dataclass
 class DeviceMount:
-    """A device of the host; `permissions` are out of read, write and mknod."""
+    """A device of the host; `permissions` are any of r (read), w (write) and m (mknod)."""
 
     src_path: str
     dst_path: str
@@ -87,7 +87,7 @@ Mount = BindMount | VolumeMount | DeviceMount
 
 
 def _null_resource() -> Resource:
-    # Own object for each role: filling in role.resource must not change NULL_RESOURCE for all.
+    # A new object for each role: filling in role.resource must not change NULL_RESOURCE.
     return Resource(cpu=-1, gpu=-1, memMB=-1)
 
 
@@ -98,32 +98,32 @@ class Role:
     name: str
     """Its name in the app, in log lines and in `LAUNCH_ROLE`."""
     image: str
-    """The software of a replica; what it names is up to the scheduler: container image, directory, archive."""
+    """The software of a replica; the scheduler decides what it means: container image, directory, archive."""
     min_replicas: int | None = None
-    """Lower bound of an elastic role; ignored where the scheduler has none."""
+    """Lower bound of an elastic role; ignored by schedulers without elastic roles."""
     entrypoint: str = MISSING
-    """The program which each replica runs."""
+    """The program that each replica runs."""
     args: list[str] = field(default_factory=list)
-    """Its arguments; no shell is involved."""
-    # Not part of the text: Airflow stores the text of what it cannot serialise.
+    """Its arguments; they are not parsed by a shell."""
+    # Not part of `repr`: Airflow stores the text of objects that it cannot serialize.
     env: dict[str, str] = field(default_factory=dict, repr=False)
-    """Variables of each replica. Values may be secrets, so the text of a role leaves them out."""
+    """Variables of each replica. Values may be secrets, so `repr` of a role leaves them out."""
     num_replicas: int = 1
-    """How many equal replicas run."""
+    """The number of equal replicas."""
     max_retries: int = 0
-    """Retries and not runs: 2 allows three runs."""
+    """Retries, not runs: 2 allows three runs."""
     retry_policy: RetryPolicy = RetryPolicy.APPLICATION
-    """What is started again when a replica fails."""
+    """The replicas to restart when one fails."""
     resource: Resource = field(default_factory=_null_resource)
-    """What one replica needs."""
+    """The resources that one replica needs."""
     port_map: dict[str, int] = field(default_factory=dict)
     """Ports by name; 0 means that the scheduler chooses one."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Notes for one scheduler or one tool, by key."""
     mounts: list[Mount] = field(default_factory=list)
-    """What each replica sees of the host, or of the volumes of the scheduler."""
+    """Paths, volumes and devices that each replica sees."""
     workspace: Workspace | None = None
-    """Local directories to mirror into the replicas; where that cannot be done, a warning is logged."""
+    """Local directories to copy into the replicas; if that is not possible, a warning is logged."""
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - for subclasses
         """Return the request to schedule; subclasses change the native request here."""
@@ -131,7 +131,7 @@ class Role:
 
     @property
     def base_image(self) -> None:
-        """Deprecated, and always None: an image has no base of its own."""
+        """Deprecated, always None: images have no base image."""
         return None
 
 
@@ -140,7 +140,7 @@ _init = Role.__init__
 
 @functools.wraps(_init)
 def _init_with_base_image(self: Role, *args: Any, base_image: str | None = None, **kwargs: Any) -> None:
-    # No field: it would be stored, compared and hashed, and subclasses with `__post_init__` would have to know it.
+    # Not a field: it would be stored, compared and hashed, and subclasses with `__post_init__` would have to handle it.
     if base_image is not None:
         warnings.warn("Role.base_image is deprecated and ignored", DeprecationWarning, stacklevel=2)
     _init(self, *args, **kwargs)
@@ -154,15 +154,15 @@ class AppDef:
     """A distributed app: a name and its roles. Rank 0 is replica 0 of the first role."""
 
     name: str
-    """The app's id begins with it."""
+    """The app id starts with it."""
     roles: list[Role] = field(default_factory=list)
-    """At least one, each with a name of its own."""
+    """At least one role, each with a different name."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Notes about the app, by key; `Runner.describe` has them."""
+    """Notes about the app, by key; `Runner.describe` returns them."""
 
     def __str__(self) -> str:
-        # Airflow stores this text with the DAG, also of an app which is wrong: short, stable,
-        # without args and env (which may hold secrets), and it must not fail.
+        # Airflow stores this text with the DAG, also for an invalid app: it is short and stable, leaves out
+        # args and env (which may contain secrets), and must not fail.
         roles: object = self.roles
         listed = roles if isinstance(roles, list) else []
         shown = ", ".join(f"{getattr(role, 'name', '?')} x{getattr(role, 'num_replicas', '?')}" for role in listed)

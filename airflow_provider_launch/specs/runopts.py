@@ -1,4 +1,4 @@
-"""The schema of a scheduler's options: which exist, their types and defaults, and how text becomes values."""
+"""The options of a scheduler: names, types and defaults, and how text becomes values."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ class runopt:  # noqa: N801 - a name of the launcher model
 
     @property
     def is_type_list_of_str(self) -> bool:
-        """Whether the option is a list of texts."""
+        """Return whether the option is a list of texts."""
         return get_origin(self.opt_type) is list and get_args(self.opt_type) == (str,)
 
     @property
     def is_type_dict_of_str(self) -> bool:
-        """Whether the option maps texts to texts."""
+        """Return whether the option maps texts to texts."""
         return get_origin(self.opt_type) is dict and get_args(self.opt_type) == (str, str)
 
     def cast_to_type(self, value: str) -> CfgVal:
-        """Return the value that the text spells.
+        """Return the typed value of a text.
 
-        Lists are `a,b;c`, dicts are `k:v,k2:v2`, bare `list` and `dict` are JSON.
+        Lists are `a,b;c`, dicts are `k:v,k2:v2`, plain `list` and `dict` are JSON.
 
         Raises:
-            ValueError: the text does not spell a value of the option's type.
+            ValueError: the text is not a valid value of the option's type.
         """
         return typing.cast("CfgVal", _cast(value, self.opt_type))
 
 
 class runopts:  # noqa: N801 - a name of the launcher model
-    """The options of a scheduler in the order of their registration."""
+    """The options of a scheduler, in order of registration."""
 
     def __init__(self) -> None:
         self._opts: dict[str, runopt] = {}
         self._exact: set[str] = set()  # options whose camelCase form is not accepted
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
-        """Yield names and options."""
+        """Yield pairs of name and option."""
         return iter(self._opts.items())
 
     def __len__(self) -> int:
@@ -82,14 +82,14 @@ class runopts:  # noqa: N801 - a name of the launcher model
         deprecated_aliases: Sequence[str] | None = None,
         auto_aliases: bool = True,
     ) -> None:
-        """Register an option, or replace the one of this name; `auto_aliases` also accepts its camelCase form.
+        """Register an option, or replace the one with this name; `auto_aliases` also accepts its camelCase form.
 
         Raises:
             ValueError: the option is required and has a default.
             TypeError: the default is not of the option's type.
         """
         if required and default is not None:
-            raise ValueError(f"required option {cfg_key!r} has a default: {default!r}; drop one of the two")
+            raise ValueError(f"required option {cfg_key!r} has a default: {default!r}; remove one of the two")
         if default is not None and not self._is_valid_default(default, type_):
             raise TypeError(
                 f"option {cfg_key!r} must be of type {get_type_name(type_)}, "
@@ -107,12 +107,12 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return cls.is_type(default, type_)
 
     def get(self, name: str) -> runopt | None:
-        """Return the option of this name, alias or camelCase form, or None."""
+        """Return the option with this name, alias or camelCase form, or None."""
         registered = self.registered_name(name)
         return None if registered is None else self._opts[registered]
 
     def registered_name(self, name: str) -> str | None:
-        """Return the name under which an option was registered that may also be spelt `name`, or None."""
+        """Return the registered name of an option that may also be spelt `name`, or None."""
         if name in self._opts:
             return name
         for key, opt in self._opts.items():
@@ -124,14 +124,14 @@ class runopts:  # noqa: N801 - a name of the launcher model
     def is_type(obj: object, tp: Any) -> bool:
         """Return whether `obj` is of type `tp`, checking inside lists and dicts.
 
-        A bool is no int, an int is a float, and None is of no type.
+        A bool is not an int, an int counts as a float, and None has no type.
         """
         return _is_type(obj, tp)
 
     def resolve(self, cfg: Mapping[str, CfgVal], *, strict: bool = False) -> dict[str, CfgVal]:
-        """Return a new cfg under registered names, checked and with defaults filled in.
+        """Return a new cfg with registered names, checked values and defaults.
 
-        Unknown names pass through unless `strict`. Resolving the result again changes nothing.
+        Unknown names pass through unless `strict`. Resolving the result again does not change it.
 
         Raises:
             InvalidRunConfigException: an option is missing, of the wrong type, given twice or (strict) unknown.
@@ -148,10 +148,10 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return resolved
 
     def registered(self, cfg: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
-        """Return a new cfg in which each option has its registered name; values are not checked.
+        """Return a new cfg with the registered name of each option; values are not checked.
 
         Raises:
-            InvalidRunConfigException: two spellings of an option disagree, or (strict) a name is unknown.
+            InvalidRunConfigException: two spellings of an option have different values, or (strict) a name is unknown.
         """
         result: dict[str, Any] = {}
         spelt: dict[str, str] = {}
@@ -166,17 +166,17 @@ class runopts:  # noqa: N801 - a name of the launcher model
                 warnings.warn(f"option {key!r} is deprecated; use {name!r}", DeprecationWarning, stacklevel=3)
             if name in spelt and result[name] != value:
                 raise InvalidRunConfigException(
-                    f"{spelt[name]!r} and {key!r} are the same option but have different values", name, cfg
+                    f"{spelt[name]!r} and {key!r} are the same option but have different values; remove one", name, cfg
                 )
             result[name] = value
             spelt[name] = key
         return result
 
     def cast(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a new cfg under registered names in which text has become what it spells; other values stay.
+        """Return a new cfg with registered names, in which text is cast to the type of its option; other values stay.
 
         Raises:
-            InvalidRunConfigException: a name is unknown, or a text spells no value of the option's type.
+            InvalidRunConfigException: a name is unknown, or a text is not a valid value of the option's type.
         """
 
         def value_of(name: str, value: Any) -> Any:
@@ -186,7 +186,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return {name: value_of(name, value) for name, value in self.registered(cfg, strict=True).items()}
 
     def unknown(self, key: str, cfg: Mapping[str, Any]) -> InvalidRunConfigException:
-        """Return the error for a name that is no option: it proposes the closest one and lists all."""
+        """Return the error for an unknown option: it proposes the closest one and lists all."""
         words = {word: name for name, opt in self._opts.items() for word in (*opt.aliases, name)}
         near = closest(str(key), words)
         hint = f"; did you mean {words[near]!r}?" if near else "."
@@ -194,7 +194,7 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return InvalidRunConfigException(f"unknown option {key!r}{hint} Known options: {known}", str(key), cfg)
 
     def cfg_from_str(self, cfg_str: str, *, strict: bool = False) -> dict[str, CfgVal]:
-        """Return the options that `k=v,k2=v2` spells, cast to their types; no defaults are added.
+        """Return the options of the text `k=v,k2=v2`, cast to their types; no defaults are added.
 
         Unknown names are dropped with a warning, or refused if `strict`.
         """
@@ -246,12 +246,12 @@ class runopts:  # noqa: N801 - a name of the launcher model
         return self.is_type(value, opt.opt_type) or (value in ([], {}) and value == opt.default)
 
     def update(self, other: runopts) -> None:
-        """Take over the options of `other`, which wins."""
+        """Add the options of `other`, which take precedence."""
         self._opts.update(other._opts)
         self._exact = (self._exact - set(other._opts)) | other._exact
 
     def __or__(self, other: runopts) -> runopts:
-        """Return both schemas merged; the right one wins."""
+        """Return both schemas merged; the right one takes precedence."""
         merged = runopts()
         merged.update(self)
         merged.update(other)
@@ -291,7 +291,7 @@ def _wrong_value(
             parts = value.values() if isinstance(value, Mapping) else value
             found += f" of {' and '.join(sorted({type(part).__name__ for part in parts}))}"
         reason = f"option {name!r} must be of type {kind}, but {shown} is {found}"
-    # The cause may quote the value, which must not be seen for a secret.
+    # The cause may quote the value, which must not be shown if it is a secret.
     if why and shown != "***":
         reason += f": {why}"
     return InvalidRunConfigException(reason, name, cfg)
@@ -331,7 +331,7 @@ def _is_type(obj: object, tp: Any) -> bool:  # noqa: PLR0911 - one line for each
 
 
 def _is_item(item: object, tp: Any) -> bool:
-    """Return whether an element fits; unlike an option, an element may be null where its type allows it."""
+    """Return whether an element has the type; unlike an option, an element may be null if its type allows it."""
     return (item is None and (tp is Any or type(None) in _members(tp))) or _is_type(item, tp)
 
 
@@ -349,7 +349,7 @@ def _cast(text: str, tp: Any) -> Any:
     if origin is Literal:
         found = [arg for arg in args if str(arg).lower() == text.strip().lower()]
         if not found:
-            raise ValueError(f"{text!r} is none of {', '.join(map(repr, args))}")
+            raise ValueError(f"{text!r} is not one of {', '.join(map(repr, args))}")
         return next((arg for arg in found if str(arg) == text), found[0])
     if origin in {list, dict}:
         return _cast_collection(text, origin, args)
@@ -364,11 +364,11 @@ def _cast_to_union(text: str, members: tuple[Any, ...]) -> Any:
             return _cast(text, member)
         except ValueError:
             continue
-    raise ValueError(f"{text!r} is none of {', '.join(map(get_type_name, members))}")
+    raise ValueError(f"{text!r} is not one of {', '.join(map(get_type_name, members))}")
 
 
 def _with_texts(value: Any) -> Any:
-    """Return a list or dict whose members are text."""
+    """Return a list or dict whose members are converted to text."""
     if isinstance(value, dict):
         return {key: _text(item) for key, item in value.items()}
     return [_text(item) for item in value]
@@ -380,11 +380,11 @@ def _cast_collection(text: str, origin: type, args: tuple[Any, ...]) -> Any:
         try:
             value: Any = json.loads(text)
         except ValueError as error:
-            cure = "a template gives it by `| tojson`, and Python by json.dumps"
+            cure = "in a template write `| tojson`, and in Python json.dumps"
             raise ValueError(f"{text!r} is not JSON ({error}); {cure}") from error
         if not isinstance(value, origin):
             raise ValueError(f"{text!r} is JSON of type {type(value).__name__}, not {origin.__name__}")
-        # Of `list[str]` and `dict[str, str]` the members are text, and JSON may have numbers there.
+        # Members of `list[str]` and `dict[str, str]` are text, but JSON may have numbers there.
         if args and args[-1] is str:
             value = _with_texts(value)
         if args and not _is_type(value, types.GenericAlias(origin, args)):

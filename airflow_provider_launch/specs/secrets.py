@@ -1,4 +1,4 @@
-"""What looks like a secret: one list of names for requests, errors and logs, a superset of Airflow's."""
+"""Detect and mask secrets in requests, errors and logs; the list of names is a superset of Airflow's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 MASK = "***"
 
-# Whole words of a name, or parts of one, as `DB_PASSWORD`, `dbPassword` and `db-password` have them.
+# Whole words of a name, or parts of one, as in `DB_PASSWORD`, `dbPassword` and `db-password`.
 _PARTS = (
     "passw", "passphrase", "secret", "token", "apikey", "api_key", "accesskey", "access_key", "private", "credential",
     "connection_string", "connectionstring", "webhook_url", "webhookurl", "keyfile", "service_account",
@@ -18,12 +18,12 @@ _PARTS = (
 _WORDS = ("auth", "pwd", "pass", "dsn", "conn", "jwt", "sas", "pat", "key", "cookie", "proxy", "proxies")
 _PART = re.compile("|".join(_PARTS), re.IGNORECASE)
 _WORD = re.compile(rf"(^|[_.\-])({'|'.join(_WORDS)})($|[_.\-])", re.IGNORECASE)
-# Such a word may be about a secret without being one: where it is, or how many there are.
+# With one of these words the name is about a secret, but the value is not one: its location, or a count.
 _HARMLESS = re.compile(r"[_.\-](name|id|type|count|size|file|path|mode|timeout)s?$", re.IGNORECASE)
-# Every pattern is linear in the text: it starts only where a word starts, and nothing is read twice.
+# Every pattern takes linear time: it starts only where a word starts, and reads nothing twice.
 _TOKEN = re.compile(r"\S+")
 _IMAGE = re.compile(r"(?P<user>[\w.\-]+):(?P<password>[^\s@/:]+)@(?!sha\d+:)[\w.\-]+(?::\d+)?/\S+\Z")
-"""An image with the login of its registry, as some engines take it."""
+"""An image with registry credentials, as some engines accept it."""
 _PORT = re.compile(r"\d{1,5}(?:[/?#,]|\Z)")
 _NAME = re.compile(r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\*[\"'])?[ \t]*(?P<sep>[=:])(?P<gap>[ \t]*)")
 _VALUE = re.compile(
@@ -33,25 +33,25 @@ _VALUE = re.compile(
     r"""|(?P<plain>(?:(?:bearer|basic|token|digest)[ \t]+)?[^\s"',;&|(){}<>\\]+)""",
     re.IGNORECASE,
 )
-"""A name with its value inside of a text: of a shell, of a connection string, of JSON, of a header."""
+"""A name with its value inside a text: shell, connection string, JSON, header."""
 _REFERENCE = re.compile(r"\$\w+|\$\{\w+\}")
-"""A variable of the shell, or a macro: what it stands for is hidden where it is set."""
+"""A shell variable or a macro: its value is masked where it is set."""
 _FLAG = re.compile(r"^(?P<flag>--?[A-Za-z][\w.\-]*)(?P<equals>=)?(?P<value>.*)$", re.DOTALL)
 _ASSIGNED = re.compile(r"^(?P<flag>[A-Za-z_]\w*)=(?P<value>.+)$", re.DOTALL)
 _SHORT_FLAG = "-p"
 _NO_PASSWORD = re.compile(r"[\d:.]*|[-./~$].*", re.DOTALL)
-"""After `-p`: a port, or a path."""
+"""Values of `-p` that are not a password: a port, or a path."""
 _NAMED_BY_USERS = frozenset({"labels", "annotations", "tags", "options", "config"})
-"""Fields of requests whose keys users choose, and not the engine."""
+"""Fields of requests whose keys are chosen by users, not by the engine."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether what stands under this name is to be hidden."""
+    """Return whether values with this name must be masked."""
     return bool(_PART.search(name) or (_WORD.search(name) and not _HARMLESS.search(name)))
 
 
 def masked_text(text: str) -> str:
-    """Return the text without the secrets that it shows by their form: `postgres://user:***@host`, `password=***`."""
+    """Return the text with secrets masked that have a known form: `postgres://user:***@host`, `password=***`."""
     parts, done = [], 0
     for start, end in _spans(text):
         parts += [text[done:start], MASK]
@@ -65,7 +65,7 @@ def hidden_in_text(text: str) -> list[str]:
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of `env` in which values under secret-looking names, and secrets inside of others, are `***`."""
+    """Return a copy of `env` with `***` for values of secret-looking names, and for secrets inside other values."""
     return {name: MASK if value and is_secret_name(name) else masked_text(value) for name, value in env.items()}
 
 
@@ -88,16 +88,16 @@ def hidden_in_args(args: Sequence[str]) -> list[str]:
 
 
 def masked_args(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `***` for `--password=x`, for what follows `--password` or `-p`, and in texts."""
+    """Return the arguments with `***` for `--password=x`, for the value after `--password` or `-p`, and in texts."""
     return [masked_text(arg) if hidden is None else f"{arg[:hidden]}{MASK}" for arg, hidden in _hidden_parts(args)]
 
 
 def masked_document(value: Any, name: str = "") -> Any:
-    """Return a copy of a part of a native request without secrets: labels, options, environment, commands.
+    """Return a masked copy of a part of a native request: labels, options, environment, commands.
 
     Args:
         value: plain JSON.
-        name: the field in which it stands.
+        name: the field that contains it.
     """
     if isinstance(value, str):
         return masked_text(value)
@@ -121,7 +121,7 @@ def masked_document(value: Any, name: str = "") -> Any:
 
 
 def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    """Return each argument with the position from which it is hidden. None: only secrets inside of it are."""
+    """Return each argument with the position from which it is masked. None: mask only secrets inside it."""
     hide_next = False
     before = ""
     for arg in args:
@@ -136,7 +136,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
             hide_next = False
             hidden = None
             if found and is_secret_name(found["flag"].lstrip("-")):
-                # What follows a value in quotes belongs to a shell.
+                # Text after a quoted value belongs to a shell.
                 if found["value"] and (found["equals"] if is_flag else found["value"][0] not in "\"'"):
                     hidden = found.start("value")
                 hide_next = is_flag and not found["value"]
@@ -145,7 +145,7 @@ def _hidden_parts(args: Sequence[str]) -> Iterator[tuple[str, int | None]]:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Return where secrets stand in a text, in order; none begins within another."""
+    """Return the spans of secrets in a text, in order, without overlaps."""
     found = [*_url_spans(text), *_inline_spans(text)] if any(mark in text for mark in "=:") else []
     kept: list[tuple[int, int]] = []
     for start, end in sorted(found):
@@ -157,14 +157,14 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _url_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Return where passwords of addresses stand. The user is no secret; what follows it, up to the host, is."""
+    """Return the spans of passwords in URLs. The user name is not masked; the text from it to the host is."""
     if "@" not in text:
         return
     for token in _TOKEN.finditer(text):
-        word = token[0]  # each access makes another copy
+        word = token[0]  # each access creates a copy
         if image := _IMAGE.match(word):
             yield token.start() + image.start("password"), token.start() + image.end("password")
-        # Between two marks there is one address.
+        # There is one URL between two markers.
         begin = word.find("://")
         while begin >= 0:
             after = word.find("://", begin + 3)
@@ -183,7 +183,7 @@ def _password_in(address: str) -> tuple[int, int] | None:
     slash = address.find("/", start)
     end = address.rfind("@", start, slash if slash >= 0 else None)
     if end < 0 and not _PORT.match(address, start):
-        # A password with slashes; a quote ends the address.
+        # A password with slashes; a quote ends the URL.
         quote = min((at for mark in "\"'" if (at := address.find(mark, start)) >= 0), default=len(address))
         end = address.rfind("@", start, quote)
     return (start, end) if end > start else None
@@ -205,7 +205,7 @@ def _inline_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_assignment(text: str, found: re.Match[str]) -> bool:
-    """Return whether a colon stands between name and value, and not in a sentence such as `the token: expired`."""
+    """Return whether the colon separates name and value, unlike in a sentence such as `the token: expired`."""
     if found["sep"] == "=" or found["quote"]:
         return True
     begin = found.start()

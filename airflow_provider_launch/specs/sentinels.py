@@ -1,4 +1,4 @@
-"""Texts that stand for "no value", and the smallest shared names."""
+"""Texts that stand for "no value", and the smallest shared types."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ NONE = "<NONE>"
 """There is no value."""
 
 UNKNOWN = "<UNKNOWN>"
-"""There is a value, but it cannot be read back."""
+"""The value exists, but cannot be read back."""
 
 ALL = "all"
-"""Every scheduler."""
+"""All schedulers."""
 
 AppHandle = str
-"""`{scheduler}://{session}/{app_id}`: enough to find an app from any process."""
+"""`{scheduler}://{session}/{app_id}`: enough to find an app in any process."""

@@ -6,24 +6,24 @@ from enum import Enum
 
 
 class AppState(int, Enum):
-    """Where an app, or one replica of it, stands. SUCCEEDED, FAILED and CANCELLED are final."""
+    """The state of an app or of one replica. SUCCEEDED, FAILED and CANCELLED are final."""
 
     UNSUBMITTED = 0
-    """Described, not yet given to a scheduler."""
+    """Described, but not yet given to a scheduler."""
     SUBMITTED = 1
-    """The scheduler has it, and has decided nothing yet."""
+    """Accepted by the scheduler, which has not decided anything yet."""
     PENDING = 2
-    """Waits for resources; a preempted app comes back here from RUNNING."""
+    """Waiting for resources; a preempted app returns to this state from RUNNING."""
     RUNNING = 3
-    """At least one replica runs, or is being started or stopped by the scheduler."""
+    """At least one replica runs, or the scheduler is starting or stopping it."""
     SUCCEEDED = 4
-    """All of it ended well."""
+    """All replicas ended successfully."""
     FAILED = 5
     """It ended with an error and was not cancelled."""
     CANCELLED = 6
-    """It ended because somebody asked for that."""
+    """It ended because a user or the task cancelled it."""
     UNKNOWN = 7
-    """The scheduler answered with a word that is new to us; it does not mean the end."""
+    """The scheduler answered with a state that this package does not know; the app has not necessarily ended."""
 
     @property
     def mask(self) -> int:
@@ -48,5 +48,5 @@ def is_terminal(state: AppState) -> bool:
 
 
 def is_started(state: AppState) -> bool:
-    """Return whether the app runs or has run to an end."""
+    """Return whether the app runs, or has run and ended."""
     return state is AppState.RUNNING or state in _TERMINAL

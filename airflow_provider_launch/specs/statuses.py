@@ -1,4 +1,4 @@
-"""What is known about an app: state, roles, replicas, and its forms as text and JSON."""
+"""The status of an app: state, roles and replicas, also as text and JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EXTRAS = ("exit_code", "error_msg", "start_time", "end_time", "num_restarts", "
 _MAX_LINE = 500
 _ERROR_INDENT = " " * 8
 _ERROR_LABEL = _ERROR_INDENT + "error_msg: "
-# Further lines of an error: tools that read these texts know this column.
+# Column of the further lines of an error: tools that parse these texts rely on it.
 _ERROR_NEXT_LINE = len("    error_msg: ")
 
 
 @dataclass(slots=True)
 class ReplicaStatus:
-    """One replica of the latest attempt. Times are epoch seconds; what is not known is None."""
+    """One replica of the latest attempt. Times are epoch seconds; unknown values are None."""
 
     id: int
     """Number within the role, from 0."""
@@ -31,25 +31,25 @@ class ReplicaStatus:
     role: str
     hostname: str
     structured_error_msg: str = NONE
-    """What the job wrote about its failure, mostly JSON."""
+    """The job's own report of its failure, usually JSON."""
     hostaddr: str | None = None
-    """Address of the host; becomes the host name where nothing else is known."""
+    """Address of the host; replaced by the host name if nothing else is known."""
     exit_code: int | None = None
-    """As a shell shows it: 128 + n for the signal n."""
+    """As in a shell: 128 + n for signal n."""
     error_msg: str | None = None
     start_time: int | None = None
     end_time: int | None = None
     num_restarts: int | None = None
     reason: str | None = None
     image_id: str | None = None
-    """What its image was when it started: the id, or a reference with a digest."""
+    """The image at the start of the replica: its id, or a reference with a digest."""
 
     def __post_init__(self) -> None:
         if self.hostaddr is None:
             self.hostaddr = self.hostname
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; the state is its number, and extras appear only when known."""
+        """Return plain JSON; the state is its number, and optional fields appear only when known."""
         plain: dict[str, Any] = {
             "id": self.id,
             "state": self.state.value,
@@ -62,7 +62,7 @@ class ReplicaStatus:
         return plain
 
     def get_formatted_str(self, state_mask_filter: int = _ALL_STATES) -> str:
-        """Return the replica in the older layout, or nothing when the filter does not take its state."""
+        """Return the replica in the older layout; empty if the filter excludes its state."""
         if not self.state.mask & state_mask_filter:
             return ""
         return (
@@ -73,7 +73,7 @@ class ReplicaStatus:
         )
 
     def first_error_line(self) -> str | None:
-        """Return one line of text that explains most about the failure, if there is any."""
+        """Return the line of text that explains most about the failure, if there is one."""
         reply = ErrorReply.parse(self.structured_error_msg)
         texts = [self.error_msg, reply.error_text if reply else self.structured_error_msg]
         for text in texts:
@@ -128,7 +128,7 @@ class RoleStatus:
 
 @dataclass(repr=False)
 class AppStatus:
-    """All that is known about an app; `roles` describes its latest attempt only."""
+    """The status of an app; `roles` describes the latest attempt only."""
 
     state: AppState
     num_restarts: int = 0
@@ -143,7 +143,7 @@ class AppStatus:
         return is_terminal(self.state)
 
     def first_failed_replica(self) -> ReplicaStatus | None:
-        """Return the replica that failed first: by end time where known, otherwise in the order of roles and ids."""
+        """Return the replica that failed first: by end time if known, else in the order of roles and ids."""
         failed = [
             replica for role in self.roles for replica in _by_id(role.replicas) if replica.state is AppState.FAILED
         ]
@@ -162,7 +162,7 @@ class AppStatus:
         raise (AppFailedError if self.is_terminal() else AppStatusError)(self, self._failure_text())
 
     def to_json(self, filter_roles: list[str] | None = None) -> dict[str, Any]:
-        """Return plain JSON; `filter_roles` keeps the named roles, None or an empty list all."""
+        """Return plain JSON; `filter_roles` keeps the named roles; None or an empty list keeps all."""
         plain: dict[str, Any] = {
             "state": self.state.name,
             "num_restarts": self.num_restarts,
@@ -176,7 +176,7 @@ class AppStatus:
         return plain
 
     def format(self, filter_roles: list[str] | None = None, *, state_mask_filter: int = _ALL_STATES) -> str:
-        """Return the status for people, with what the failed replicas reported. Never fails.
+        """Return the status as text, with the reports of the failed replicas. Never fails.
 
         `state_mask_filter` takes bits of `AppState.mask`.
         """
@@ -221,7 +221,7 @@ class AppStatus:
         try:
             return _to_yaml(_plain(plain))
         except (RecursionError, yaml.YAMLError):
-            # A reply nested without end: its text is still worth showing.
+            # A reply with too many levels: its text is still worth showing.
             plain = {**self.to_json(), "state": repr(self.state), "metadata": repr(self.metadata)[:_MAX_LINE]}
             return _to_yaml(_plain(plain))
 
@@ -262,7 +262,7 @@ def _embedded_reply(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a safe loader can read back; anything else is shown as its text."""
+    """Return a value that a safe YAML loader can read back; other values become text."""
     if isinstance(value, AppState):
         return repr(value)
     if isinstance(value, Enum):

@@ -1,10 +1,10 @@
-"""The older, fluent form of apps and the session that launches them, as TSM had it.
+"""Fluent builders of apps, and the session that launches them, with the interface of TSM.
 
 ```python
 Application("train").of(Role("trainer").runs("train.py", "--lr", "0.1").on(Container("repo/train:1")).replicas(4))
 ```
 
-These are builders: `build` turns them into the model of `specs`, and nothing below knows them.
+`build` turns these builders into the model of `specs`; no other module uses them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _RDZV_PORT = 29500
 
 @dataclass
 class Container:
-    """An image, what it needs on each scheduler, and its ports."""
+    """An image, the resources it needs on each scheduler, and its ports."""
 
     image: str
     resources: dict[SchedulerBackend, Resource] = field(default_factory=dict)
     port_map: dict[str, int] = field(default_factory=dict)
 
     def require(self, resource: Resource, scheduler: SchedulerBackend = ALL) -> Self:
-        """Set what it needs on a scheduler, or on all that have none of their own."""
+        """Set the resource for a scheduler, or for all schedulers without their own."""
         self.resources[scheduler] = resource
         return self
 
@@ -60,14 +60,14 @@ class Container:
         return self
 
     def resource_on(self, scheduler: SchedulerBackend) -> Resource:
-        """Return what it needs there; `NULL_RESOURCE` if nothing was set."""
+        """Return the resource for a scheduler; `NULL_RESOURCE` if none was set."""
         found = self.resources.get(scheduler, self.resources.get(ALL, NULL_RESOURCE))
         # A copy: one container may serve several roles.
         return Resource.copy(found)
 
 
 NULL_CONTAINER = Container(image=NONE)
-"""A role that runs on nothing yet."""
+"""The container of a role before `on` was called."""
 
 
 @dataclass
@@ -91,25 +91,25 @@ class Role:
         return self
 
     def on(self, container: Container) -> Self:
-        """Set the container that each replica is."""
+        """Set the container of the replicas."""
         self.container = container
         return self
 
     def replicas(self, replicas: int) -> Self:
-        """Set how many replicas run."""
+        """Set the number of replicas."""
         self.num_replicas = replicas
         return self
 
     def with_retry_policy(self, retry_policy: RetryPolicy, max_retries: int) -> Self:
-        """Set what is started again when a replica fails, and how often."""
+        """Set which replicas restart when one fails, and how often."""
         self.retry_policy, self.max_retries = retry_policy, max_retries
         return self
 
     def build(self, scheduler: SchedulerBackend = ALL) -> specs_roles.Role:
-        """Return the role as `specs` has it, with the resource of a scheduler.
+        """Return the role of the `specs` model, with the resource for a scheduler.
 
         Raises:
-            InvalidAppError: it has no container.
+            InvalidAppError: the role has no container.
         """
         if self.container == NULL_CONTAINER:
             raise InvalidAppError(f"role {self.name!r} has no container; add `.on(Container(image=...))`")
@@ -128,12 +128,12 @@ class Role:
 
 
 class ElasticRole(Role):
-    """A role whose replicas run a script under torchrun, and meet at replica 0 of the first role.
+    """A role whose replicas run a script under torchrun, with rendezvous at replica 0 of the first role.
 
     Args:
         name: its name.
-        **launch_kwargs: options of torchrun: `nproc_per_node=8` becomes `--nproc_per_node 8`, True a flag, False
-            nothing. `nnodes` is the number of replicas unless given.
+        **launch_kwargs: options of torchrun: `nproc_per_node=8` becomes `--nproc_per_node 8`, True becomes a flag,
+            False is left out. `nnodes` is the number of replicas unless given.
     """
 
     def __init__(self, name: str, **launch_kwargs: Any) -> None:
@@ -141,13 +141,13 @@ class ElasticRole(Role):
         self.torchrun = {"rdzv_backend": "c10d", "rdzv_id": macros.app_id, "role": name, **launch_kwargs}
 
     def runs(self, script: str, *args: str, **kwargs: str) -> Self:  # type: ignore[override]  # a name of TSM
-        """Set the script, its arguments and its variables; a relative path begins at the root of the image."""
+        """Set the script, its arguments and its variables; a relative path starts at the root of the image."""
         if not posixpath.isabs(script) and not script.startswith(macros.img_root):
             script = posixpath.join(macros.img_root, script)
         return super().runs(script, *args, **kwargs)
 
     def build(self, scheduler: SchedulerBackend = ALL) -> specs_roles.Role:
-        """Return the role with torchrun as its program; as `Role.build`."""
+        """Return the role with torchrun as its program; see `Role.build`."""
         from airflow_provider_launch.components._torchrun import rdzv_endpoint, shell_command
 
         role = super().build(scheduler)
@@ -181,7 +181,7 @@ class Application:
         return self
 
     def build(self, scheduler: SchedulerBackend = ALL) -> AppDef:
-        """Return the app as `specs` has it, with the resources of a scheduler.
+        """Return the app of the `specs` model, with the resources for a scheduler.
 
         Raises:
             InvalidAppError: a role has no container.
@@ -190,7 +190,7 @@ class Application:
 
 
 class RunConfig(Mapping[str, ConfigValue]):
-    """Options of one launch, taken wherever a cfg is."""
+    """Options of one launch, accepted wherever a cfg is."""
 
     def __init__(self, cfgs: Mapping[str, ConfigValue] | None = None) -> None:
         self.cfgs: dict[str, ConfigValue] = {**(cfgs or {})}
@@ -213,11 +213,11 @@ class RunConfig(Mapping[str, ConfigValue]):
 
 
 class Session:
-    """Launches apps under a name, and stops only apps of that name.
+    """Launches apps under a session name, and stops only apps of that session.
 
     Args:
         name: part of every handle.
-        runner: what it works with. None: one with all schedulers.
+        runner: the runner to use. None: a new one with all schedulers.
     """
 
     def __init__(self, name: str, runner: Runner | None = None) -> None:
@@ -238,7 +238,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Close the schedulers; may be repeated."""
+        """Close the schedulers; may be called again."""
         self._runner.close()
 
     def name(self) -> str:
@@ -282,15 +282,15 @@ class Session:
         return self._runner.scheduler_backends()
 
     def status(self, app_handle: AppHandle) -> AppStatus | None:
-        """Return what is known of the app now; None: there is none."""
+        """Return the current status of the app; None if it does not exist."""
         return self._runner.status(app_handle)
 
     def wait(self, app_handle: AppHandle, wait_interval: float = 10) -> AppStatus | None:
-        """Wait until the app has ended; None: it is gone."""
+        """Wait until the app has ended, and return its status; None if its record is gone."""
         return self._runner.wait(app_handle, wait_interval)
 
     def list(self) -> dict[AppHandle, AppDef]:
-        """Return the apps that this session has launched and that their schedulers still know."""
+        """Return the apps that this session launched and whose records still exist."""
         self._apps = {handle: app for handle, app in self._apps.items() if self._runner.status(handle) is not None}
         return {**self._apps}
 
@@ -298,13 +298,13 @@ class Session:
         """Ask the app to end.
 
         Raises:
-            SessionMismatchException: another session has launched it.
+            SessionMismatchException: another session launched it.
         """
         self._refuse_other(app_handle)
         self._runner.cancel(app_handle)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the app as it was launched; None: there is none."""
+        """Return the app as it was launched; None if it does not exist."""
         return self._runner.describe(app_handle)
 
     def log_lines(
@@ -316,11 +316,11 @@ class Session:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Iterable[str]:
-        """Return the lines of one replica; without `until` they are followed until the app has ended.
+        """Return the lines of one replica; without `until`, follow them until the app has ended.
 
         Raises:
-            SessionMismatchException: another session has launched the app.
-            UnknownAppException: there is no such app.
+            SessionMismatchException: another session launched the app.
+            UnknownAppException: the app does not exist.
         """
         self._refuse_other(app_handle)
         return self._runner.log_lines(app_handle, role_name, k, regex, since, until, should_tail=until is None)
@@ -341,7 +341,7 @@ def RoleReplicaStatus(  # noqa: N802 - a name of TSM
     end_time: int | None = None,
     error_msg: str | None = None,
 ) -> ReplicaStatus:
-    """Return the status of a replica, of which no host is known."""
+    """Return the status of a replica whose host is unknown."""
     return ReplicaStatus(
         id=replica_id,
         state=state,

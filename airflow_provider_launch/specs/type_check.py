@@ -1,4 +1,4 @@
-"""Whether every field of an app has the type that it is declared with."""
+"""Check that every field of an app has its declared type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Problem = tuple[tuple[Any, ...], str]
-"""The path to a value, and what is wrong with it together with the cure."""
+"""The path to a value, and the problem with its fix."""
 
 _MAX_SHOWN = 60
 _MOUNTS = {cls.__name__: cls for cls in (BindMount, VolumeMount, DeviceMount)}
@@ -28,11 +28,11 @@ _EXPECTED = {
 
 
 def type_problems(app: AppDef) -> list[Problem]:
-    """Return what has a wrong type; the app is read and neither copied nor changed."""
+    """Return the values of a wrong type; the app is neither copied nor changed."""
     from pydantic import ValidationError
 
     try:
-        # The validated copy is thrown away: subclasses of Role must stay what they are.
+        # The validated copy is discarded: subclasses of Role must keep their class.
         _adapter().validate_python([app])
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=True)
@@ -41,7 +41,7 @@ def type_problems(app: AppDef) -> list[Problem]:
 
 
 def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
-    """Raise one error that lists all problems, each on a line that begins with its path.
+    """Raise one error that lists all problems, each on a line that starts with its path.
 
     Raises:
         InvalidAppError: there are problems.
@@ -53,13 +53,13 @@ def raise_problems(app_name: object, problems: Sequence[Problem]) -> None:
 
 
 def path_text(path: Sequence[Any]) -> str:
-    """Return the path as people write it, like `roles.0.args.1`."""
+    """Return the path as users write it, such as `roles.0.args.1`."""
     parts = (part if part.isprintable() else repr(part) for part in map(str, path))
     return ".".join(parts) or "app"
 
 
 def shown(value: object) -> str:
-    """Return a short form of a value for an error text."""
+    """Return a short form of a value for an error message."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -69,7 +69,7 @@ def _adapter() -> TypeAdapter[list[AppDef]]:
     from pydantic import ConfigDict, TypeAdapter
 
     # A list around the app, because pydantic takes no config for a dataclass itself.
-    # Without "always" it trusts every instance, as the dataclass has been built already.
+    # Without "always" pydantic trusts every instance, because the dataclass was already built.
     return TypeAdapter(list[AppDef], config=ConfigDict(strict=True, revalidate_instances="always"))
 
 
@@ -122,7 +122,7 @@ def _cure(path: tuple[Any, ...], kind: str, value: object) -> str:
 
 
 def _is_of_other_mount(app: AppDef, path: tuple[Any, ...]) -> bool:
-    """Return whether the error means that a mount is not of another class, which it need not be."""
+    """Return whether the error is about one of the other classes that the mount could have."""
     if "mounts" not in path or len(path) <= path.index("mounts") + 2:
         return False
     at = path.index("mounts")

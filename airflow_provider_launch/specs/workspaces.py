@@ -1,4 +1,4 @@
-"""Which local directories a job sees as its workspace."""
+"""The local directories that replicas see as their workspace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 @dataclass
 class Workspace:
-    """Local paths, each with its sub-directory of the remote workspace root; the empty text is the root."""
+    """Local paths, each with its sub-directory of the remote workspace root; an empty text means the root."""
 
     projects: dict[str, str]
 
@@ -27,14 +27,14 @@ class Workspace:
         return ";".join(f"{path}:{target}" if target else path for path, target in self.projects.items())
 
     def is_unmapped_single_project(self) -> bool:
-        """Return whether this is one project that becomes the root itself."""
+        """Return whether this is one project that becomes the root."""
         return len(self.projects) == 1 and not next(iter(self.projects.values()))
 
     def merge_into(self, outdir: str | Path) -> None:
         """Copy every project to its target below `outdir`.
 
-        Directories merge into what is there; links stay links, modes and times are kept, empty directories too.
-        A project that is a file goes into the target if that is a directory, and becomes the target otherwise.
+        Directories are merged with existing ones; links stay links; modes, times and empty directories are kept.
+        A project that is a file goes into the target if the target is a directory, else it becomes the target.
 
         Raises:
             ValueError: a target lies outside `outdir`.
@@ -44,7 +44,7 @@ class Workspace:
         for project, target in self.projects.items():
             relative = PurePosixPath(target)
             if relative.is_absolute() or ".." in relative.parts:
-                msg = f"workspace target {target!r} of {project!r} lies outside the workspace; give a path below it"
+                msg = f"workspace target {target!r} of {project!r} is outside the workspace; give a path below it"
                 raise ValueError(msg)
             source, destination = Path(project).expanduser(), root / relative
             if source.is_dir():
@@ -66,11 +66,11 @@ class Workspace:
             return Workspace(projects={})
         import yaml
 
-        # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be called 2024.
+        # BaseLoader keeps every scalar as text: `~` is a path here, and a directory may be named 2024.
         try:
             parsed = yaml.load(textwrap.dedent(workspace), Loader=yaml.BaseLoader)  # noqa: S506 - it only makes text
         except yaml.YAMLError as error:
-            msg = f"workspace {workspace!r} is not YAML: {error}"
+            msg = f"workspace {workspace!r} is not valid YAML: {error}"
             raise ValueError(msg) from error
         if isinstance(parsed, str):
             return Workspace(projects={parsed: ""})
@@ -92,12 +92,12 @@ def _merge_directory(source: Path, destination: Path, *, skip: Path) -> None:
         for entry in sorted(entries, key=lambda entry: entry.name):
             target = destination / entry.name
             if entry.is_symlink():
-                # os.symlink does not replace; merging twice must work.
+                # os.symlink does not replace a link, but merging twice must work.
                 if target.is_symlink() or target.is_file():
                     target.unlink()
                 target.symlink_to(Path(entry.path).readlink())
             elif entry.is_dir():
-                # An output directory inside the project would otherwise be copied into itself for ever.
+                # Otherwise an output directory inside the project would be copied into itself endlessly.
                 if Path(entry.path).resolve() != skip:
                     _merge_directory(Path(entry.path), target, skip=skip)
             else:

@@ -1,4 +1,4 @@
-"""Trackers: artifacts and numbers of a run, kept by the backends that its launcher has configured."""
+"""Trackers: artifacts and values of a run, stored by the backends that its launcher configured."""
 
 from __future__ import annotations
 

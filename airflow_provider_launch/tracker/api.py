@@ -1,4 +1,4 @@
-"""Trackers as a job uses them: the run of this replica, and the backends that its launcher has configured.
+"""Trackers inside a job: the run of this replica, and the backends that its launcher configured.
 
 ```python
 from airflow_provider_launch.tracker import app_run_from_env
@@ -49,7 +49,7 @@ _UNDEFINED = "<UNDEFINED>"
 
 @dataclass
 class TrackerSource:
-    """A run, or an artifact of it, that another run has used."""
+    """A run that another run used, or one of its artifacts."""
 
     source_run_id: str
     artifact_name: str | None = None
@@ -57,7 +57,7 @@ class TrackerSource:
 
 @dataclass
 class TrackerArtifact:
-    """A file, or whatever else a path names, that a run has made."""
+    """A file, or another object at a path, that a run created."""
 
     name: str
     path: str
@@ -66,15 +66,15 @@ class TrackerArtifact:
 
 @dataclass
 class Lineage:
-    """Where the artifacts of a run come from; backends add what they know."""
+    """The origins of a run's artifacts; backends add their own fields."""
 
 
 class TrackerBase(abc.ABC):
-    """A backend of trackers: keeps artifacts, metadata and sources by the id of the run."""
+    """A tracker backend: stores artifacts, metadata and sources by run id."""
 
     @abc.abstractmethod
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Note that the run has made an artifact; a second one of the name replaces it."""
+        """Record an artifact of the run; it replaces an earlier one of the same name."""
 
     @abc.abstractmethod
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
@@ -82,7 +82,7 @@ class TrackerBase(abc.ABC):
 
     @abc.abstractmethod
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Note values of the run; later ones win."""
+        """Record values of the run; later ones win."""
 
     @abc.abstractmethod
     def metadata(self, run_id: str) -> Mapping[str, object]:
@@ -90,26 +90,26 @@ class TrackerBase(abc.ABC):
 
     @abc.abstractmethod
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Note that the run has used another run, or an artifact of it."""
+        """Record that the run used another run, or one of its artifacts."""
 
     @abc.abstractmethod
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """Return what the run has used; with a name only sources of that artifact."""
+        """Return the sources of the run; with a name, only sources of that artifact."""
 
     @abc.abstractmethod
     def lineage(self, run_id: str) -> Lineage:
-        """Return where the artifacts of the run come from."""
+        """Return the origins of the run's artifacts."""
 
     @abc.abstractmethod
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Return the ids of runs; what the keywords select is up to the backend."""
+        """Return the ids of runs; the backend defines the keyword arguments that filter them."""
 
 
 def trackers_from_environ() -> list[TrackerBase]:
-    """Return the trackers that `TORCHX_TRACKERS` names, each made with its `TORCHX_TRACKER_<NAME>_CONFIG`.
+    """Return the trackers listed in `TORCHX_TRACKERS`, each created with its `TORCHX_TRACKER_<NAME>_CONFIG`.
 
-    A name is that of an entry point in `airflow_provider_launch.tracker`, or `module:factory`. One that cannot be made
-    is left out with a warning: a run must not fail because its notes cannot be kept.
+    A name is an entry point of `airflow_provider_launch.tracker`, or `module:factory`. Trackers that cannot be created
+    are skipped with a warning: a run must not fail because of its trackers.
     """
     names = [name.strip() for name in os.environ.get(ENV_TORCHX_TRACKERS, "").split(",")]
     known = {**_BUILTIN, **load_group(PluginType.TRACKER.value), **registry.get(PluginType.TRACKER)}
@@ -118,7 +118,7 @@ def trackers_from_environ() -> list[TrackerBase]:
 
 
 def _fsspec(config: str | None) -> TrackerBase:
-    # By name: it imports this module.
+    # Imported by name, because it imports this module.
     made: TrackerBase = importlib.import_module("airflow_provider_launch.tracker.backend.fsspec").create(config)
     return made
 
@@ -130,30 +130,30 @@ def _tracker(name: str, known: Mapping[str, Callable[..., Any]]) -> TrackerBase 
     factory = known.get(name) or (load_module(name) if ":" in name else None)
     if factory is None:
         log.warning(
-            "tracker %r is left out: no entry point and no module:factory of this name can be loaded; "
+            "tracker %r is skipped: no entry point and no module:factory of this name can be loaded; "
             "install its package in the image of the replicas, or correct the name",
             name,
         )
         return None
     if not callable(factory):
-        log.warning("tracker %r is left out: it is no function that makes a tracker", name)
+        log.warning("tracker %r is skipped: it is not a function that creates a tracker", name)
         return None
     try:
         made: TrackerBase = factory(os.environ.get(tracker_config_env_var_name(name)))
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        log.warning("tracker %r is left out: %s: %s", name, type(error).__name__, error)
+        log.warning("tracker %r is skipped: %s: %s", name, type(error).__name__, error)
         return None
     return made
 
 
 class AppRun:
-    """A run, and the backends that keep what is noted of it.
+    """A run, and the backends that store its records.
 
-    Artifacts and metadata also become part of the app's result, where this replica may hand one back.
+    Artifacts and metadata are also added to the app's result, if this replica can return one.
 
     Args:
-        id: of the run.
-        backends: keep the notes.
+        id: the id of the run.
+        backends: the backends that store the records.
     """
 
     def __init__(self, id: str, backends: Iterable[TrackerBase]) -> None:  # noqa: A002 - a name of the launcher model
@@ -164,31 +164,31 @@ class AppRun:
     @staticmethod
     @lru_cache
     def run_from_env() -> AppRun:
-        """Return the run of this replica, the same object each time; the run that launched it is its source."""
+        """Return the run of this replica, always the same object; the run that launched it is its source."""
         run = AppRun(os.environ.get(ENV_TORCHX_JOB_ID) or _UNDEFINED, trackers_from_environ())
         if parent := os.environ.get(ENV_TORCHX_PARENT_RUN_ID):
             run.add_source(parent)
         return run
 
     def add_metadata(self, **kwargs: object) -> None:
-        """Note values of the run; later ones win."""
+        """Record values of the run; later ones win."""
         for backend in self.backends:
             backend.add_metadata(self.id, **kwargs)
         self._result.add_metadata(kwargs)
 
     def add_artifact(self, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Note that the run has made an artifact."""
+        """Record an artifact of the run."""
         for backend in self.backends:
             backend.add_artifact(self.id, name, path, metadata)
         self._result.add_artifact(name, path, metadata)
 
     def add_source(self, source_id: str, artifact_name: str | None = None) -> None:
-        """Note that the run has used another run, or an artifact of it."""
+        """Record that the run used another run, or one of its artifacts."""
         for backend in self.backends:
             backend.add_source(self.id, source_id, artifact_name)
 
     def sources(self) -> Iterable[TrackerSource]:
-        """Return what the run has used, from the first backend that knows something."""
+        """Return the sources of the run, from the first backend that has any."""
         for backend in self.backends:
             if found := list(backend.sources(self.id)):
                 return found

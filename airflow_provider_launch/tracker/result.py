@@ -16,11 +16,11 @@ __all__ = ["ResultFile"]
 log = logging.getLogger(__name__)
 
 _LIMIT_BYTES = 4096
-"""What a scheduler hands back at most."""
+"""Most bytes of a result that a scheduler returns."""
 
 
 class ResultFile:
-    """The document at `LAUNCH_RESULT_PATH`; nothing is written in replicas that have none."""
+    """The document at `LAUNCH_RESULT_PATH`; does nothing in replicas without this variable."""
 
     def add_artifact(self, name: str, path: str, metadata: Mapping[str, object] | None) -> None:
         """Add `artifacts[name]`: `{"path": ..., "metadata": {...}}`."""
@@ -37,14 +37,14 @@ class ResultFile:
         try:
             _write(Path(path), _extended(_read(Path(path)), section, values))
         except (OSError, ValueError) as error:
-            # What the backends keep is complete; the result is a copy for the task.
-            log.warning("%s are not added to the result of the app: %s", ", ".join(values), error)
+            # The records in the backends are complete; the result is only a copy for the task.
+            log.warning("%s cannot be added to the result of the app: %s", ", ".join(values), error)
 
 
 def _extended(document: dict[str, Any], section: str, values: Mapping[str, object]) -> str:
     kept = document.setdefault(section, {})
     if not isinstance(kept, dict):
-        raise ValueError(f"it has {section!r} of its own")  # noqa: TRY004 - the text is wrong, not its type
+        raise ValueError(f"it already has another {section!r}")  # noqa: TRY004 - the text is wrong, not its type
     kept.update(values)
     text = json.dumps(document, default=str)
     if len(text.encode()) > _LIMIT_BYTES:
@@ -59,12 +59,12 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     document = json.loads(text) if text.strip() else {}
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - the text is wrong, not its type
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the text is wrong, not its type
     return document
 
 
 def _write(path: Path, text: str) -> None:
-    # In place: on Kubernetes the file is a mount, which nothing can be renamed onto.
+    # Written in place: on Kubernetes the file is a mount, which a rename cannot replace.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         data = text.encode()

@@ -1,1 +1,1 @@
-"""Small helpers at the bottom of the package; nothing here knows apps or schedulers."""
+"""Small helpers that do not depend on apps or schedulers."""

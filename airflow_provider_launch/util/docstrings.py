@@ -1,4 +1,4 @@
-"""Help texts: the string literal below a field of a dataclass, and what the docstring of a function has."""
+"""Read help texts: the string literal below a field of a dataclass, and parts of function docstrings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import textwrap
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """Return the text below each annotated field, own and inherited; nothing where there is no source.
+    """Return the text below each annotated field, own and inherited; empty if there is no source.
 
-    Works for sources in zip archives, because the import system is asked for them.
+    It also works for sources in zip archives, because it uses the import system.
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         own = inspect.get_annotations(base)
         if base is object or not own:
             continue
-        # A field declared again without a text has no text; the inherited one described another field.
+        # A field that is declared again without a text has none; the inherited text described another field.
         inherited = {name: text for name, text in docs.items() if name not in own}
         docs = inherited | {name: text for name, text in _own_docstrings(base).items() if name in own}
     return docs
@@ -28,7 +28,7 @@ def field_docstrings(cls: type) -> dict[str, str]:
 def _own_docstrings(cls: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    # Classes made at run time have no source, or only that of the call which made them.
+    # Classes created at run time have no source, or only the source of the call that created them.
     except (OSError, TypeError, SyntaxError, IndexError):
         return {}
     if not tree.body or not isinstance(tree.body[0], ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Entry points of installed distributions: how plug-ins are found."""
+"""Find plug-ins by the entry points of installed distributions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def find(group: str) -> dict[str, EntryPoint]:
 
 
 def load(group: str, name: str, default: Any = _RAISE) -> Any:
-    """Return the object that an entry point names, or `default` if there is none.
+    """Return the object of an entry point, or `default` if it does not exist.
 
     Raises:
-        KeyError: there is none, and no default was given.
+        KeyError: the entry point does not exist, and no default was given.
     """
     entry_point = find(group).get(name)
     if entry_point is not None:
@@ -32,7 +32,7 @@ def load(group: str, name: str, default: Any = _RAISE) -> Any:
 
 
 def load_group(group: str) -> dict[str, Callable[..., Any]]:
-    """Return name -> function that imports the entry point, then calls it with the arguments.
+    """Return name -> function that imports the entry point and calls it with the arguments.
 
     An entry point that is a module is imported and returned, and arguments are ignored. Import errors surface at
     the call.

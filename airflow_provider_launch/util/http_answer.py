@@ -1,6 +1,6 @@
-"""HTTP answers that go on for hours, read from a plain socket: many of them can be waited for by one thread.
+"""HTTP responses that last for hours, read from a plain socket, so that one thread can wait for many of them.
 
-The libraries of the SDKs hide the socket, and read an answer with a thread for each.
+The SDKs' libraries hide the socket, and need a thread for each response.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ _OK = 200
 _MAX_HEADER_BYTES, _MAX_SIZE_LINE, _MAX_TEXT = 64 * 1024, 1024, 2000
 _READ_BYTES = 64 * 1024
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,16})[ \t]*(?:;|\r?\Z)")
-# An idle connection that a firewall has dropped is noticed after one minute, and balancers do not see it as idle.
+# Notices a connection that a firewall dropped after one minute, and keeps balancers from closing it as idle.
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
 
 
 class RefusedError(OSError):
-    """The server has answered, and not with what was asked for; the text is the reason."""
+    """The server answered with an error; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class HttpTarget:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int = 80
     unix_path: str = ""
-    """Of a socket of this machine, which is used in place of host and port."""
+    """Path of a Unix socket, used instead of host and port."""
     context: ssl.SSLContext | None = None
     """None: without TLS."""
     server_name: str = ""
-    """What the certificate is for. Empty: the host."""
+    """Host name that the certificate must match. Empty: `host`."""
     proxy: tuple[str, int] | None = None
-    """A proxy through which the connection is made by CONNECT."""
+    """A proxy that opens the connection by CONNECT."""
     proxy_headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
-        """What distinguishes servers."""
+        """A name that is unique per server."""
         return self.unix_path or f"{self.host}:{self.port}"
 
     def connect(self, timeout_s: float) -> socket.socket:
@@ -79,12 +79,12 @@ class HttpTarget:
             fields = [("Host", f"{name}:{self.port}"), *self.proxy_headers]
             lines = [f"CONNECT {name}:{self.port} HTTP/1.1", *(f"{field}: {value}" for field, value in fields)]
             connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-            # Not by http.client, which has limits for each line only.
+            # Not by http.client, which only limits the length of single lines.
             _check_tunnel(*_read_header(connection, deadline), self.proxy[0])
             connection.settimeout(timeout_s)
         except ValueError as error:
             connection.close()
-            raise OSError(f"the proxy {self.proxy[0]} does not answer as one: {error}") from error
+            raise OSError(f"the proxy {self.proxy[0]} does not answer as an HTTP proxy: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -92,10 +92,10 @@ class HttpTarget:
 
 
 class Body:
-    """The body of an answer as its pieces come: pure.
+    """The body of a response, decoded piece by piece; does no I/O.
 
     Args:
-        chunked: it comes in chunks, and the last one marks its end. Otherwise it ends with the connection.
+        chunked: the body comes in chunks, and the last one marks its end. False: it ends with the connection.
     """
 
     __slots__ = ("_chunked", "_left", "_line", "_skip", "complete")
@@ -108,10 +108,10 @@ class Body:
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what these bytes add to the body.
+        """Return the part of the body in these bytes.
 
         Raises:
-            ValueError: that is no chunk.
+            ValueError: the data is not a valid chunk.
         """
         if not self._chunked:
             return data
@@ -142,33 +142,33 @@ class Body:
                     raise ValueError(f"{self._line[:40]!r} is not the size of a chunk")
                 self._left = int(found[1], 16)
                 self._line = b""
-                # What follows the last chunk, which has no size, is nothing that we ask for.
+                # After the last chunk there may be trailers, which are ignored.
                 self.complete = self._left == 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @dataclass
 class HttpAnswer:
-    """An answer whose body is to come; the caller closes its socket."""
+    """A response whose body is still to be read; the caller closes its socket."""
 
     sock: socket.socket
     body: Body
     first: bytes
-    """Bytes that came with the header, and belong to `body.feed`."""
+    """Bytes that came with the header; pass them to `body.feed`."""
 
 
 def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeout_s: float) -> HttpAnswer:
-    """Send a GET request and return its answer as soon as the header is there.
+    """Send a GET request and return the response as soon as its header is complete.
 
     Args:
-        target: where to.
-        path: with its query.
-        headers: beside `Host`.
-        timeout_s: for connecting, for sending, and for the header as a whole.
+        target: the server.
+        path: the path with its query.
+        headers: headers in addition to `Host`.
+        timeout_s: limit for connecting, for sending, and for the whole header.
 
     Raises:
         RefusedError: the status of the answer is not 200.
-        OSError: there is no answer.
+        OSError: there is no response.
     """
     sock = target.connect(timeout_s)
     try:
@@ -178,7 +178,7 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        # A header that drips would keep each step below its limit.
+        # If a header comes byte by byte, each read stays below its limit.
         deadline = time.monotonic() + timeout_s
         header, first = _read_header(sock, deadline)
         status_line, _, rest = header.partition(b"\r\n")
@@ -188,7 +188,7 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
         _check(status, sock, body, first, deadline)
     except (ValueError, IndexError, HTTPException) as error:
         sock.close()
-        raise RefusedError(f"no answer of HTTP: {error}") from error
+        raise RefusedError(f"the answer is not valid HTTP: {error}") from error
     except BaseException:
         sock.close()
         raise
@@ -197,10 +197,10 @@ def open_answer(target: HttpTarget, path: str, headers: Mapping[str, str], timeo
 
 
 def _check_tunnel(header: bytes, more: bytes, proxy: str) -> None:
-    """Raise `ValueError` or `OSError` if a proxy has not made the connection that CONNECT asks for."""
+    """Raise `ValueError` or `OSError` if the proxy did not open the connection that CONNECT asks for."""
     version, *status = header.split(b"\r\n", 1)[0].split() or [b""]
     if not version.startswith(b"HTTP/1.") or not status or more:
-        raise ValueError("it speaks otherwise, or before it is asked")
+        raise ValueError("it sends data that is not an HTTP response, or sends it too early")
     if not status[0].startswith(b"2"):
         raise OSError(f"the proxy {proxy} refuses: {b' '.join(status).decode('latin-1')[:300]}")
 
@@ -247,6 +247,6 @@ def _keep_alive(sock: socket.socket) -> None:
         "TCP_KEEPCNT": _KEEPALIVE_PROBES,
     }
     for name, value in options.items():
-        # Not every system has them.
+        # Not every system has these options.
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

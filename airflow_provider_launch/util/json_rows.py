@@ -1,7 +1,7 @@
-"""The objects of a long JSON array, one after the other while it comes in.
+"""Yield the objects of a long JSON array one by one while it is received.
 
-A list of a thousand apps is megabytes of text and more of objects: as one document all of it is in memory at once, and
-no other thread runs while it is parsed.
+A list of a thousand apps is megabytes of text and even more of objects: as one document, all of it would be in memory
+at once, and no other thread would run while it is parsed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def json_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the objects of an array.
 
-    An object of more than 16 MB is left out: it must not take the memory, nor hide the others.
+    An object of more than 16 MB is skipped, so that it neither fills the memory nor hides the others.
 
     Args:
         chunks: pieces of a UTF-8 document `[{...}, {...}]`, cut anywhere.
-        on_skipped: takes the beginning of an object that is left out.
+        on_skipped: called with the start of each skipped object.
 
     Raises:
-        ValueError: at the end, if it is no such document, or not all of it.
+        ValueError: at the end, if the text is not such a document, or incomplete.
     """
     text_of = codecs.getincrementaldecoder("utf-8")().decode
     rows = _Rows(on_skipped)
-    # A long object is parsed again only when twice as much of it is there.
+    # A long object is parsed again only when its text has doubled.
     parts, size, tried = [""], 0, 0
     for chunk in chunks:
         parts.append(text_of(chunk))
@@ -46,17 +46,17 @@ def json_rows(
 
 
 class _Rows:
-    """The objects of an array, as its text comes."""
+    """The objects of an array, read from pieces of its text."""
 
     def __init__(self, on_skipped: Callable[[str], object]) -> None:
         self._on_skipped = on_skipped
         self._began = False
         self._skipped: _Skipped | None = None
         self.rest = ""
-        """Text behind the last object that was read."""
+        """Text after the last object that was read."""
 
     def read(self, text: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects in the rest and in what has come after it."""
+        """Yield the objects in the rest and in the new text."""
         self.rest, at = text, 0
         if not self._began:
             self._began = text.lstrip()[:1] == "["
@@ -66,7 +66,7 @@ class _Rows:
                 row, at = _decode(text, at)
             except ValueError:
                 if len(text) - at <= _MAX_ROW:
-                    break  # what is missing of it comes with the next piece
+                    break  # incomplete: wait for the next piece
                 self._on_skipped(text[at : at + _SHOWN])
                 self._skipped = _Skipped()
             except RecursionError:
@@ -79,7 +79,7 @@ class _Rows:
             self.check_end()
 
     def _begin(self, text: str, at: int) -> int:
-        """Return where the next object begins, behind one that is skipped; the end of the text if that goes on."""
+        """Return the start of the next object, after one that is skipped; the end of the text if that is incomplete."""
         if self._skipped is not None:
             if (at := self._skipped.end_in(text, at)) < 0:
                 return len(text)
@@ -88,25 +88,25 @@ class _Rows:
         return found.end() if found else at
 
     def check_end(self) -> None:
-        """Raise `ValueError` if what was read is no whole array."""
+        """Raise `ValueError` if the text was not a complete array."""
         if not self._began or self._skipped is not None or self.rest.strip() != "]":
-            raise ValueError(f"no JSON array of objects, or cut off: it ends in {self.rest.strip()[-100:]!r}")
+            raise ValueError(f"not a complete JSON array of objects: it ends in {self.rest.strip()[-100:]!r}")
 
 
 class _Skipped:
-    """An object whose end is searched for, and of which nothing else is kept."""
+    """An object that is too large: only its end is searched for, and its text is dropped."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._is_in_text = self._is_escaped = False
 
     def end_in(self, piece: str, at: int) -> int:
-        """Return where the object ends in its next piece; -1: it goes on."""
+        """Return where the object ends in its next piece; -1 if it continues."""
         while at < len(piece):
             if self._is_escaped:
                 at, self._is_escaped = at + 1, False
             elif self._is_in_text:
-                # No pattern: one that repeats keeps each letter that it has passed.
+                # Not a regex: a repeating pattern keeps each character that it has passed.
                 quote = piece.find('"', at)
                 part = piece[at : quote if quote >= 0 else len(piece)]
                 self._is_escaped = (len(part) - len(part.rstrip("\\"))) % 2 == 1

@@ -1,4 +1,4 @@
-"""Modules and attributes by their dotted name."""
+"""Import modules and attributes by dotted name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def load_module(path: str) -> ModuleType | Any | None:
     """Return the module `pkg.mod`, or the attribute of `pkg.mod:attr`; None if it is absent or broken.
 
-    A broken module is reported in a warning, an absent one is not.
+    A broken module is logged as a warning, an absent one is not.
     """
     name, _, attr = path.partition(":")
     try:
@@ -28,7 +28,7 @@ def load_module(path: str) -> ModuleType | Any | None:
 
 
 def import_attr(name: str, attr: str, default: Any) -> Any:
-    """Return the attribute of a module; the default only if the module itself is absent.
+    """Return the attribute of a module; `default` only if the module does not exist.
 
     Raises:
         ImportError: the module exists but is broken.
@@ -44,5 +44,5 @@ def import_attr(name: str, attr: str, default: Any) -> Any:
 
 
 def _is_absent(error: Exception, name: str) -> bool:
-    """Return whether `name` itself is missing, not something that it imports."""
+    """Return whether `name` itself is missing, and not a module that it imports."""
     return isinstance(error, ModuleNotFoundError) and (error.name == name or name.startswith(f"{error.name}."))

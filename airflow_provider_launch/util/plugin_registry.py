@@ -1,4 +1,4 @@
-"""What plug-ins have registered in this process; here, because specs may read it while only plug-ins write."""
+"""The plug-ins registered in this process; in `util`, because specs may read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PluginType(str, Enum):
-    """What can be plugged in; the value is the group of its entry points."""
+    """The kinds of plug-ins; the value is the group of their entry points."""
 
     SCHEDULER = "airflow_provider_launch.schedulers"
     COMPONENT = "airflow_provider_launch.components"
@@ -24,13 +24,13 @@ class PluginType(str, Enum):
 
 
 class RegistrationError(ValueError):
-    """A name is taken, or given twice."""
+    """A name is already registered, or was given twice."""
 
 
 class PluginRegistry:
-    """Factories by kind and name: those that were registered in this process, and a report of all plug-ins.
+    """Factories by kind and name that were registered in this process, and a report of all plug-ins.
 
-    `registry()` is `registry`: plug-ins written for TorchX call it.
+    `registry()` returns `registry` itself: plug-ins written for TorchX call it.
     """
 
     def __call__(self) -> PluginRegistry:
@@ -42,16 +42,16 @@ class PluginRegistry:
         self._factories: dict[PluginType, dict[str, Callable[..., Any]]] = {kind: {} for kind in PluginType}
 
     def get(self, kind: PluginType) -> Mapping[str, Callable[..., Any]]:
-        """Return the factories of a kind by name, as they are now."""
+        """Return the current factories of a kind by name."""
         with self._lock:
             return MappingProxyType(dict(self._factories[kind]))
 
     def add(self, kind: PluginType, factories: Mapping[str, Callable[..., Any]]) -> None:
-        """Register factories; either all of them or, when a name is taken, none.
+        """Register factories; if a name is already registered, none of them.
 
         Raises:
-            RegistrationError: a name belongs to another function. The same function may come again: its module was
-                reloaded.
+            RegistrationError: a name belongs to another function. The same function may be registered again, because
+                its module may be reloaded.
         """
         with self._lock:
             known = self._factories[kind]
@@ -63,7 +63,7 @@ class PluginRegistry:
             known.update(factories)
 
     def info(self) -> dict[PluginType, dict[str, str]]:
-        """Return for each kind name -> where the plug-in comes from; entry points are listed and not imported."""
+        """Return for each kind name -> origin of the plug-in; entry points are listed without importing them."""
         return {
             kind: {
                 **{name: f"entry point {entry.value} of {_package(entry)}" for name, entry in find(kind.value).items()},
@@ -73,7 +73,7 @@ class PluginRegistry:
         }
 
     def load_errors(self) -> dict[str, str]:
-        """Import every entry point; return `group.name` -> what went wrong, for those that cannot be."""
+        """Import every entry point; return `group.name` -> error, for those that cannot be imported."""
         errors = {}
         for kind in PluginType:
             for name, entry in find(kind.value).items():
@@ -85,7 +85,7 @@ class PluginRegistry:
 
     @property
     def errors(self) -> dict[str, str]:
-        """The same as `load_errors()`."""
+        """Return `load_errors()`; a name of TorchX."""
         return self.load_errors()
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class PluginRegistry:
         return {"plugins": plugins, "errors": self.load_errors()}
 
     def __str__(self) -> str:
-        """Return the report for people."""
+        """Return the report as text."""
         lines = []
         for kind, found in self.info().items():
             lines.append(f"{kind.name.lower()}: {len(found) or 'none'}")
@@ -103,7 +103,7 @@ class PluginRegistry:
         return "\n".join(lines)
 
     def clear(self) -> None:
-        """Forget everything; for tests."""
+        """Remove all registrations; for tests."""
         with self._lock:
             for factories in self._factories.values():
                 factories.clear()
@@ -114,7 +114,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _origin(factory: Callable[..., Any]) -> str:
-    # functools.wraps keeps the names of what a plug-in's author wrote.
+    # functools.wraps keeps the names that the plug-in's author wrote.
     return f"{factory.__module__}.{factory.__qualname__}"
 
 

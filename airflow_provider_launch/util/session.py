@@ -1,4 +1,4 @@
-"""One id for everything that a process launches."""
+"""The session id, shared by everything that a process launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def get_session_id_or_create_new() -> str:
-    """Return the id of this process: inherited from the environment, else a new UUID; it never changes."""
+    """Return the id of this process: inherited from the environment, or a new UUID; it never changes."""
     global CURRENT_SESSION_ID  # noqa: PLW0603 - the launcher model has it as a module variable
     with _lock:
         if CURRENT_SESSION_ID is None:
@@ -23,5 +23,5 @@ def get_session_id_or_create_new() -> str:
 
 
 def get_torchx_session_id() -> str | None:
-    """Return the id if one is in use, else None; none is made."""
+    """Return the id, or None if there is none yet; none is created."""
     return CURRENT_SESSION_ID

@@ -1,4 +1,4 @@
-"""Text helpers: names that native systems accept, and proposals for misspelt ones."""
+"""Text helpers: names that native systems accept, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def normalize_str(data: str) -> str:
-    """Return `data` in lower case with only `[a-z0-9-]` and no leading dash: `_-Job!` gives `job`."""
+    """Return `data` in lower case, with only `[a-z0-9-]` and no leading dash: `_-Job!` gives `job`."""
     return re.sub(r"[^a-z0-9-]", "", data.lower()).lstrip("-")
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like `word`, or None if nothing is near."""
+    """Return the known word that is most similar to `word`, or None if none is similar."""
     by_lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None

@@ -1,4 +1,4 @@
-"""Threads for requests that need not wait for each other, and for an end of those that have no limit of time."""
+"""Run independent calls in parallel threads, and limit the time of a call that has no timeout."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def for_each_parallel(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call for each item, up to four at once; the first error is raised when all have been tried."""
+    """Call for each item, up to four at once; raise the first error when all are done."""
     todo = list(items)
-    if len(todo) < 2:  # noqa: PLR2004 - one needs no thread
+    if len(todo) < 2:  # noqa: PLR2004 - one call needs no thread
         for item in todo:
             call(item)
         return
@@ -26,7 +26,7 @@ def for_each_parallel(call: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 def limited(limit_s: float, step: Callable[[], object], end: Callable[[], object]) -> None:
-    """Take a step that waits without a limit; if it takes longer, `end` makes it fail.
+    """Run a call that has no timeout; if it takes longer than the limit, `end` makes it fail.
 
     Raises:
         TimeoutError: it took longer.
@@ -35,7 +35,7 @@ def limited(limit_s: float, step: Callable[[], object], end: Callable[[], object
 
     def stop() -> None:
         late.set()
-        with suppress(Exception):  # what has ended meanwhile cannot be ended; a timer would print it
+        with suppress(Exception):  # the step may have ended in the meantime; a timer would print the error
             end()
 
     timer = threading.Timer(limit_s, stop)
@@ -50,5 +50,5 @@ def limited(limit_s: float, step: Callable[[], object], end: Callable[[], object
         return
     finally:
         timer.cancel()
-    # Not within `except`: the error of the end would be taken for its cause.
+    # Not inside `except`: the error of the ended step would be shown as the cause.
     raise TimeoutError(f"no answer by ssh within {limit_s} s")

@@ -1,4 +1,4 @@
-"""Text to typed values: the one grammar that options, mounts and component arguments share."""
+"""Convert text to typed values: the grammar shared by options, mounts and component arguments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DELIMITERS = ",;"
 
 
 def str_to_bool(text: str) -> bool:
-    """Return the bool that `true 1 yes on` or `false 0 no off` spell, in any case.
+    """Return the bool for `true 1 yes on` or `false 0 no off`, case-insensitive.
 
     Raises:
-        ValueError: any other text; there is no silent false.
+        ValueError: any other text; it is never silently false.
     """
     word = text.strip().lower()
     if word in _TRUE:
@@ -32,7 +32,7 @@ def str_to_bool(text: str) -> bool:
 
 
 def to_list(arg: str) -> list[str]:
-    """Return the items between commas, without surrounding blanks; blank text gives no items."""
+    """Return the comma-separated items, without surrounding blanks; blank text gives an empty list."""
     return [item.strip() for item in arg.split(",")] if arg.strip() else []
 
 
@@ -40,8 +40,8 @@ def to_dict(arg: str) -> dict[str, str]:
     """Return the pairs of `k1=v1,k2=v2`; `,` and `;` both separate pairs, and both may be part of a value.
 
     Between two `=` the last delimiter ends the value: `FOO=v1,v2;BAR=v3` gives `{"FOO": "v1,v2", "BAR": "v3"}`.
-    A quoted value may hold `=`, `,` and `;`; its quotes are removed, and a backslash keeps its next character from
-    ending it. An unquoted `=` at the end of a value is lost.
+    A quoted value may contain `=`, `,` and `;`; its quotes are removed, and a backslash escapes the next character.
+    An unquoted `=` at the end of a value is lost.
 
     Raises:
         ValueError: a key has no value, or a value has no key.
@@ -51,7 +51,7 @@ def to_dict(arg: str) -> dict[str, str]:
     first, *chunks = _split_unquoted(arg)
     key, pairs = first.strip(), {}
     if not chunks:
-        raise ValueError(f"{arg!r} has no '='; expected key=value pairs separated by ',' or ';'")
+        raise ValueError(f"{arg!r} has no '='; write key=value pairs separated by ',' or ';'")
     for number, chunk in enumerate(chunks):
         is_last = number == len(chunks) - 1
         if is_last:
@@ -60,7 +60,7 @@ def to_dict(arg: str) -> dict[str, str]:
             end = _last_delimiter(chunk)
             value, next_key = (chunk.strip(), "") if end < 0 else (chunk[:end].strip(), chunk[end + 1 :].strip())
         if not key:
-            # `a=b=` and `a=b=,c=d`: the `=` after b belongs to no pair and is lost.
+            # `a=b=` and `a=b=,c=d`: the `=` after b has no pair and is lost.
             if value:
                 raise ValueError(f"{value!r} in {arg!r} has no key; quote a value that contains '='")
         elif not value:
@@ -69,7 +69,7 @@ def to_dict(arg: str) -> dict[str, str]:
             pairs[key] = _unquoted(value)
         key = next_key
     if key:
-        raise ValueError(f"key {key!r} in {arg!r} has no value")
+        raise ValueError(f"key {key!r} in {arg!r} has no value; add one")
     return pairs
 
 
@@ -86,10 +86,10 @@ def _quote_end(text: str, start: int) -> int:
 
 
 def _unquoted_chars(text: str) -> list[tuple[int, str]]:
-    """Return index and character of everything outside quotes."""
+    """Return index and character of all text outside quotes."""
     found, i = [], 0
     while i < len(text):
-        # An apostrophe inside a word (`it's`) opens nothing, and neither does a quote that nobody closes.
+        # An apostrophe inside a word (`it's`) and a quote that is never closed do not start a quoted text.
         if text[i] in "'\"" and (i == 0 or not text[i - 1].isalnum()) and (end := _quote_end(text, i)) >= 0:
             i = end + 1
             continue
@@ -113,12 +113,12 @@ def _unquoted(value: str) -> str:
 
 
 def strip_annotated(tp: Any) -> Any:
-    """Return `X` for `Annotated[X, ...]`, anything else unchanged."""
+    """Return `X` for `Annotated[X, ...]`; other types are returned unchanged."""
     return get_args(tp)[0] if get_origin(tp) is Annotated else tp
 
 
 def decode_optional(tp: Any) -> Any:
-    """Return `X` for `X | None`, anything else unchanged; a union of more types loses only its None."""
+    """Return `X` for `X | None`; a union of more types only loses None, and other types are returned unchanged."""
     if get_origin(tp) not in {Union, types.UnionType}:
         return tp
     rest = tuple(arg for arg in get_args(tp) if arg is not type(None))
@@ -136,10 +136,10 @@ def is_bool(tp: Any) -> bool:
 
 
 def decode_from_string(encoded_value: str, annotation: Any) -> Any:
-    """Return the value of type `annotation` that the text spells; empty text for a collection gives None.
+    """Return the value of type `annotation` for the text; empty text for a collection gives None.
 
     Raises:
-        ValueError: the text does not spell such a value, or texts of this type are not supported.
+        ValueError: the text is not a valid value, or the type cannot be given as text.
     """
     tp = strip_annotated(decode_optional(strip_annotated(annotation)))
     if is_bool(tp):
@@ -150,7 +150,7 @@ def decode_from_string(encoded_value: str, annotation: Any) -> Any:
         return encoded_value
     origin, args = get_origin(tp) or tp, [strip_annotated(arg) for arg in get_args(tp)]
     if origin not in {list, dict} or not all(is_primitive(arg) or arg is Any for arg in args):
-        raise ValueError(f"text cannot be turned into {get_type_name(annotation)}")
+        raise ValueError(f"text cannot be converted to {get_type_name(annotation)}")
     if not encoded_value.strip():
         return None
     if origin is list:
@@ -163,18 +163,18 @@ def decode_from_string(encoded_value: str, annotation: Any) -> Any:
 
 
 def decode(encoded_value: Any, annotation: Any) -> Any:
-    """Return `encoded_value` as `annotation` wants it: text is parsed, None and typed values stay."""
+    """Return `encoded_value` with type `annotation`: text is parsed, None and typed values stay."""
     return decode_from_string(encoded_value, annotation) if isinstance(encoded_value, str) else encoded_value
 
 
 def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], Any]:
-    """Return the `type` of an argparse option for this parameter: `int`, `float`, or `str` for all the rest."""
+    """Return the `type` of an argparse option for this parameter: `int`, `float`, or else `str`."""
     tp = strip_annotated(parameter.annotation)
     return typing.cast("Callable[[str], Any]", tp) if tp in {int, float} else str
 
 
 def get_type_name(tp: Any) -> str:
-    """Return how a person writes the type: `int`, `list[str]`, `typing.Union[str, int]`, `'a' or 'b'`."""
+    """Return the type as users write it: `int`, `list[str]`, `typing.Union[str, int]`, `'a' or 'b'`."""
     if tp is type(None):
         return "None"
     if get_origin(tp) is Literal:

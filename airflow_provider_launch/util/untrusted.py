@@ -1,7 +1,7 @@
-"""The gate for text, numbers and documents that a program, an image or an engine wrote.
+"""Parse text, numbers and documents that a program, an image or an engine wrote.
 
-None of it may stop a process that serves other apps, by its size, its depth, endless digits, or letters that a
-database refuses. An error of this module concerns one app, never its engine.
+Such data must not stop a process that serves other apps: by its size, its depth, very long numbers, or characters
+that a database rejects. An error of this module concerns one app, never its engine.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import zlib
 from typing import Any, NoReturn
 
 DEEPEST = 100
-"""Levels of lists and objects; JSON parsers on the way to the next task refuse more, each at another depth."""
+"""Levels of lists and objects; JSON parsers on the way to the next task have different, unknown limits."""
 LARGEST_INT = 2**63 - 1
-"""Databases, and the messages between Airflow's processes, take integers of 64 bits."""
+"""Databases, and the messages between Airflow's processes, accept integers of 64 bits."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-"""PostgreSQL stores no NUL in JSON, and UTF-8 has no halves of surrogate pairs."""
+"""PostgreSQL does not store NUL in JSON, and UTF-8 cannot encode halves of surrogate pairs."""
 _INT = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 class UntrustedError(ValueError):
-    """A program, an image or an engine wrote data that cannot be used; the message states why."""
+    """A program, an image or an engine wrote data that cannot be used; the message has the reason."""
 
 
 def clean_text(text: str) -> str:
-    """Return the text with U+FFFD for each letter that databases refuse."""
+    """Return the text with U+FFFD for each character that databases reject."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def clean_json(value: Any) -> Any:
-    """Return a copy of the document in which all texts and keys are clean, and numbers are those of JSON.
+    """Return a copy of the document with clean texts and keys, and only numbers that JSON allows.
 
     An integer beyond 64 bits becomes the nearest one of 64 bits; a float that is not finite becomes None.
     """
@@ -63,15 +63,15 @@ def parse_int(text: str, low: int = 0, high: int = LARGEST_INT) -> int:
 
 
 def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST) -> Any:
-    """Return a document of bounded size and depth whose numbers are finite, and whose integers have 64 bits.
+    """Return a JSON document of bounded size and depth, with finite numbers and integers of at most 64 bits.
 
     Args:
         data: text, or bytes in UTF-8.
-        max_bytes: of the text as it was written.
+        max_bytes: limit of the text, before parsing.
         max_depth: levels of lists and objects.
 
     Raises:
-        UntrustedError: it is larger, deeper, or not such a document.
+        UntrustedError: it is too large, too deep, or not a valid document.
     """
     if len(data) > max_bytes:
         raise UntrustedError(f"the document has more than {max_bytes} bytes")
@@ -88,25 +88,25 @@ def parse_json(data: str | bytes, max_bytes: int, max_depth: int = DEEPEST) -> A
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """Return what zlib or gzip compressed.
+    """Return the decompressed data of zlib or gzip.
 
     Raises:
-        UntrustedError: it is damaged, cut, or larger than `max_bytes` when it is inflated.
+        UntrustedError: the data is damaged, truncated, or larger than `max_bytes` after decompression.
     """
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = inflater.decompress(data, max_bytes + 1)
     except zlib.error as error:
-        raise UntrustedError(f"the data cannot be inflated: {error}") from error
+        raise UntrustedError(f"the data cannot be decompressed: {error}") from error
     if len(inflated) > max_bytes:
-        raise UntrustedError(f"the inflated data has more than {max_bytes} bytes")
+        raise UntrustedError(f"the decompressed data has more than {max_bytes} bytes")
     if not inflater.eof:
-        raise UntrustedError("the compressed data is cut")
+        raise UntrustedError("the compressed data is truncated")
     return inflated
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise UntrustedError(f"{name} is not a number of JSON, which has null for it")
+    raise UntrustedError(f"{name} is not a JSON number; use null")
 
 
 def _json_int(text: str) -> int:
@@ -121,7 +121,7 @@ def _json_float(text: str) -> float:
 
 
 def _refuse_depth(value: Any, levels: int) -> None:
-    """Walk without recursion: the depth is what is to be found out."""
+    """Check the depth without recursion, which a deep document would exhaust."""
     level = [value]
     while level := [child for each in level if isinstance(each, (dict, list)) for child in _children(each)]:
         levels -= 1

@@ -1,7 +1,7 @@
-"""Limits for whole answers of HTTP, where urllib3 and http.client have limits for each step only.
+"""Limits for whole HTTP responses; urllib3 and http.client only limit single steps.
 
-A server that sends one byte a minute stays below a limit of silence for days, and one that sends a line without an end,
-or text that inflates without an end, fills the memory.
+A server that sends one byte a minute never exceeds a read timeout, and a server that sends an endless line, or text
+that decompresses without end, fills the memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_SIZE_LINE = 64 * 1024
 
 
 class TooLargeError(OSError):
-    """An answer has more bytes than it may have."""
+    """A response has more bytes than allowed."""
 
 
 class _Limits(threading.local):
@@ -34,10 +34,10 @@ _limits = _Limits()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Give up an answer that this thread has not read within that time, however steadily it comes.
+    """Abort a response that this thread has not read within this time, however steadily it arrives.
 
     Raises:
-        TimeoutError: by the read that is under way then.
+        TimeoutError: raised by the read that is in progress at that moment.
     """
     before = _limits.deadline
     _limits.deadline = min(before, time.monotonic() + seconds)
@@ -83,7 +83,7 @@ class _LimitedInput(io.RawIOBase):
 
 
 class _Received(io.RawIOBase):
-    """What comes by a channel of ssh, whose own files have no raw side."""
+    """Data received from an SSH channel, whose own file objects have no raw side."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__()
@@ -99,11 +99,11 @@ class _Received(io.RawIOBase):
 
 
 class _LimitedReader(io.BufferedReader):
-    """Reads nothing of unknown size: the libraries would take a negative size of a chunk for "all"."""
+    """Refuses reads of unknown size: the libraries would take a negative chunk size as "all"."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
-            raise OSError("an answer without a size, or with a negative one")
+            raise OSError("the answer has no size, or a negative size")
         return super().read(size)
 
     def readline(self, size: int | None = -1, /) -> bytes:
@@ -111,19 +111,19 @@ class _LimitedReader(io.BufferedReader):
             return super().readline(size)
         line = super().readline(_LONGEST_SIZE_LINE)
         if len(line) == _LONGEST_SIZE_LINE and not line.endswith(b"\n"):
-            raise OSError("an answer with a line without an end where a size belongs")
+            raise OSError("the answer has an endless line instead of a size")
         return line
 
 
 class LimitedResponse(HTTPResponse):
-    """An answer whose header has the time of one step as a whole, and whose body `time_limit` ends."""
+    """A response whose whole header has one timeout, and whose body is limited by `time_limit`."""
 
     def __init__(self, sock: Any, *args: Any, **how: Any) -> None:
         super().__init__(sock, *args, **how)
         self._input = _LimitedInput(self.fp.detach() if hasattr(self.fp, "detach") else _Received(sock), sock)
         self._step_s = sock.gettimeout()
         self.fp = _LimitedReader(self._input)
-        # Of the answer of a proxy to CONNECT the header is read without `begin`.
+        # The header of a proxy's answer to CONNECT is read without `begin`.
         self._limit_header()
 
     def _limit_header(self) -> None:
@@ -139,7 +139,7 @@ class LimitedResponse(HTTPResponse):
 
 
 def limit_pools(manager: PoolManager) -> None:
-    """Let all new connections of a pool manager answer with `LimitedResponse`; may be repeated."""
+    """Make all new connections of a pool manager return `LimitedResponse`; may be called again."""
     classes: dict[str, Any] = {}
     known: dict[str, Any] = dict(manager.pool_classes_by_scheme)
     for scheme, pool in known.items():
@@ -152,19 +152,19 @@ def limit_pools(manager: PoolManager) -> None:
 
 
 def whole(pieces: Iterable[bytes], max_bytes: int) -> bytes:
-    """Return all of an answer.
+    """Return the complete response.
 
     Raises:
-        TooLargeError: it is larger.
+        TooLargeError: the response is larger.
     """
     return b"".join(bounded(pieces, max_bytes))
 
 
 def bounded(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the pieces of an answer.
+    """Yield the pieces of a response.
 
     Raises:
-        TooLargeError: there are more bytes.
+        TooLargeError: the response is larger.
     """
     size = 0
     for piece in pieces:
@@ -175,7 +175,7 @@ def bounded(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:
-    """Return no more than so many bytes of an answer."""
+    """Return at most `max_bytes` bytes of a response."""
     data = b""
     for piece in pieces:
         data += piece
@@ -185,17 +185,17 @@ def beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:
 
 
 def lines_of(pieces: Iterable[bytes], longest: int, *, skip_longer: bool = False) -> Iterator[bytes]:
-    """Yield the lines of an answer as they come, without line feeds.
+    """Yield the lines of a response as they arrive, without line feeds.
 
     Args:
-        pieces: of the answer.
-        longest: how many bytes a line may have.
-        skip_longer: leave out a line that is longer.
+        pieces: of the response.
+        longest: most bytes of a line.
+        skip_longer: skip longer lines.
 
     Raises:
-        OSError: a line is longer, and not to be left out.
+        OSError: a line is longer, and `skip_longer` is False.
     """
-    # Each byte is taken once: a line may come in thousands of pieces.
+    # Each byte is processed once: a line may arrive in thousands of pieces.
     parts: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Workspaces: local directories that an app finds in its replicas."""
+"""Workspaces: local directories that are copied into the replicas of an app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a scheduler mirror workspaces: the mixin, and the walk over a workspace on any file system."""
+"""The mixin that adds workspaces to a scheduler, and the walk over a workspace on any file system."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 PackageType = TypeVar("PackageType")
 WorkspaceConfigType = TypeVar("WorkspaceConfigType")
 BuildCache = dict[tuple[str, Workspace], str]
-"""(image, workspace) to the image with the workspace in it."""
+"""(image, workspace) to the image that contains the workspace."""
 
 
 @dataclass
 class PkgInfo(Generic[PackageType]):
-    """What a `WorkspaceBuilder` has built."""
+    """The result of a `WorkspaceBuilder`."""
 
     img: str
     """The image."""
@@ -37,27 +37,27 @@ class PkgInfo(Generic[PackageType]):
 
 @dataclass
 class WorkspaceBuilder(Generic[PackageType, WorkspaceConfigType]):
-    """Builds a workspace apart from any launch; see `Runner.build_standalone_workspace`."""
+    """Builds a workspace without a launch; see `Runner.build_standalone_workspace`."""
 
     cfg: WorkspaceConfigType
 
     @abc.abstractmethod
     def build_workspace(self, sync: bool = True) -> PkgInfo[PackageType]:
-        """Return the package; with `sync` it is complete when this returns."""
+        """Return the package; with `sync`, wait until it is complete."""
 
 
 class WorkspaceMixin(Generic[T]):
-    """Makes a scheduler build images with workspaces in them. Its place among the bases does not matter.
+    """Lets a scheduler build images that contain workspaces. It may stand anywhere among the base classes.
 
     Implement `caching_build_workspace_and_update_role`, or the older `build_workspace_and_update_role` for one
-    directory. `T` is what `dryrun_push_images` gives to `push_images`.
+    directory. `T` is the type that `dryrun_push_images` returns and `push_images` takes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
     def workspace_opts(self) -> runopts:
-        """Return the options of a launch that concern workspaces; `run_opts()` has them, too."""
+        """Return the launch options for workspaces; `run_opts()` includes them."""
         return runopts()
 
     def build_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class WorkspaceMixin(Generic[T]):
 
         Raises:
             InvalidAppError: a workspace is missing, too large, or cannot be built.
-            SchedulerUnavailableError: the engine that builds is not reached.
+            SchedulerUnavailableError: the engine that builds cannot be reached.
         """
         build_cache: BuildCache = {}
         for role in roles:
@@ -73,7 +73,7 @@ class WorkspaceMixin(Generic[T]):
                 self.caching_build_workspace_and_update_role(role, cfg, build_cache)
 
     def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
-        """Do what a dry run needs: build, unless the scheduler itself copies workspaces when the app is submitted."""
+        """Prepare the workspaces at dry run: build them, unless the scheduler copies them when the app is submitted."""
         self.build_workspaces(roles, cfg)
 
     def caching_build_workspace_and_update_role(
@@ -84,7 +84,7 @@ class WorkspaceMixin(Generic[T]):
         Args:
             role: has a workspace.
             cfg: resolved options.
-            build_cache: what this call of `build_workspaces` has built already.
+            build_cache: the results of this call of `build_workspaces` so far.
         """
         workspace = role.workspace
         if not workspace:
@@ -108,23 +108,23 @@ class WorkspaceMixin(Generic[T]):
         )
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> T:
-        """Return what `push_images` will push, and write the names that it will have there into the roles."""
-        raise NotImplementedError(f"{type(self).__name__} pushes no images")
+        """Return the images that `push_images` will push, and write their future names into the roles."""
+        raise NotImplementedError(f"{type(self).__name__} does not push images")
 
     def push_images(self, images_to_push: T) -> None:
-        """Push what `dryrun_push_images` has returned."""
-        raise NotImplementedError(f"{type(self).__name__} pushes no images")
+        """Push the images that `dryrun_push_images` returned."""
+        raise NotImplementedError(f"{type(self).__name__} does not push images")
 
 
 def walk_workspace(
     fs: Any, path: str, ignore_name: str = LAUNCH_IGNORE
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield (directory, its directories, its files) of what an ignore file keeps.
+    """Yield (directory, its directories, its files) of the entries that an ignore file keeps.
 
     Args:
         fs: an fsspec file system.
         path: root of the workspace.
-        ignore_name: the ignore file in the root; for the default also the older `.torchxignore`.
+        ignore_name: the ignore file in the root; the default also reads the older `.torchxignore`.
     """
     names = (LAUNCH_IGNORE, TORCHX_IGNORE) if ignore_name == LAUNCH_IGNORE else (ignore_name,)
     rules = IgnoreRules()

@@ -1,4 +1,4 @@
-"""Workspaces of schedulers that copy them into the directory of an app, when it is submitted."""
+"""Workspaces for schedulers that copy them into the app's directory when it is submitted."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class CopiedWorkspaceMixin(WorkspaceMixin[None]):
-    """A dry run only finds and measures the files; there is nothing to build."""
+    """Only finds and measures the files at dry run; nothing is built."""
 
     def workspace_opts(self) -> runopts:
         """Return `workspace_max_mb`."""
         opts = runopts()
-        opts.add("workspace_max_mb", float, "Megabytes that a workspace may have.", default=200.0)
+        opts.add("workspace_max_mb", float, "Maximum size of a workspace, in megabytes.", default=200.0)
         return opts
 
     def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
-        """Copy nothing yet: the directory of the app gets the copies, when it is made."""
+        """Do nothing: the files are copied when the directory of the app is created."""
 
     def caching_build_workspace_and_update_role(
         self,
@@ -32,9 +32,9 @@ class CopiedWorkspaceMixin(WorkspaceMixin[None]):
         cfg: Mapping[str, Any],  # noqa: ARG002 - it builds nothing
         build_cache: MutableMapping[tuple[str, Workspace], str],  # noqa: ARG002 - the same
     ) -> None:
-        """Refuse to build a workspace apart from a launch."""
+        """Refuse to build a workspace without a launch."""
         if role.workspace:
             raise UnsupportedError(
-                f"role {role.name!r}: this scheduler copies a workspace when an app is launched, and builds none; "
+                f"role {role.name!r}: this scheduler copies a workspace when an app is launched, and cannot build one; "
                 f"launch the app with its workspace"
             )

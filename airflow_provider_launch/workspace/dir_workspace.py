@@ -1,4 +1,4 @@
-"""Workspaces of schedulers whose replicas see the files of this host, or share a file system with it."""
+"""Workspaces for schedulers whose replicas run on this host, or share a file system with it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 
 
 class DirWorkspaceMixin(WorkspaceMixin[None]):
-    """Copies workspaces into the new directory that the option `job_dir` names; without it they stay where they are."""
+    """Copies workspaces into the new directory `job_dir`; without this option they are used where they are."""
 
     def workspace_opts(self) -> runopts:
         """Return `job_dir` and `workspace_max_mb`."""
         opts = runopts()
-        opts.add("job_dir", str, "New directory that gets the workspace. None means that nothing is copied.")
-        opts.add("workspace_max_mb", float, "Megabytes that a workspace may have.", default=200.0)
+        opts.add("job_dir", str, "New directory for the copy of the workspace. None means that nothing is copied.")
+        opts.add("workspace_max_mb", float, "Maximum size of a workspace, in megabytes.", default=200.0)
         return opts
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, Any], build_cache: MutableMapping[tuple[str, Workspace], str]
     ) -> None:
-        """Copy the workspace and set `role.image` to the copy; roles with equal workspaces share it."""
+        """Copy the workspace and set `role.image` to the copy; roles with equal workspaces share one copy."""
         workspace = role.workspace
         if not workspace:
             return
@@ -49,22 +49,22 @@ class DirWorkspaceMixin(WorkspaceMixin[None]):
         role.image = build_cache[key]
 
     def _directory(self, cfg: Mapping[str, Any], *, is_first: bool) -> str | None:
-        """Return the directory of a copy, not yet made; None: copy nothing."""
+        """Return the directory for a copy, not yet created; None: copy nothing."""
         job_dir = cfg.get("job_dir")
         if not job_dir:
             return None
         if not is_first:
             raise InvalidAppError(
-                f"the roles have several workspaces, and job_dir={job_dir!r} takes one; map the projects into one tree"
+                f"the roles have several workspaces, but job_dir={job_dir!r} takes one; map the projects into one tree"
             )
         if os.path.exists(job_dir):
-            raise InvalidAppError(f"job_dir {job_dir!r} exists already; name a directory that is made for this launch")
+            raise InvalidAppError(f"job_dir {job_dir!r} already exists; name a directory that does not exist yet")
         return str(job_dir)
 
     def _copy(self, workspace: Workspace, directory: str, cfg: Mapping[str, Any]) -> None:
         there = {path: target for path, target in workspace.projects.items() if Path(path).expanduser().exists()}
         for path in workspace.projects.keys() - there.keys():
-            log.warning("workspace %r does not exist: nothing of it is copied", path)
+            log.warning("workspace %r does not exist: nothing is copied", path)
         files = WorkspaceFiles.of(type(workspace)(there))
         files.check_size(cfg.get("workspace_max_mb"))
         log.info("%s", files)
@@ -77,7 +77,7 @@ class TmpDirWorkspaceMixin(DirWorkspaceMixin):
     def workspace_opts(self) -> runopts:
         """Return `workspace_max_mb`."""
         opts = runopts()
-        opts.add("workspace_max_mb", float, "Megabytes that a workspace may have.", default=200.0)
+        opts.add("workspace_max_mb", float, "Maximum size of a workspace, in megabytes.", default=200.0)
         return opts
 
     def _directory(self, cfg: Mapping[str, Any], *, is_first: bool) -> str | None:  # noqa: ARG002 - always a new one

@@ -1,4 +1,4 @@
-"""Workspaces of schedulers with container images: built on a Docker engine, pushed to a registry."""
+"""Workspaces for schedulers with container images: built on a Docker engine and pushed to a registry."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ log = logging.getLogger(__name__)
 
 TORCHX_DOCKERFILE = DOCKERFILE
 IMAGE_LABEL = "launch.io/workspace"
-"""Label of every workspace image; its value is the digest of what it was built from."""
+"""Label of every workspace image; its value is the digest of the image's inputs."""
 _DEFAULT_DOCKERFILE = b"ARG IMAGE\nFROM $IMAGE\nCOPY workspace/ .\n"
 _DEFAULT_NAME = "Dockerfile"
 _IGNORE_NAMES = (DOCKER_IGNORE, LAUNCH_IGNORE, TORCHX_IGNORE)
-# By name: the schedulers import this module.
+# Imported by name, because the schedulers import this module.
 _BUILDS = "airflow_provider_launch.schedulers.docker.builds"
 _IN_MEMORY_BYTES = 8 * 1024 * 1024
 _ID = "sha256:"
 
 
 class ImageBuilds(Protocol):
-    """A Docker engine as far as it builds and pushes; its errors are those of the package."""
+    """The build and push calls of a Docker engine; errors are those of this package."""
 
     def image_id(self, image: str) -> str | None:
-        """Return `sha256:...` of an image of the engine; None: it has none of that name."""
+        """Return the id `sha256:...` of an image; None if the engine does not have it."""
 
     def pull(self, image: str, platform: str | None) -> None:
         """Pull an image."""
@@ -59,7 +59,7 @@ class ImageBuilds(Protocol):
 
 
 class ImageRepoMissingError(InvalidAppError, KeyError):
-    """There is no registry to push a workspace image to."""
+    """There is no registry for a workspace image."""
 
     # KeyError would show the text as a quoted literal.
     def __str__(self) -> str:
@@ -67,9 +67,9 @@ class ImageRepoMissingError(InvalidAppError, KeyError):
 
 
 class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
-    """Builds each workspace into an image on top of the role's own; `Dockerfile.torchx` in it describes how.
+    """Builds each workspace into an image on top of the role's image; `Dockerfile.torchx` in it describes the build.
 
-    An image is known by what it was built from, so an unchanged workspace is neither built nor pushed again.
+    Images are identified by a digest of their inputs, so an unchanged workspace is neither built nor pushed again.
 
     Args:
         *args: for the next base.
@@ -86,10 +86,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def workspace_opts(self) -> runopts:
         """Return `image_repo`, `build_host`, `quiet` and `workspace_max_mb`."""
         opts = runopts()
-        opts.add("image_repo", str, "Repository, with its registry, that workspace images are pushed to.")
+        opts.add("image_repo", str, "Repository, with its registry, to which workspace images are pushed.")
         opts.add("build_host", str, "Docker engine that builds. None means `DOCKER_HOST`, or the default socket.")
         opts.add("quiet", bool, "Whether the output of builds is left out of the log.", default=False)
-        opts.add("workspace_max_mb", float, "Megabytes that a workspace may have.", default=200.0)
+        opts.add("workspace_max_mb", float, "Maximum size of a workspace, in megabytes.", default=200.0)
         return opts
 
     # ---- build ---------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, Any], build_cache: MutableMapping[tuple[str, Workspace], str]
     ) -> None:
-        """Set `role.image` to `sha256:...` of the image with the workspace, built if the engine lacks it."""
+        """Set `role.image` to the `sha256:...` id of the image with the workspace; build it if the engine lacks it."""
         workspace = role.workspace
         if not workspace:
             return
@@ -118,8 +118,8 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         if base is None or cfg.get("pull") == "always":
             if cfg.get("pull") == "never":
                 raise SchedulerRejectedError(
-                    f"the Docker engine that builds has no image {role.image!r}, and option pull is 'never'; "
-                    f"bring it there, or use pull='missing'"
+                    f"the Docker engine that builds does not have image {role.image!r}, and option pull is 'never'; "
+                    f"load it there, or use pull='missing'"
                 )
             builds.pull(role.image, platform)
             base = builds.image_id(role.image) or role.image
@@ -136,7 +136,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         else:
             log.info("%s; unchanged since %s was built", files, name)
         if built is None:
-            raise InvalidAppError(f"the image {name} of {files} is gone right after its build; launch again")
+            raise InvalidAppError(f"the image {name} of {files} was removed right after its build; launch again")
         return built
 
     def _send(
@@ -173,10 +173,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     # ---- push ----------------------------------------------------------------------------------------------------
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Return image to (repository, tag) of the images to push, and name them so in the roles.
+        """Return image to (repository, tag) of the images to push, and write these names into the roles.
 
         Raises:
-            ImageRepoMissingError: there are some, and the option `image_repo` is not set.
+            ImageRepoMissingError: there are images to push, but the option `image_repo` is not set.
         """
         found: dict[str, tuple[str, str]] = {}
         repository = cfg.get("image_repo")
@@ -195,10 +195,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     _push_host: str | None = None
 
     def push_images(self, images_to_push: Mapping[str, tuple[str, str]]) -> None:
-        """Push images; what the registry has already is not sent again.
+        """Push images; content that the registry already has is not sent again.
 
         Raises:
-            SchedulerRejectedError: the registry refuses, or is not reached by the engine.
+            SchedulerRejectedError: the registry refuses, or the engine cannot reach it.
         """
         if not images_to_push:
             return
@@ -219,10 +219,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
 
 def refuse_no_repository(app: AppDef, cfg: Mapping[str, Any]) -> None:
-    """Refuse workspaces whose images would be nowhere, before they are built.
+    """Refuse workspaces whose images cannot be pushed anywhere, before they are built.
 
     Raises:
-        ImageRepoMissingError: a role has a workspace, and the option `image_repo` is not set.
+        ImageRepoMissingError: a role has a workspace, but the option `image_repo` is not set.
     """
     for role in app.roles:
         if role.workspace and not cfg.get("image_repo"):
@@ -231,14 +231,14 @@ def refuse_no_repository(app: AppDef, cfg: Mapping[str, Any]) -> None:
 
 def _repository_missing(role: Role) -> ImageRepoMissingError:
     return ImageRepoMissingError(
-        f"role {role.name!r} has a workspace, whose image must be pushed to where the replicas can pull it; "
+        f"role {role.name!r} has a workspace, whose image must be pushed to a registry of the replicas; "
         f"set the option image_repo, such as 'registry.example/team/launch'"
     )
 
 
 @contextlib.contextmanager
 def _only_one(digest: str) -> Iterator[None]:
-    """Let the processes of this host build one image one after the other: the first one is enough."""
+    """Let the processes of this host build an image one after the other; the first build is enough for all."""
     path = Path(tempfile.gettempdir()) / f"launch-builds-{os.geteuid()}"
     with contextlib.ExitStack() as opened:
         try:
@@ -248,7 +248,7 @@ def _only_one(digest: str) -> Iterator[None]:
             opened.callback(os.close, file)
         except OSError as error:
             raise SchedulerRejectedError(
-                f"the folder {str(path)!r}, by which builds of this host wait for each other, cannot be used: "
+                f"the folder {str(path)!r}, with locks for builds on this host, cannot be used: "
                 f"{error.strerror or error}; remove it, or set TMPDIR to a folder of your own"
             ) from error
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -260,10 +260,10 @@ def _only_one(digest: str) -> Iterator[None]:
 
 
 def _own_file(name: str, directory: int) -> int:
-    """Return the open file, made if it is missing; neither a link nor a pipe, which another process put there.
+    """Open a file, created if missing; refuse a link or pipe, which another process may have put there.
 
     Raises:
-        OSError: it is not such a file.
+        OSError: it is not a regular file.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(name, flags, 0o600, dir_fd=directory)
@@ -274,7 +274,7 @@ def _own_file(name: str, directory: int) -> int:
 
 
 def _own_directory(path: Path) -> int:
-    """Return the open folder, made if it is missing, which no other user owns or may write.
+    """Open a folder, created if missing; refuse one that another user owns or can write.
 
     Raises:
         OSError: it is not such a folder.
@@ -285,5 +285,5 @@ def _own_directory(path: Path) -> int:
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(directory)
         owner = f"it belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
-        raise PermissionError(errno.EACCES, f"{owner}, so that another user could change it")
+        raise PermissionError(errno.EACCES, f"{owner}, so another user could change it")
     return directory

@@ -1,4 +1,4 @@
-"""The files of a workspace: found, measured, hashed, copied, packed."""
+"""The files of a workspace: find, measure, hash, copy and pack them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from airflow_provider_launch.specs.workspaces import Workspace
 from airflow_provider_launch.workspace.ignore import LAUNCH_IGNORE, TORCHX_IGNORE, IgnoreRules
 
 _ALWAYS = (".git", "*/.git", "__pycache__", "*/__pycache__")
-"""Left out unless the ignore file takes them back: they differ from worker to worker and would change every image."""
+"""Left out unless the ignore file includes them again: they differ between workers and would change every image."""
 _MB = 1_000_000
 _MTIME = 1_000_000_000
-"""A fixed time in archives, so that equal files make equal archives; ZIP knows no year before 1980."""
+"""A fixed time in archives, so that equal files make equal archives; ZIP does not support years before 1980."""
 _SHOWN = 5
 _PIECE_BYTES = 1024 * 1024
 
@@ -41,31 +41,31 @@ class _Entry:
 
 @dataclass
 class WorkspaceFiles:
-    """What of a workspace reaches a replica: path below its root to the local file, link or directory."""
+    """The files of a workspace that reach a replica: path below its root to the local file, link or directory."""
 
     name: str
     """The workspace, for messages."""
     entries: dict[str, _Entry] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-    """What the ignore files leave out, by the first part of its path, with the number of entries seen there."""
+    """Entries that the ignore files leave out: first part of the path to the number of entries seen there."""
 
     @classmethod
     def of(cls, workspace: Workspace, ignore_names: Sequence[str] = (LAUNCH_IGNORE, TORCHX_IGNORE)) -> WorkspaceFiles:
-        """Return the files of all projects, each below its target; a later project wins where two meet.
+        """Return the files of all projects, each below its target; later projects replace equal paths.
 
         Args:
             workspace: its relative paths start at the current directory.
-            ignore_names: names of ignore files; the first that a project has in its root counts for that project.
+            ignore_names: names of ignore files; the first that exists in the root of a project is used for it.
 
         Raises:
-            InvalidAppError: a project is missing or cannot be read, or its target lies outside the workspace.
+            InvalidAppError: a project is missing or cannot be read, or its target is outside the workspace.
         """
         found = cls(str(workspace))
         for project, target in workspace.projects.items():
             relative = PurePosixPath(target)
             if relative.is_absolute() or ".." in relative.parts:
                 raise InvalidAppError(
-                    f"workspace target {target!r} of {project!r} lies outside the workspace; give a path below it"
+                    f"workspace target {target!r} of {project!r} is outside the workspace; give a path below it"
                 )
             source = os.path.abspath(os.path.expanduser(project))
             try:
@@ -73,7 +73,7 @@ class WorkspaceFiles:
             except FileNotFoundError as error:
                 raise InvalidAppError(
                     f"workspace {project!r} does not exist on this host (tried {error.filename}); "
-                    f"correct the path, or bring the directory to the worker"
+                    f"correct the path, or copy the directory to the worker"
                 ) from error
             except OSError as error:
                 raise InvalidAppError(
@@ -129,10 +129,10 @@ class WorkspaceFiles:
         return f"{text}; left out: {', '.join(names[:_SHOWN])}{more}"
 
     def check_size(self, max_mb: float | None) -> None:
-        """Refuse a workspace that is larger than this.
+        """Refuse a workspace that is larger than `max_mb`.
 
         Raises:
-            InvalidAppError: names the largest parts.
+            InvalidAppError: the text names the largest parts.
         """
         if max_mb is None or self.size <= max_mb * _MB:
             return
@@ -142,12 +142,12 @@ class WorkspaceFiles:
             parts[top + slash] += entry.size
         largest = ", ".join(f"{name} ({_shown_size(size)})" for name, size in parts.most_common(3))
         raise InvalidAppError(
-            f"workspace {self.name} has {_shown_size(self.size)}, and workspace_max_mb is {max_mb:g}; the largest "
-            f"parts are {largest}. Leave out what the app does not need by {LAUNCH_IGNORE}, or raise the option"
+            f"workspace {self.name} has {_shown_size(self.size)}, but workspace_max_mb is {max_mb:g}; the largest "
+            f"parts are {largest}. Leave out files that the app does not need by {LAUNCH_IGNORE}, or raise the option"
         )
 
     def digest(self) -> str:
-        """Return 64 hex digits over paths, kinds and contents; times and owners do not count."""
+        """Return 64 hex digits over paths, kinds and contents; times and owners are ignored."""
         result = hashlib.sha256()
         for path, entry in self.entries.items():
             kind = "link" if stat.S_ISLNK(entry.mode) else "dir" if stat.S_ISDIR(entry.mode) else "file"
@@ -160,7 +160,7 @@ class WorkspaceFiles:
         return result.hexdigest()
 
     def copy_to(self, directory: str) -> None:
-        """Copy everything below a directory, which is made; links stay links, modes and times are kept.
+        """Copy all files below a directory, which is created; links stay links, modes and times are kept.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -175,14 +175,14 @@ class WorkspaceFiles:
             shutil.copy2(entry.source, target, follow_symlinks=False)
 
     def pack(self, file: IO[bytes], prefix: str = "", extra: Mapping[str, bytes] | None = None) -> None:
-        """Write a tar archive; equal files give equal bytes, independent of their owner and time.
+        """Write a tar archive; equal files give equal bytes, whatever their owner and time.
 
-        All of it is readable for every user: in a container the program is mostly another one.
+        All files are readable for every user: in a container the program usually runs as another user.
 
         Args:
-            file: where to.
-            prefix: directory in the archive that gets the workspace, with a slash at its end.
-            extra: more files, path to content.
+            file: the file to write.
+            prefix: directory in the archive for the workspace, ending with a slash.
+            extra: additional files, path to content.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -199,13 +199,13 @@ class WorkspaceFiles:
                 archive.addfile(info, BytesIO(content))
 
     def add_to(self, archive: tarfile.TarFile, prefix: str) -> None:
-        """Add everything below a directory of an archive, with a slash at its end; see `pack`."""
+        """Add all files below a directory of an archive, ending with a slash; see `pack`."""
         for path, entry in self.entries.items():
             _pack_entry(archive, prefix + path, entry)
 
 
 def workspaces_of(roles: Iterable[Role], max_mb: float | None) -> dict[Workspace, tuple[str, WorkspaceFiles]]:
-    """Return workspace to the directory of the app that gets a copy, and its files; roles with equal ones share it.
+    """Return workspace to (directory of its copy in the app, its files); roles with equal workspaces share them.
 
     Raises:
         InvalidAppError: a workspace is missing or too large.
@@ -220,7 +220,7 @@ def workspaces_of(roles: Iterable[Role], max_mb: float | None) -> dict[Workspace
 
 
 def digests(workspaces: Mapping[Workspace, tuple[str, WorkspaceFiles]]) -> dict[str, str]:
-    """Return what of workspaces makes an app another one."""
+    """Return the digests of workspaces; they are part of the identity of an app."""
     return {f"digest of {name}": files.digest() for name, files in workspaces.values()}
 
 
@@ -232,7 +232,7 @@ def _pack_entry(archive: tarfile.TarFile, path: str, entry: _Entry) -> None:
         info.type, info.linkname = tarfile.SYMTYPE, os.readlink(entry.source)
     else:
         with open(entry.source, "rb") as source:
-            # Of the open file: one that grew since it was found would break the archive.
+            # The size of the open file: a file that grew since it was found would break the archive.
             info.size = os.fstat(source.fileno()).st_size
             archive.addfile(info, source)
         return

@@ -1,4 +1,4 @@
-"""Which files of a workspace an ignore file leaves out: pure."""
+"""Apply an ignore file to the files of a workspace; does no I/O."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ LAUNCH_IGNORE = ".launchignore"
 TORCHX_IGNORE = ".torchxignore"
 DOCKER_IGNORE = ".dockerignore"
 DOCKERFILE = "Dockerfile.torchx"
-"""The recipe of a workspace image, in the root of the workspace; no pattern leaves it out."""
+"""The build file of a workspace image, in the root of the workspace; no pattern leaves it out."""
 _NEVER = frozenset({".", "", DOCKERFILE})
 
 
 @dataclass(frozen=True)
 class IgnoreRules:
-    """The patterns that count in one directory, and whether its entries are left out where none of them matches."""
+    """The patterns that apply in one directory, and whether entries that match none are left out."""
 
     patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """Each with whether it leaves out what it matches."""
+    """Patterns, each with whether it leaves out its matches."""
     leaves_out: bool = False
 
     @staticmethod
     def of(lines: Iterable[str]) -> IgnoreRules:
-        """Return the rules of an ignore file: one shell pattern in each line, `#` comments, `!` takes back."""
+        """Return the rules of an ignore file: one shell pattern per line, `#` comments, `!` includes again."""
         found = []
         for line in map(str.strip, lines):
             if not line or line.startswith("#"):
@@ -36,11 +36,11 @@ class IgnoreRules:
         return IgnoreRules(tuple(found))
 
     def is_left_out(self, path: str) -> bool:
-        """Return whether a file is left out; `path` is the one below the root, with `/`."""
+        """Return whether a file is left out; `path` is relative to the root, with `/`."""
         return self.inside(path).leaves_out
 
     def inside(self, path: str) -> IgnoreRules:
-        """Return the rules within a directory: those after the last pattern that matches it, and its own fate."""
+        """Return the rules within a directory: the patterns after the last one that matches it, and its own state."""
         if path in _NEVER:
             return self if path != DOCKERFILE else IgnoreRules()
         for at in range(len(self.patterns) - 1, -1, -1):
@@ -51,5 +51,5 @@ class IgnoreRules:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether all that is left out stays so: no later pattern takes anything back."""
+        """Return whether all left-out files stay left out: no later pattern includes any again."""
         return self.leaves_out and all(leaves_out for _, leaves_out in self.patterns)

@@ -160,7 +160,7 @@ def test_a_component_is_called_at_parse_time_only_without_templates(file):
         ("utils.echo", 3, "component_args must be a mapping"),
         ("dist.ddp", {"script": "a.py", "j": "2x"}, "`-j 2x`"),
         ("dist.ddp", {"j": "2x1"}, "No main module or script specified"),
-        ("utils.echo:x:y", None, "no component"),
+        ("utils.echo:x:y", None, "does not exist"),
         ("FILE:train", {"words": ["a"], "fail": True}, "cannot train so"),
         ("FILE:train", {}, "needs the argument 'words'"),
         ("FILE:other", {}, "must return an AppDef, not str"),
@@ -188,7 +188,7 @@ def test_a_file_with_a_syntax_error_is_reported_when_the_dag_is_parsed(tmp_path)
     [
         ({}, "exactly one of `app` and `component`"),
         ({"app": AppDef("a", [Role("r", "", entrypoint="x")]), "component": "utils.echo"}, "exactly one"),
-        ({"app": AppDef("a", [Role("r", "", entrypoint="x")]), "component_args": {}}, "those of a component"),
+        ({"app": AppDef("a", [Role("r", "", entrypoint="x")]), "component_args": {}}, "needs a component"),
         ({"component": len}, "must be a name"),
     ],
 )
@@ -203,7 +203,7 @@ def test_what_templates_make_wrong_ends_the_task_without_retries():
     ran = run_task(task_of("utils.echo", {"num_replicas": "{{ run_id }}"}), api)
 
     assert ran.state == "failed"
-    assert "'num_replicas' must be int, and 'test_run' is not" in str(ran.error)
+    assert "'num_replicas' must be int, but 'test_run' is not" in str(ran.error)
 
 
 def test_the_dag_can_be_stored():

@@ -53,7 +53,7 @@ def test_a_config_without_an_app_is_refused(hydra, name, text):
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(InvalidAppError, match="is no directory"):
+    with pytest.raises(InvalidAppError, match="is not a directory"):
         build_app(get_component("utils.hydra").fn, ["-cn", "x", "-cd", str(tmp_path / "no")])
 
 

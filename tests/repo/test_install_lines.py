@@ -49,7 +49,7 @@ def test_an_older_airflow_is_refused_with_one_sentence(tmp_path, part):
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: airflow-provider-launch needs Airflow 3.3 or newer, and Airflow 3.1.8 is installed:"
+        "ImportError: airflow-provider-launch needs Airflow 3.3 or newer, but Airflow 3.1.8 is installed:"
         " upgrade Airflow first, or uninstall airflow-provider-launch"
     )
 

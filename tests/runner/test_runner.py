@@ -110,11 +110,11 @@ def test_every_role_learns_its_job_and_its_parent(runner, monkeypatch):
 
 
 def test_a_workspace_that_cannot_be_mirrored_is_ignored_with_a_warning(runner):
-    with pytest.warns(UserWarning, match="does not mirror workspaces"):
+    with pytest.warns(UserWarning, match="does not support workspaces"):
         runner.dryrun(an_app(), "fake", workspace="/tmp/project")
     app = an_app()
     app.roles[0].workspace = Workspace({"/tmp/project": ""})
-    with pytest.warns(UserWarning, match="does not mirror workspaces"):
+    with pytest.warns(UserWarning, match="does not support workspaces"):
         runner.dryrun(app, "fake")
 
 

@@ -25,7 +25,7 @@ def test_what_cannot_be_stored_is_the_apps_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["NaN", '{"loss": -Infinity}'])
 def test_a_number_that_json_lacks_is_answered_with_the_one_it_has(text: str) -> None:
-    with pytest.raises(InvalidAppError, match="which has null for it"):
+    with pytest.raises(InvalidAppError, match="is not a JSON number; use null"):
         parse_result(text.encode(), len(text))
 
 

@@ -105,9 +105,9 @@ def test_a_mount_without_type_is_known_by_its_keys():
         ({"num_replicas": "2"}, "roles.0.num_replicas: must be a whole number, but '2' is of type str"),
         (
             {"retry_policy": "NEVER"},
-            "roles.0.retry_policy: 'NEVER' is no retry policy; use one of REPLICA, APPLICATION",
+            "roles.0.retry_policy: 'NEVER' is not a retry policy; use one of REPLICA, APPLICATION",
         ),
-        ({"retry_policy": ["ROLE"]}, "roles.0.retry_policy: ['ROLE'] is no retry policy"),
+        ({"retry_policy": ["ROLE"]}, "roles.0.retry_policy: ['ROLE'] is not a retry policy"),
         ({"resource": {"cpu": 1, "gpu": 0}}, "roles.0.resource.memMB: is missing; Resource needs it"),
         (
             {"resource": {"cpu": 1, "gpu": 0, "memMb": 1}},
@@ -116,7 +116,7 @@ def test_a_mount_without_type_is_known_by_its_keys():
         ({"resource": "gpu.small"}, "roles.0.resource: must be a dict with the fields of Resource, but is of type str"),
         (
             {"mounts": [{"type": "bin", "src_path": "a"}]},
-            "roles.0.mounts.0.type: 'bin' is no kind of mount; use one of bind",
+            "roles.0.mounts.0.type: 'bin' is not a mount type; use one of bind",
         ),
         (
             {"mounts": [{"src_path": "a", "dst_path": "b"}]},
@@ -133,7 +133,7 @@ def test_a_mount_without_type_is_known_by_its_keys():
             {"workspace": {"project": {}}},
             "roles.0.workspace.project: Workspace has no such field; did you mean 'projects'",
         ),
-        ({"metadata": {"a": [{"b": {1, 2}}]}}, "roles.0.metadata.a.0.b: {1, 2} is of type set, which JSON has not"),
+        ({"metadata": {"a": [{"b": {1, 2}}]}}, "roles.0.metadata.a.0.b: {1, 2} is of type set, which JSON cannot hold"),
     ],
 )
 def test_a_wrong_dict_is_refused_with_its_path(change, line):
@@ -165,9 +165,9 @@ def test_what_is_no_app_is_refused(data, line):
     [
         (
             {"a": Path("/x")},
-            "metadata.a: PosixPath('/x') is of type PosixPath, which JSON has not; use text or numbers",
+            "metadata.a: PosixPath('/x') is of type PosixPath, which JSON cannot hold; use text or numbers",
         ),
-        ({"a": [float("nan")]}, "metadata.a.0: nan is of type float, which JSON has not"),
+        ({"a": [float("nan")]}, "metadata.a.0: nan is of type float, which JSON cannot hold"),
         ({"a": {5: 6}}, "metadata.a.5: the key 5 must be text, as in JSON"),
     ],
 )

@@ -149,13 +149,13 @@ def test_a_module_can_be_named(name):
     [
         ("utils.ehco", "did you mean 'utils.echo'?"),
         ("zzz", "there are dist.ddp, dist.spmd, utils.binary"),
-        ("no.such.module:fn", "no component 'no.such.module:fn'"),
-        ("json:no_such_function", "no component 'json:no_such_function'"),
+        ("no.such.module:fn", "component 'no.such.module:fn'"),
+        ("json:no_such_function", "component 'json:no_such_function'"),
         ("no/such/file.py:fn", "'no/such/file.py' does not exist"),
-        ("", "no component ''"),
+        ("", "component '' does not exist"),
     ],
 )
-def test_an_unknown_name_is_answered_with_a_proposal(name, text):
+def test_the_error_for_an_unknown_name_proposes_one(name, text):
     with pytest.raises(ComponentNotFoundException) as caught:
         get_component(name)
 
@@ -163,8 +163,8 @@ def test_an_unknown_name_is_answered_with_a_proposal(name, text):
 
 
 @pytest.mark.parametrize("name", ["json:JSONDecoder", "json.JSONDecoder", "string:digits"])
-def test_what_is_no_function_is_no_component(name):
-    with pytest.raises(ComponentValidationException, match="no function; write one that returns an AppDef"):
+def test_only_a_function_is_a_component(name):
+    with pytest.raises(ComponentValidationException, match="not a function; write a function that returns an AppDef"):
         get_component(name)
 
 

@@ -41,7 +41,7 @@ def test_one_list_holds_several_mounts():
     ("opts", "error", "text"),
     [
         (["src=/a", "type=bind"], KeyError, "type must be specified first"),
-        (["type=bind", "foo=1"], KeyError, "unknown mount option foo, must be one of type"),
+        (["type=bind", "foo=1"], KeyError, "unknown mount option foo; use one of type"),
         (["type=bind", "dst=/b"], KeyError, "src"),
         (["type=volume", "src=a"], KeyError, "dst"),
         (["type=device"], KeyError, "src"),

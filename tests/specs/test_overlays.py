@@ -208,8 +208,8 @@ CHAINED = "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{'[' * 50}*a{n}{']' *
         ("a: " + "[" * 500 + "]" * 500, "more than 100 levels"),
         ("a: " + "[" * 200_000, "more than 100 levels"),
         ("a: " + "{b: " * 500, "more than 100 levels"),
-        ("a: " + "9" * 5000, "more than 100 letters"),
-        ("a: " + "1:" * 5000 + "1", "more than 100 letters"),
+        ("a: " + "9" * 5000, "more than 100 characters"),
+        ("a: " + "1:" * 5000 + "1", "more than 100 characters"),
         ("a: " + "x" * 2**20, "more than 1 MB"),
         ("a: 2026-99-99", "cannot be read"),
         ("a: \0", "cannot be read"),
@@ -225,10 +225,10 @@ def test_a_file_of_any_form_is_read_in_bounded_time(tmp_path, text, reason):
         get_overlay(Role("r", "i", metadata={"docker": str(path)}), "docker", "Container")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "overlay.yaml")
 
-    with pytest.raises(ValueError, match="is no plain file"):
+    with pytest.raises(ValueError, match="is not a regular file"):
         get_overlay(Role("r", "i", metadata={"docker": str(tmp_path / "overlay.yaml")}), "docker", "Container")
 
 

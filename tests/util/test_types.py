@@ -90,7 +90,7 @@ def test_arguments_are_decoded_by_their_annotation(value, annotation, decoded):
 
 @pytest.mark.parametrize("annotation", [list[list[str]], object, set[str], int | list[str]])
 def test_an_annotation_that_text_cannot_fill_is_refused(annotation):
-    with pytest.raises(ValueError, match="cannot be turned into"):
+    with pytest.raises(ValueError, match="cannot be converted to"):
         types.decode("x", annotation)
 
 

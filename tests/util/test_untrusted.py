@@ -84,7 +84,7 @@ def test_a_bomb_is_not_inflated():
 @pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
 def test_data_within_the_limit_is_inflated(compress):
     assert inflate(compress(b"x" * 1000), 1000) == b"x" * 1000
-    with pytest.raises(UntrustedError, match="cut"):
+    with pytest.raises(UntrustedError, match="truncated"):
         inflate(compress(b"x" * 1000)[:-3], 1000)
     with pytest.raises(UntrustedError):
         inflate(b"no", 1000)
