@@ -43,7 +43,7 @@ class LineParser(Protocol):
     """Parses a response body into lines and drops the lines before its cursor: pure."""
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """Return the lines that these bytes complete; raises `PositionLostError`, or `OSError` with the engine's message."""
+        """Return the lines that these bytes complete; raises `PositionLostError`, or `OSError` with a message."""
 
     def is_placed(self) -> bool:
         """Whether the position of the cursor was reached."""

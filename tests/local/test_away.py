@@ -255,7 +255,7 @@ def test_another_root_is_not_asked_for_the_apps_of_the_first(apps: Apps, root: R
     ):
         # An answer is kept for a second, and true: the app lives.
         until(lambda: apps.scheduler._observed.get(app_id) is None)
-        with pytest.raises(SchedulerUnavailableError, match="another directory is in the place"):
+        with pytest.raises(SchedulerUnavailableError, match="replaced by another directory"):
             ask()
     assert newcomer.scheduler.describe(app_id) is None
     assert len(commands(apps)) == 1
@@ -285,7 +285,7 @@ def test_a_request_is_not_dropped(
         lose(apps.scheduler._records, "mark", root, meanwhile)
         if is_back:
             meanwhile.setattr(apps.scheduler._records, "app", find_it_back)
-        with pytest.raises(SchedulerUnavailableError, match="was away" if is_back else "is missing"):
+        with pytest.raises(SchedulerUnavailableError, match="was missing" if is_back else "is missing"):
             getattr(apps.scheduler, wish)(app_id)
     if not is_back:
         root.bring_back()

@@ -56,7 +56,7 @@ def test_what_another_user_may_write_is_never_run(apps: Apps, place: str, how: s
     os.chown(path, NOBODY, NOBODY) if how == "owner" else path.chmod(before.st_mode | stat.S_IWOTH)
     try:
         other = apps.another()
-        wanted = "belongs to uid 65534" if how == "owner" else "others may write"
+        wanted = "belongs to uid 65534" if how == "owner" else "other users may write"
         if place not in {".", "apps"}:
             # An app of which nothing can be believed is no error of the others.
             rows = [(row.state, row.name) for row in other.list() if row.app_id == "evil"]
@@ -182,7 +182,7 @@ def test_no_file_of_an_app_stops_its_observers(apps: Apps, name: str, make: Call
         lines = [line.text for line in other.read_logs(app_id, "main", 0).lines]
         assert [*other.list()] != []
         if name == "result":
-            with pytest.raises(InvalidAppError, match="no plain file"):
+            with pytest.raises(InvalidAppError, match="not a regular file"):
                 other.result(app_id)
         else:
             assert other.result(app_id) is None

@@ -139,7 +139,7 @@ def test_the_record_of_a_large_app_is_read() -> None:
 def test_an_app_that_could_not_be_read_again_is_refused(scheduler: LocalScheduler) -> None:
     app = AppDef("app", [Role("main", "/", entrypoint="true")], metadata={"note": "x" * 20_000_000})
 
-    with pytest.raises(InvalidAppError, match=r"cannot be recorded: .* make its arguments"):
+    with pytest.raises(InvalidAppError, match=r"cannot be stored: .* make its arguments"):
         scheduler.schedule(scheduler.submit_dryrun(app, {}))
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalSche
     read = layout.read_json
     monkeypatch.setattr(records.layout, "read_json", lambda name: reads.append(name) or read(name))
     for _ in range(5):
-        with pytest.raises(AppUnavailableError, match="is no document"):
+        with pytest.raises(AppUnavailableError, match="is not a valid document"):
             scheduler.describe(path.name)
     assert len(reads) == 2  # a second look, in case it was launched or removed in that moment
 
@@ -167,7 +167,7 @@ def test_a_damaged_record_is_read_again_when_it_has_changed(scheduler: LocalSche
     [
         (PermissionError(errno.EACCES, "Permission denied"), AppUnavailableError),
         (IsADirectoryError(errno.EISDIR, "Is a directory"), AppUnavailableError),
-        (safe_files.NotRegularError(errno.EINVAL, "no plain file"), AppUnavailableError),
+        (safe_files.NotRegularError(errno.EINVAL, "not a regular file"), AppUnavailableError),
         (subprocess.TimeoutExpired("python", 30), AppUnavailableError),
         (subprocess.CalledProcessError(1, "python"), AppUnavailableError),
         (BlockingIOError(errno.EAGAIN, "no more processes"), SchedulerUnavailableError),

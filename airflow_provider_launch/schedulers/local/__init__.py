@@ -1,4 +1,4 @@
-"""Apps as processes of this host, which outlive their launcher."""
+"""Runs apps as processes of this host, which outlive their launcher."""
 
 from __future__ import annotations
 

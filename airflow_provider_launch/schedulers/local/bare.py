@@ -1,7 +1,7 @@
-"""Entry of the supervisor: `python -I -S bare.py <app directory>`.
+"""Entry point of the supervisor: `python -I -S bare.py <app directory>`.
 
-A bare interpreter without site packages starts in 15 ms and takes 6 MB. The packages around the supervisor are made
-here as empty ones, so that their `__init__`, and with it the whole launcher, is not loaded.
+A bare interpreter without site packages starts in 15 ms and needs 6 MB. The parent packages of the supervisor are
+created here as empty modules, so that their `__init__`, and with it the whole launcher, is not loaded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The scheduler `local_cwd` of TorchX: local processes in the current directory, whatever the image of the app.
+"""The scheduler `local_cwd` of TorchX: local processes in the current directory; the image is ignored.
 
-Apps and their records are those of `local`; only what an app may ask for differs.
+It stores its apps like `local`; only the supported features differ.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LocalCwdScheduler(LocalScheduler):
 
 
 def _plain(role: Role, *, keeps_gpu: bool) -> tuple[Role, list[str]]:
-    """Return the role without what local processes do not have, and what that was."""
+    """Return the role without features that `local_cwd` ignores, and their names."""
     resource = dataclasses.replace(role.resource, devices={}, gpu=role.resource.gpu if keeps_gpu else 0)
     ignored = [
         *([f"image {role.image!r}"] if role.image else []),
@@ -58,5 +58,5 @@ def _plain(role: Role, *, keeps_gpu: bool) -> tuple[Role, list[str]]:
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalCwdScheduler:
-    """Return the scheduler; keywords as those of `local`."""
+    """Return the scheduler; the keywords are the same as for `local`."""
     return LocalCwdScheduler(session_name, connection_from(LocalConnection, kwargs))

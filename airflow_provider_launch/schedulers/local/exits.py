@@ -1,4 +1,4 @@
-"""How the end of an attempt is worded that a shim has written. Runs in the bare interpreter of the supervisor too."""
+"""Text about the end of an attempt, from the `exit` file of its shim. The supervisor uses it too."""
 
 from __future__ import annotations
 

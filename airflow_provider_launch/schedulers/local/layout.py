@@ -1,9 +1,9 @@
-"""Names of the files below the root, in one place for launcher, supervisor and shim.
+"""Files below the root: their names, and functions to read, write and remove them.
 
 ```text
 <root>/apps/<app>/   app.json          the request; the directory appears whole, by a rename
                      lock              flock of the supervisor
-                     state.json        what the supervisor saw last; final once terminal
+                     state.json        latest state from the supervisor; final once terminal
                      cancel, delete    marks: requests of an observer
                      ports.json        chosen ports
                      supervisor.log
@@ -14,7 +14,7 @@
 <root>/building/     half-built and half-removed apps
 ```
 
-Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+Imports only the standard library, because the supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ PORTS = "ports.json"
 JOURNAL = "journal"
 ROOT_ID = "id"
 JOURNAL_LIMIT = 1024 * 1024
-"""Bytes after which a new journal is begun."""
+"""Size in bytes after which a new journal is started."""
 
 
 def role_dir(index: int, name: str) -> str:
-    """Return the directory name of a role: its place keeps it unique, its name makes it readable."""
+    """Return the directory name of a role: the index makes it unique, the name makes it readable."""
     return f"{index}-" + re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:40]
 
 
 def attempt_dir(app_dir: str, app_attempt: int, role: str, replica: int, attempt: int) -> str:
-    """Return the directory of one attempt; `role` is what `role_dir` gave."""
+    """Return the directory of one attempt; `role` is the result of `role_dir`."""
     return f"{app_dir}/run/{app_attempt}/{role}/{replica}/{attempt}"
 
 
 MOST_ATTEMPTS = 10_000
-"""Of one replica; its program could make directories for as many as it likes, and each read goes through all."""
+"""Maximum attempts of one replica; its program could create any number of directories, and each read lists them all."""
 _MOST_ENTRIES = 100_000
 
 
@@ -65,7 +65,7 @@ def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
     """Return (app attempt, replica attempt) of every attempt of one replica, in order.
 
     Raises:
-        UntrustedError: there are more than an app can have.
+        UntrustedError: there are more than `MOST_ATTEMPTS`.
     """
     found: list[tuple[int, int]] = []
     for app_attempt in numbers_in(f"{app_dir}/run"):
@@ -76,10 +76,10 @@ def attempts_of(app_dir: str, role: str, replica: int) -> list[tuple[int, int]]:
 
 
 def numbers_in(path: str) -> list[int]:
-    """Return the entries of a directory that are numbers, sorted; none if it does not exist.
+    """Return the entries of a directory that are numbers, sorted; empty if it does not exist.
 
     Raises:
-        UntrustedError: there are more entries than an app can make.
+        UntrustedError: there are too many entries.
     """
     try:
         with os.scandir(path) as entries:
@@ -88,35 +88,35 @@ def numbers_in(path: str) -> list[int]:
         return []
     if len(names) > _MOST_ENTRIES:
         raise UntrustedError(f"{path!r} has more than {_MOST_ENTRIES} entries")
-    # The app may have made others; Python's own digits are more than ten.
+    # The app may have created other entries. Not `isdigit`, which accepts non-ASCII digits.
     return sorted(int(name) for name in names if re.fullmatch("[0-9]{1,9}", name))
 
 
 _REPLACED = {errno.ENXIO, errno.ELOOP, errno.EISDIR}
 LARGEST_RECORD = 16 * 1024 * 1024
-"""Bytes of a document; the program, which may replace it, could make it as large as the disk."""
+"""Maximum size of a document in bytes; the program can replace it and could make it as large as the disk."""
 MOST_PARTS = 500_000
-"""Items of lists and objects in it: each takes fifty times the memory of its text, and time of all threads."""
+"""Maximum items of lists and objects in it: each needs fifty times the memory of its text, and CPU time."""
 
 
 def parse_record(data: str | bytes) -> Any:
     """Return the document.
 
     Raises:
-        UntrustedError: it is no JSON, or is larger than that of an app can be.
+        UntrustedError: it is not valid JSON, or is too large.
     """
     data = data.encode() if isinstance(data, str) else data
     parts = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if parts > MOST_PARTS:
-        raise UntrustedError(f"the document has about {parts} parts, {MOST_PARTS} at most are read")
+        raise UntrustedError(f"the document has about {parts} parts, the limit is {MOST_PARTS}")
     return parse_json(data, LARGEST_RECORD)
 
 
 def read_json(path: str) -> Any:
-    """Return the document, or None where there is none: no such file, or one that holds no such document."""
+    """Return the document, or None if the file does not exist or has no valid document."""
     try:
         with open_regular(path) as file:
-            # Its size before its content: a sparse file takes memory when it is read.
+            # Check the size before reading, because a sparse file would fill the memory.
             if os.fstat(file.fileno()).st_size > LARGEST_RECORD:
                 return None
             return parse_record(file.read(LARGEST_RECORD + 1))
@@ -125,7 +125,7 @@ def read_json(path: str) -> Any:
 
 
 def write_json(path: str, document: object, *, durable: bool = False) -> None:
-    """Replace the file in one step: a reader sees the old document or the new one, never half of it."""
+    """Replace the file atomically: a reader sees the old document or the new one, never half of it."""
     temporary = f"{path}.{os.getpid()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -135,7 +135,7 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         if os.path.isdir(path) and not os.path.islink(path):
-            # The app has put it there; its supervisor would wait for ever until it can write.
+            # The app has created a directory there; its supervisor would retry the write for ever.
             os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")
         os.replace(temporary, path)
     except OSError:
@@ -145,7 +145,7 @@ def write_json(path: str, document: object, *, durable: bool = False) -> None:
 
 
 def is_gone(path: str) -> bool:
-    """Return whether there is surely no such file; one that cannot be checked now may be there."""
+    """Return whether the file certainly does not exist; False also if that cannot be checked now."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -156,11 +156,11 @@ def is_gone(path: str) -> bool:
 
 
 def remove_app(root: str, app_dir: str) -> bool:
-    """Remove the directory in one step; return whether it was there, or do nothing if somebody else has removed it."""
+    """Remove the directory atomically; return False if another process has already removed it."""
     app_id = os.path.basename(app_dir)
     trash = f"{root}/building/{app_id}.{os.getpid()}.{time.monotonic_ns()}"
     try:
-        # First, and without parents: nothing is made in the place of a root that is away.
+        # First, and without parents: create nothing if the root is not mounted now.
         os.stat(app_dir)
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(trash), mode=0o700)
@@ -170,7 +170,7 @@ def remove_app(root: str, app_dir: str) -> bool:
     try:
         append_journal(root, app_id, "DELETED")
     except OSError:
-        # A full disk: after the removal there may be room. Observers without that line check again by themselves.
+        # A full disk: there may be room after the removal. Observers that miss this line notice the removal later.
         shutil.rmtree(trash, ignore_errors=True)
         with contextlib.suppress(OSError):
             append_journal(root, app_id, "DELETED")
@@ -190,7 +190,7 @@ def append_journal(root: str, app_id: str, word: str) -> None:
         except OSError as error:
             if error.errno not in _REPLACED or tries == 0:
                 raise
-            # A program has put a pipe, a link or a directory there; each end of an app would wait for it.
+            # A program has put a pipe, a link or a directory there, which would block the end of every app.
             tries -= 1
             with contextlib.suppress(OSError):
                 os.rename(path, f"{path}.{time.monotonic_ns()}.replaced")
@@ -199,15 +199,15 @@ def append_journal(root: str, app_id: str, word: str) -> None:
             os.write(fd, line)
             status = os.fstat(fd)
             if status.st_size > JOURNAL_LIMIT:
-                _begin_new_journal(path, status.st_ino)
+                _start_new_journal(path, status.st_ino)
             if _inode(path) in {status.st_ino, None}:
                 return
-            # Another process began a new journal; observers may have left this one already: notify them there too.
+            # Another process has started a new journal and observers may already read that one: write there too.
         finally:
             os.close(fd)
 
 
-def _begin_new_journal(path: str, inode: int) -> None:
+def _start_new_journal(path: str, inode: int) -> None:
     if _inode(path) == inode:
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, f"{path}.old")
@@ -221,7 +221,7 @@ def _inode(path: str) -> int | None:
 
 
 def boot_id() -> str:
-    """Return what changes when this host boots; empty where the kernel does not report."""
+    """Return an id that changes when this host boots; empty if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -1,8 +1,8 @@
-"""Ports and GPUs of this host, leased to one app at a time.
+"""Leases of ports and GPUs of this host, each to one app at a time.
 
-A lease is a lock file held by the supervisor and, by inheritance, by its shims: it lasts while any of them lives.
+A lease is a lock file of the supervisor that its shims inherit, so it lasts while any of them lives.
 
-Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+Imports only the standard library, because the supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from airflow_provider_launch.schedulers.environment import port_variable
 from airflow_provider_launch.schedulers.local import layout, processes, safe_files
 
 FIRST_PORT, LAST_PORT = 20000, 32767
-"""Below the range from which Linux takes the ports of outgoing connections."""
+"""Below the range that Linux uses for outgoing connections."""
 GPUS = "gpus.json"
 _TRIES, _PAUSE_S = 20, 0.05
 
 
 def gpu_env(devices: Sequence[str] | None) -> dict[str, str]:
-    """Return the variables that restrict CUDA to these devices; none for a replica without."""
+    """Return the variables that restrict CUDA to these devices; empty for a replica without GPUs."""
     if not devices:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def free_gpus(root: str, devices: Sequence[str]) -> list[str]:
-    """Return the devices that no app holds now."""
+    """Return the devices that no app has leased now."""
     return [device for device in devices if not processes.is_locked(_gpu_lock(root, device))]
 
 
 class Leases:
-    """What one app holds. What was chosen is on record, so that the next supervisor chooses the same."""
+    """The leases of one app. The choice is stored, so that the next supervisor leases the same ports and GPUs."""
 
     def __init__(self, root: str, app_dir: str) -> None:
         self._root = root
         self._dir = app_dir
-        self._held: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
         self._chosen: dict[str, int] = {}
         self.is_partial = False
-        """Only shims of a former supervisor hold some of the GPUs: ask again, they are free when those have ended."""
+        """Some GPUs are still leased by shims of a former supervisor: try again, until those have ended."""
 
     def ports(self, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Return variable name to port for every port of every role; 0 in the request means "choose".
 
-        May be called again after an OSError, and chooses the same then.
+        May be called again after an OSError, and then returns the same ports.
         """
-        noted: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
-        chosen = self._chosen = {**self._chosen, **noted}
+        stored: dict[str, int] = layout.read_json(f"{self._dir}/{layout.PORTS}") or {}
+        chosen = self._chosen = {**self._chosen, **stored}
         for port in chosen.values():
-            self._hold(_port_lock(self._root, port))
+            self._reserve(_port_lock(self._root, port))
         found: dict[str, int] = {}
         for role in roles:
             for name, port in role["ports"].items():
@@ -63,8 +63,8 @@ class Leases:
                 if port == 0 and variable not in chosen:
                     chosen[variable] = self._choose_port()
                 found[variable] = port or chosen[variable]
-        # Only news: a supervisor that follows another must be able to begin on a full disk.
-        if chosen != noted:
+        # Only if changed: the next supervisor must be able to start on a full disk.
+        if chosen != stored:
             layout.write_json(f"{self._dir}/{layout.PORTS}", chosen)
         return found
 
@@ -75,20 +75,20 @@ class Leases:
 
         Args:
             roles: of the request.
-            devices: all of the host.
-            shims_live: whether a shim lives that inherited what a former supervisor held.
+            devices: all devices of the host.
+            shims_live: whether a shim lives that inherited the leases of a former supervisor.
         """
-        known: dict[str, list[str]] | None = layout.read_json(f"{self._dir}/{GPUS}")
-        if known is not None and self._hold_again(known, shims_live):
-            return known
-        # Those that are left of a lost lease first: then nothing is held in vain.
-        free = iter(sorted(devices, key=lambda device: _gpu_lock(self._root, device) not in self._held))
+        stored: dict[str, list[str]] | None = layout.read_json(f"{self._dir}/{GPUS}")
+        if stored is not None and self._reserve_again(stored, shims_live):
+            return stored
+        # Reuse GPUs of a lost lease first, so that none stays reserved for nothing.
+        free = iter(sorted(devices, key=lambda device: _gpu_lock(self._root, device) not in self._reserved))
         found: dict[str, list[str]] = {}
         for role in roles:
             for k in range(len(role["replicas"]) if role["gpu"] else 0):
                 group: list[str] = []
                 while len(group) < role["gpu"]:
-                    taken = next((d for d in free if self._hold(_gpu_lock(self._root, d), wait=True)), None)
+                    taken = next((d for d in free if self._reserve(_gpu_lock(self._root, d), wait=True)), None)
                     if taken is None:
                         return None
                     group.append(taken)
@@ -96,13 +96,13 @@ class Leases:
         layout.write_json(f"{self._dir}/{GPUS}", found)
         return found
 
-    def _hold_again(self, known: Mapping[str, Sequence[str]], shims_live: Callable[[], bool]) -> bool:
-        """Take what is on record as leased; return whether it still is, by us or by a shim that lives."""
-        locks = [_gpu_lock(self._root, device) for group in known.values() for device in group]
-        # More than once: a shim may be on its way, which holds the lease already but not its own lock.
+    def _reserve_again(self, stored: Mapping[str, Sequence[str]], shims_live: Callable[[], bool]) -> bool:
+        """Lease the stored GPUs again; return whether this process or a live shim has all of them."""
+        locks = [_gpu_lock(self._root, device) for group in stored.values() for device in group]
+        # Several tries: a shim that is just starting has the lease, but not yet its own lock.
         for _ in range(_TRIES):
-            held = [self._hold(lock) for lock in locks]
-            self.is_partial = not all(held)
+            reserved = [self._reserve(lock) for lock in locks]
+            self.is_partial = not all(reserved)
             if not self.is_partial or shims_live():
                 return True
             time.sleep(_PAUSE_S)
@@ -110,20 +110,20 @@ class Leases:
         return False
 
     def _choose_port(self) -> int:
-        # Random, so that two hosts' users of one root and two roots of one host seldom meet.
+        # Random, so that two hosts with one root, or two roots on one host, rarely choose the same port.
         ports = range(FIRST_PORT, LAST_PORT + 1)
         for port in random.SystemRandom().sample(ports, len(ports)):
-            if _is_free(port) and self._hold(_port_lock(self._root, port)):
+            if _is_free(port) and self._reserve(_port_lock(self._root, port)):
                 return port
         raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
-    def _hold(self, path: str, *, wait: bool = False) -> bool:
-        if path in self._held:
+    def _reserve(self, path: str, *, wait: bool = False) -> bool:
+        if path in self._reserved:
             return True
         safe_files.make_dirs(os.path.dirname(path))
         fd = processes.take_lock(path) if wait else processes.try_lock(path)
         if fd is not None:
-            self._held[path] = fd
+            self._reserved[path] = fd
         return fd is not None
 
 

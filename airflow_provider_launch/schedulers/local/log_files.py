@@ -1,4 +1,4 @@
-"""The files that the programs of one replica write: its lines, and what it reports about its failure."""
+"""Reads the files that the programs of one replica write: logs and error file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def read_chunk(
         role_dir: directory name of the role.
         k: the replica.
         cursor: of an earlier chunk, or None.
-        streams: what to read; None and COMBINED mean both.
-        over: the app was terminal before this call, so nothing is added any more.
+        streams: the stream to read; None and COMBINED mean both.
+        over: the app was terminal before this call, so the logs are complete.
     """
     attempts = layout.attempts_of(app_dir, role_dir, k)
 
@@ -42,7 +42,7 @@ def read_chunk(
 
 
 def read_unfinished(app_dir: str, role_dir: str, k: int, cursor: JsonValue, streams: Stream | None) -> LogLine | None:
-    """Return what the newest attempt of a replica has written after its last line, of the stream that wrote last."""
+    """Return the text after the last line of the newest attempt of a replica, from the stream written last."""
     attempts = layout.attempts_of(app_dir, role_dir, k)
     if not attempts:
         return None
@@ -58,7 +58,7 @@ def read_unfinished(app_dir: str, role_dir: str, k: int, cursor: JsonValue, stre
 
 
 def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
-    """Return how an attempt of a replica ended; empty: it has not, or there was none."""
+    """Return how an attempt of a replica ended; empty: it has not ended, or does not exist."""
     attempts = layout.attempts_of(app_dir, role_dir, k)
     if attempt >= len(attempts):
         return ""
@@ -67,11 +67,11 @@ def read_ending(app_dir: str, role_dir: str, k: int, attempt: int) -> str:
     try:
         return ending_of(document) if document else ""
     except (LookupError, TypeError, ValueError, AttributeError):
-        return ""  # its program has replaced what the shim wrote
+        return ""  # its program has replaced the file of the shim
 
 
 def read_reply(app_dir: str, role_dir: str, k: int) -> str | None:
-    """Return what the last attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`."""
+    """Return the text that the last attempt of a replica wrote to `TORCHELASTIC_ERROR_FILE`."""
     try:
         attempts = layout.attempts_of(app_dir, role_dir, k)
         if not attempts:

@@ -14,7 +14,7 @@ from airflow_provider_launch.schedulers.workspace_opts import WorkspaceOpts
 # `Optional` and not `X | None`: the hints are evaluated at run time, and Annotated unions need it on Python 3.10.
 @dataclass(frozen=True)
 class LocalConnection(StructuredOpts):
-    """Where the local scheduler keeps its apps."""
+    """Options of a connection of the local scheduler."""
 
     root: Optional[str] = None
     """Directory of apps and logs: an absolute path, or one below `~`. None means `local` below `LAUNCH_HOME`, or below
@@ -27,24 +27,24 @@ class LocalConnection(StructuredOpts):
     """Days after which the directory of a finished app is removed."""
 
     max_time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """The longest `time_limit_s` that a launch may ask for, and the limit of one that asks for none. None means that
-    launches need no limit."""
+    """Maximum `time_limit_s` of a launch, and the default for launches without one. None means that launches need no
+    limit."""
 
     locked: Optional[list[str]] = None
-    """Names of launch options that tasks cannot change: the value here holds, or the default. Where some are locked, no
-    task gives an `overlay`, which reaches past them."""
+    """Names of launch options that tasks cannot change: the value of the connection is used, or the default. If options
+    are locked, tasks cannot use an `overlay`, because it could bypass them."""
 
     def __post_init__(self) -> None:
-        """Refuse a root that would be another place in each process with another current directory."""
+        """Refuse a relative root, because it depends on the current directory of each process."""
         if self.root and not self.root.startswith(("/", "~")):
-            raise ValueError(f"option 'root' must be an absolute path, not {self.root!r}; write where it begins")
+            raise ValueError(f"option 'root' must be an absolute path, not {self.root!r}; start it with / or ~")
 
 
 @dataclass(frozen=True)
 class _RunOpts(StructuredOpts):
     copy_env: Optional[list[str]] = None
-    """Patterns (`HF_*`) of variables that replicas inherit from the launcher, besides `PATH`, `HOME`, `LANG` and so on.
-    `AIRFLOW*` and `_AIRFLOW*` are never copied."""
+    """Patterns (`HF_*`) of variables that replicas inherit from the launcher, in addition to `PATH`, `HOME`, `LANG` and
+    so on. `AIRFLOW*` and `_AIRFLOW*` are never copied."""
 
     working_dir: Optional[str] = None
     """Directory in which replicas start, relative to the image directory. None means the image directory."""
@@ -56,27 +56,27 @@ class _RunOpts(StructuredOpts):
     """Seconds between TERM and KILL when replicas are stopped."""
 
     time_limit_s: Optional[Annotated[float, Ge(1)]] = None
-    """Seconds after which the app is ended as FAILED, counted from its submission. None means no limit."""
+    """Seconds after its submission when the app is ended as FAILED. None means no limit."""
 
     log_max_mb: Optional[Annotated[int, Ge(1)]] = None
-    """MB of stdout, or of stderr, of one attempt of a replica at which the app is ended as FAILED, so that it does not
-    fill the disk. None means no limit."""
+    """Maximum MB of stdout, or of stderr, of one attempt of a replica. An app that exceeds it is ended as FAILED, so
+    that it does not fill the disk. None means no limit."""
 
 
 # The option of workspaces comes last in forms and pages.
 @dataclass(frozen=True)
 class LocalOpts(WorkspaceOpts, _RunOpts):
-    """How one launch runs on local processes."""
+    """Options of one launch on `local`."""
 
 
 @dataclass(frozen=True)
 class LocalCwdOpts(LocalOpts):
-    """How one launch runs on `local_cwd`."""
+    """Options of one launch on `local_cwd`."""
 
     log_dir: Optional[str] = None
-    """Directory that gets `<app id>/<role>/<replica>/stdout.log` and `stderr.log`, of the newest attempt. None means
-    that logs are only kept with the app."""
+    """Directory for `<app id>/<role>/<replica>/stdout.log` and `stderr.log` of the newest attempt. None means that logs
+    are only in the directory of the app."""
 
     auto_set_cuda_visible_devices: bool = False
-    """Whether `resource.gpu` is honoured: each replica gets GPUs of its own in `CUDA_VISIBLE_DEVICES`. Otherwise it is
+    """Whether each replica gets its own `resource.gpu` GPUs in `CUDA_VISIBLE_DEVICES`. Otherwise `resource.gpu` is
     ignored, and all replicas see all GPUs."""

@@ -1,6 +1,6 @@
-"""Processes and their descendants, from `/proc` where there is one.
+"""Finds, signals and locks processes, with `/proc` if there is one.
 
-Needs nothing but the standard library: it also runs in the bare interpreter of the supervisor.
+Imports only the standard library, because the supervisor uses it too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LOCK_TRIES, _LOCK_PAUSE_S = 5, 0.01
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set an attribute of this process by prctl; False where the kernel has none (macOS)."""
+    """Set an attribute of this process by prctl; False if the kernel has no prctl (macOS)."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
 def start_time(pid: int) -> str:
-    """Return what distinguishes this process from a later one with the same pid; empty if it is gone or unknown."""
+    """Return the start time, which distinguishes a process from a later one with the same pid; empty if unknown."""
     stat = _stat(pid)
     return stat[19] if stat else ""
 
@@ -42,7 +42,7 @@ def descendants(root: int) -> list[int]:
         if stat and stat[0] not in "ZX":
             parents.setdefault(int(stat[1]), []).append(pid)
         elif stat:
-            # A zombie is dead, but its own children may not have been handed over yet.
+            # A zombie is dead, but its children may not have a new parent yet.
             parents.setdefault(int(stat[1]), []).append(-pid)
     found: list[int] = []
     queue = [root]
@@ -61,7 +61,7 @@ def children(parent: int) -> list[int]:
 
 
 def kill_all(root: int, signum: int, *, group: int | None = None) -> int:
-    """Send a signal to all descendants of `root`, and to `group`; return how many there were."""
+    """Send a signal to all descendants of `root`, and to `group`; return the number of descendants."""
     found = descendants(root)
     for pid in found:
         send(pid, signum)
@@ -72,13 +72,13 @@ def kill_all(root: int, signum: int, *, group: int | None = None) -> int:
 
 
 def send(pid: int, signum: int) -> None:
-    """Send a signal; a process that is gone is fine."""
+    """Send a signal; do nothing if the process no longer exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
 
 
 def send_if_same(pid: int, start: str, signum: int) -> bool:
-    """Send a signal to the process that began at `start` (of `start_time`); False: another has its pid."""
+    """Send a signal if `start_time` of the process is still `start`; False: another process has its pid."""
     try:
         fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     except OSError as error:
@@ -86,7 +86,7 @@ def send_if_same(pid: int, start: str, signum: int) -> bool:
             return False
         fd = -1  # a kernel or a sandbox without it
     try:
-        # After the open: a pidfd stays with its process, and names no later one with the same number.
+        # Checked after the open, because a pidfd never refers to a later process with the same number.
         if start_time(pid) != start:
             return False
         if fd < 0:
@@ -101,7 +101,7 @@ def send_if_same(pid: int, start: str, signum: int) -> bool:
 
 
 def marked(marker: bytes) -> list[int]:
-    """Return the processes whose environment holds the text `NAME=value`: the last resort for strays."""
+    """Return the processes with `NAME=value` in their environment: the last resort to find stray processes."""
     found = []
     for pid in _pids():
         if pid == os.getpid():
@@ -117,7 +117,7 @@ def marked(marker: bytes) -> list[int]:
 
 
 def kill_marked(marker: bytes) -> None:
-    """Kill every process that carries the marker, and what it starts meanwhile."""
+    """Kill every process with the marker, also those that start meanwhile."""
     for _ in range(_KILL_ROUNDS):
         found = [pid for pid in marked(marker) if (_stat(pid) or ["Z"])[0] not in "ZX"]
         if not found:
@@ -128,7 +128,7 @@ def kill_marked(marker: bytes) -> None:
 
 
 def try_lock(path: str) -> int | None:
-    """Take the lock file and return its descriptor, or None if another process holds it."""
+    """Lock the file and return its descriptor, or None if another process has locked it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +139,7 @@ def try_lock(path: str) -> int | None:
 
 
 def take_lock(path: str) -> int | None:
-    """Take the lock file as `try_lock`, although observers who ask whether it is held hold it for a moment."""
+    """Lock the file like `try_lock`, with retries, because observers lock it for a moment to check it."""
     for _ in range(_LOCK_TRIES):
         fd = try_lock(path)
         if fd is not None:
@@ -149,13 +149,13 @@ def take_lock(path: str) -> int | None:
 
 
 def is_locked(path: str) -> bool:
-    """Return whether a living process holds the lock file; False where there is none."""
+    """Return whether a live process has locked the file; False if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two observers who ask at once do not see each other.
+        # Shared, so that two observers do not see each other's check.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -172,7 +172,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Return the fields of `/proc/<pid>/stat` from the third (state) on; the name before may hold blanks."""
+    """Return the fields of `/proc/<pid>/stat` from the third (state) on; the name before may contain blanks."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What is on record of the apps below one root, as launchers read and write it; `layout` names the files."""
+"""Records of the apps below one root, as launchers read and write them; `layout` has the file names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from airflow_provider_launch.specs.errors import (
 from airflow_provider_launch.util.untrusted import UntrustedError
 
 APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""The ids that can be the name of a directory, and of none outside the root."""
+"""Valid app ids: names of directories that cannot be outside the root."""
 _SWEEP_EVERY_S = 3600.0
 _REPLACED = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENOTDIR, errno.EACCES, errno.EPERM})
-"""Errors of a path at which something else stands in the place of a file or directory, or that is closed to all."""
+"""Errors of a path that was replaced by another type of file, or whose permissions were removed."""
 
 
 _LATEST = 2.0**40
-"""Of numbers in records, all of which are times, codes or counts."""
+"""Limit for numbers in records, which are times, codes or counts."""
 _Kind = type | tuple[type, ...]
 _NUMBER_OR_NONE = (int, float, type(None))
 _TEXT_OR_NONE = (str, type(None))
@@ -48,29 +48,29 @@ _REPLICA_FIELDS: Mapping[str, _Kind] = {
 
 
 class Records:
-    """The directories of the apps: built, read, marked and removed.
+    """Creates, reads, marks and removes the directories of the apps.
 
-    What cannot be read is an error, never taken for an app that does not exist.
+    An app that cannot be read is an error, not an app that does not exist.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._is_used = False
         self._damaged: dict[str, tuple[int, int, int] | None] = {}
-        """App id to the version of a record that is no document: it is large, maybe, and not read in each poll."""
+        """App id to the version of a damaged record, so that a large one is not read again in each poll."""
         self._id: str | None = None
-        """Of the root in which an app was found first; None before that, or where it has none."""
+        """Id of the root in which the first app was found; None before that, or if the root has no id."""
 
     def dir(self, app_id: str) -> str:
         """Return the directory of the app, whether it exists or not."""
-        # The id comes from a handle, which anybody can write.
+        # The id comes from a handle, so it is not trusted.
         return f"{self.root}/apps/{app_id if APP_ID.fullmatch(app_id) else '.none'}"
 
     def ids(self) -> list[str]:
         """Return the ids of all apps, sorted.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away, or another is in its place.
+            SchedulerUnavailableError: the root is missing, or was replaced by another one.
         """
         found: list[str] = []
         with self.readable(), contextlib.suppress(FileNotFoundError):
@@ -79,10 +79,10 @@ class Records:
         return found
 
     def app(self, app_id: str) -> dict[str, Any] | None:
-        """Return the request of the app, or None where there is no such app.
+        """Return the request of the app, or None if the app does not exist.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away, or another is in its place.
+            SchedulerUnavailableError: the root is missing, or was replaced by another one.
         """
         found: dict[str, Any] | None
         root_id = self._id or self._read_id()
@@ -91,15 +91,15 @@ class Records:
             path = f"{self.dir(app_id)}/{layout.APP}"
             version = self._version(path)
             if version is not None and version == self._damaged.get(app_id):
-                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is no document"))
+                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is not a valid document"))
             self._damaged.pop(app_id, None)
             found = layout.read_json(path)
-            # Again: an app may be launched or removed in this moment, each in one step.
+            # Check again, because an app may be launched or removed at this moment, each atomically.
             is_there = found is None and os.path.lexists(path)
             version = self._version(path)
             if is_there and (found := layout.read_json(path)) is None and os.path.lexists(path):
                 self._damaged[app_id] = version
-                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is no document"))
+                raise AppUnavailableError(self.damage(app_id, f"{layout.APP} is not a valid document"))
         if found is not None:
             self._refuse_damaged(app_id, found, _APP_FIELDS)
             self._refuse_damaged(app_id, found["request"], _REQUEST_FIELDS)
@@ -109,7 +109,7 @@ class Records:
         return found
 
     def state(self, app_id: str) -> dict[str, Any] | None:
-        """Return what the supervisor saw last, or None where it has written nothing yet."""
+        """Return the latest state from the supervisor, or None if it has not written one yet."""
         found = self._state(app_id)
         if found is not None:
             self._refuse_damaged(app_id, found, _STATE_FIELDS)
@@ -130,19 +130,19 @@ class Records:
         return document is not None and bool(document["final"])
 
     def is_supervised(self, app_id: str) -> bool:
-        """Return whether a supervisor of the app lives."""
+        """Return whether the app has a live supervisor."""
         return processes.is_locked(f"{self.dir(app_id)}/{layout.LOCK}")
 
     def commit(self, app_id: str, document: dict[str, Any], fill: Callable[[str], None] | None = None) -> None:
-        """Build the directory beside its place and rename it: the app exists whole or not at all.
+        """Build the directory under a temporary name and rename it, so that the app exists completely or not at all.
 
-        Nothing happens where another process was first; who asks for the app sees which one it is.
-        A root is made only where none was seen before.
+        Does nothing if another process was first; the caller must check whose app it is.
+        Creates the root only if this object has never seen one.
 
         Args:
             app_id: the app.
-            document: what `app.json` holds.
-            fill: called with the directory before it is renamed, to put more into it.
+            document: the content of `app.json`.
+            fill: called with the directory before it is renamed, to add files.
         """
         self._refuse_other_root()
         temporary = f"{self.root}/building/{app_id}.{uuid.uuid4().hex}"
@@ -153,13 +153,13 @@ class Records:
                 for path in (self.root, f"{self.root}/apps"):
                     safe_files.make_dirs(path)
                 with contextlib.suppress(FileExistsError, PermissionError):
-                    # A link that leads nowhere: it is made whole, and once.
+                    # A dangling link, because it is created atomically and only once.
                     os.symlink(uuid.uuid4().hex, f"{self.root}/{layout.ROOT_ID}")
             for path in (f"{self.root}/building", temporary):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, mode=0o700)
-            # Once more: another user may have made the root at the same moment.
-            self._refuse_foreign_places()
+            # Again, because another user may have created the root at the same moment.
+            self._refuse_foreign_root()
             for path in (f"{self.root}/building", temporary):
                 safe_files.refuse_foreign(path)
             if fill is not None:
@@ -180,15 +180,15 @@ class Records:
                 ) from error
 
     def write_end(self, app_id: str, document: dict[str, Any]) -> None:
-        """Write the final state in place of the supervisor."""
+        """Write the final state on behalf of the supervisor."""
         layout.write_json(f"{self.dir(app_id)}/{layout.STATE}", document, durable=True)
         layout.append_journal(self.root, app_id, document["state"])
 
     def mark(self, app_id: str, name: str) -> bool:
-        """Leave a mark for the supervisor; return whether the app is still there.
+        """Write a mark for the supervisor; return whether the app still exists.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away, also if only for a moment.
+            SchedulerUnavailableError: the root is missing, or was missing for a moment.
         """
         with self.readable():
             try:
@@ -198,7 +198,7 @@ class Records:
                 self._refuse_returned(app_id)
                 return False
             except OSError as error:
-                # The app has put something there itself, which is a mark as well.
+                # The app itself has put something there, which counts as the mark.
                 if error.errno not in _REPLACED:
                     raise
             safe_files.wake_reader(f"{self.dir(app_id)}/{layout.BELL}")
@@ -208,79 +208,77 @@ class Records:
         """Remove an app that has ended.
 
         Raises:
-            SchedulerUnavailableError: the root has gone away, also if only for a moment.
+            SchedulerUnavailableError: the root is missing, or was missing for a moment.
         """
         with self.readable():
             if not layout.remove_app(self.root, self.dir(app_id)):
                 self._refuse_returned(app_id)
 
     def sweep(self, keep_s: float) -> None:
-        """Remove apps that ended more than `keep_s` seconds ago, at most once an hour for a root."""
+        """Remove apps that ended more than `keep_s` seconds ago, at most once an hour per root."""
         stamp = Path(self.root, "swept")
         now = time.time()
         if stamp.exists() and now - stamp.stat().st_mtime < _SWEEP_EVERY_S:
             return
-        # Any program of this user may have put a pipe there, which would be waited for.
+        # Non-blocking, because any program of this user may have put a pipe there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(stamp, flags, 0o600))
         os.utime(stamp)
         for app_dir in Path(self.root, "apps").iterdir():
-            # One that cannot be read or removed must not keep the others.
+            # An app that cannot be read or removed must not stop the removal of the others.
             with contextlib.suppress(OSError, AppUnavailableError):
                 if self.has_ended(app_dir.name) and now - (app_dir / layout.STATE).stat().st_mtime > keep_s:
                     layout.remove_app(self.root, str(app_dir))
 
     @contextlib.contextmanager
     def readable(self) -> Iterator[None]:
-        """Turn errors of the file system into what a scheduler raises."""
+        """Translate errors of the file system into errors of a scheduler."""
         try:
-            self._refuse_foreign_places()
+            self._refuse_foreign_root()
             yield
         except UntrustedError as error:
-            raise AppUnavailableError(
-                f"the files of the app are not as they were written: {error}; delete it"
-            ) from error
+            raise AppUnavailableError(f"the files of the app were replaced: {error}; delete the app") from error
         except (NotADirectoryError, PermissionError) as error:
-            # What is left in the place of a mount may be closed to everybody.
+            # An empty mount point may be closed to all users.
             self._refuse_other_root()
             if self.is_of_one_app(error):
-                raise self._not_as_written(error) from error
+                raise self._replaced(error) from error
             raise SchedulerRejectedError(
                 f"cannot use {self.root!r}: {error.strerror}; choose another root in the connection"
             ) from error
         except OSError as error:
             if self.is_of_one_app(error):
-                raise self._not_as_written(error) from error
+                raise self._replaced(error) from error
             raise SchedulerUnavailableError(f"cannot use {self.root!r}: {error.strerror}") from error
 
-    def _refuse_foreign_places(self) -> None:
+    def _refuse_foreign_root(self) -> None:
         safe_files.refuse_foreign_root(self.root)
         if os.path.islink(f"{self.root}/apps"):
-            # Also: a supervisor finds the root from its own directory, by '..'.
+            # A link would also break the supervisor, which finds the root by '..'.
             raise SchedulerRejectedError(
                 f"'apps' in {self.root!r} is a link; make the root a link instead, or choose another in the connection"
             )
         safe_files.refuse_foreign(f"{self.root}/apps")
 
     def _refuse_foreign(self, app_id: str) -> None:
-        """Let nothing run that another user may have written."""
+        """Refuse a record that another user may have written, because its commands would run as this user."""
         for path in (self.dir(app_id), f"{self.dir(app_id)}/{layout.APP}"):
             safe_files.refuse_foreign(path)
 
     def _refuse_damaged(self, app_id: str, document: object, kinds: Mapping[str, _Kind]) -> None:
-        """Let a record that the program of an app has replaced be an error of that app."""
+        """Refuse a record with fields of wrong types; the program of an app may have replaced it."""
         if not isinstance(document, dict):
-            raise AppUnavailableError(self.damage(app_id, "it is not what was written"))
+            raise AppUnavailableError(self.damage(app_id, "it is not an object"))
         for name, kind in kinds.items():
             value = document.get(name)
-            # A yes or no is an integer for Python; a moment after all years is none.
+            # A bool is an int in Python; huge numbers cannot be converted to times.
             is_sound = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             if not is_sound or (isinstance(value, (int, float)) and not -_LATEST < value < _LATEST):
-                raise AppUnavailableError(self.damage(app_id, f"{name!r} is not what was written"))
+                raise AppUnavailableError(self.damage(app_id, f"{name!r} has a wrong value"))
 
     @staticmethod
     def _version(path: str) -> tuple[int, int, int] | None:
-        """Return what changes when the file does; None: there is none."""
+        """Return a version that changes with the file; None: the file does not exist."""
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -288,7 +286,7 @@ class Records:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def damage(self, app_id: str, why: object) -> str:
-        """Return the text of an error about a record."""
+        """Return the error message about a damaged record."""
         return f"the record of app {app_id!r} is damaged: {why}; end its processes and remove {self.dir(app_id)!r}"
 
     def is_of_one_app(self, error: OSError) -> bool:
@@ -298,10 +296,8 @@ class Records:
         return os.access(f"{self.root}/apps", os.R_OK | os.X_OK)
 
     @staticmethod
-    def _not_as_written(error: OSError) -> AppUnavailableError:
-        return AppUnavailableError(
-            f"{error.filename!r} is not the file that was written: {error.strerror}; delete the app"
-        )
+    def _replaced(error: OSError) -> AppUnavailableError:
+        return AppUnavailableError(f"the file {error.filename!r} was replaced: {error.strerror}; delete the app")
 
     def _read_id(self) -> str | None:
         try:
@@ -310,23 +306,23 @@ class Records:
             return None
 
     def _refuse_other_root(self) -> None:
-        """Let nothing be concluded from a place where the root that was used before is not."""
+        """Refuse to conclude anything if the root is missing, or is not the one that was used before."""
         if not self._is_used:
             return
-        # Nobody removes a root with live apps below it; an empty mount point does not show them.
+        # A missing root means that it is not mounted now: its apps may still run.
         if not os.path.isdir(f"{self.root}/apps"):
-            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it was there before, bring it back")
-        # Numbers of devices and inodes change with each mount of some file systems.
+            raise SchedulerUnavailableError(f"the root {self.root!r} is missing; it existed before, mount it again")
+        # Not by device and inode numbers, which change with each mount of some file systems.
         if self._id is not None and self._read_id() != self._id:
             raise SchedulerUnavailableError(
-                f"another directory is in the place of the root {self.root!r}; bring back the one that was there "
-                f"before, or restart this process if that one is gone for good"
+                f"the root {self.root!r} was replaced by another directory; mount the previous one again, or restart "
+                f"this process if the previous one no longer exists"
             )
 
     def _refuse_returned(self, app_id: str) -> None:
-        """Let nobody take an app that was not found for a removed one if it is there again."""
+        """Raise an error if an app that was not found exists again, because then it was not removed."""
         if self.app(app_id) is not None:
             raise self._was_away()
 
     def _was_away(self) -> SchedulerUnavailableError:
-        return SchedulerUnavailableError(f"the root {self.root!r} was away for a moment; try again")
+        return SchedulerUnavailableError(f"the root {self.root!r} was missing for a moment; try again")

@@ -1,4 +1,4 @@
-"""From an app to the request of the local supervisor: pure but for image directory and environment."""
+"""Builds the request for the local supervisor from an app: pure, except for image directory and environment."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ INHERITED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_PATH", "CUDA_HOME",
 )  # fmt: skip
-"""Variables that replicas get from the launcher. The rest may hold secrets of the worker."""
+"""Variables that replicas inherit from the launcher. Others may contain secrets of the worker."""
 FORMATTED_REPLICAS = 3
 
 
 @dataclass(frozen=True)
 class LocalReplica:
-    """What differs between the replicas of a role."""
+    """The fields that differ between the replicas of a role."""
 
     args: list[str]
     env: dict[str, str]
@@ -55,18 +55,18 @@ class LocalRole:
     entrypoint: str
     working_dir: str
     env: dict[str, str]
-    """Inherited variables; those of a replica come on top."""
+    """Inherited variables; the variables of a replica override them."""
     replicas: list[LocalReplica]
     policy: str
     max_retries: int
     gpu: int
     ports: dict[str, int]
-    """Name to port; 0 is chosen when the app starts."""
+    """Name to port; 0: the port is chosen when the app starts."""
     image: str
 
     @property
     def copied_env(self) -> dict[str, str]:
-        """Variables of the launcher that the replicas inherit, as the requests of other backends name them."""
+        """Variables of the launcher that the replicas inherit, under the name that other backends use."""
         return self.env
 
 
@@ -83,14 +83,14 @@ class LocalRequest:
     roles: list[LocalRole]
     metadata: dict[str, Any] = field(default_factory=dict)
     log_dir: str | None = None
-    """Directory that gets the logs by role and replica, too."""
+    """Directory that also gets the logs, by role and replica."""
     notes: list[str] = field(default_factory=list)
-    """What of the app is ignored."""
+    """Notes about ignored fields of the app."""
     workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
-    """Name of a directory of the app to what is copied there when the app is submitted."""
+    """Name of a directory of the app to the files that are copied there at submission."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without what is copied."""
+        """Return the request as plain JSON, without workspaces."""
         document = asdict(replace(self, workspaces={}))
         del document["workspaces"]
         return document
@@ -107,7 +107,7 @@ class LocalRequest:
             except OSError as error:
                 raise InvalidAppError(
                     f"{files} cannot be copied: {error.strerror} ({error.filename}); correct its permissions or make "
-                    f"room, or leave the file out by .launchignore"
+                    f"room, or exclude the file in .launchignore"
                 ) from error
 
 
@@ -117,16 +117,16 @@ def build_request(
     """Return the request for `app`.
 
     Args:
-        app: the app; left as it is.
+        app: the app; not changed.
         opts: options of this launch.
         app_id: its id, a valid directory name.
         environ: variables of the launcher.
-        gpus: devices that this host offers.
-        app_dir: directory that the app will have; workspaces are copied below it.
+        gpus: GPUs of this host.
+        app_dir: the future directory of the app; workspaces are copied below it.
 
     Raises:
-        UnsupportedError: a role wants what local processes cannot give.
-        InvalidAppError: the image is no directory, or a workspace is missing or too large.
+        UnsupportedError: a role uses a feature that local processes lack.
+        InvalidAppError: the image is not a directory, or a workspace is missing or too large.
     """
     refuse_more_gpus(
         app,
@@ -138,7 +138,7 @@ def build_request(
     workspaces = workspaces_of(app.roles, opts.workspace_max_mb)
     for role in app.roles:
         _refuse_devices(role)
-        # In place of the image.
+        # A workspace replaces the image.
         image = os.path.join(app_dir, workspaces[role.workspace][0]) if role.workspace else _image_dir(role)
         inherited = inherited_env(
             environ, [*INHERITED, *(opts.copy_env or [])], GPU_VARIABLES if role.resource.gpu > 0 else ()
@@ -176,7 +176,7 @@ def build_request(
 
 
 def request_from(document: Mapping[str, Any]) -> LocalRequest:
-    """Return the request that `to_json` gave."""
+    """Return the request from the result of `to_json`."""
     roles = [
         LocalRole(**{**role, "replicas": [LocalReplica(**replica) for replica in role["replicas"]]})
         for role in document["roles"]
@@ -185,7 +185,7 @@ def request_from(document: Mapping[str, Any]) -> LocalRequest:
 
 
 def format_request(request: LocalRequest) -> str:
-    """Return the request for people: without inherited variables, and with secrets masked."""
+    """Return the request as readable text, without inherited variables and with secrets masked."""
     detail = f", grace {request.grace_s:g} s"
     lines = [format_app(request.app_id, request.name, detail, request.time_limit_s)]
     lines += [f"copied to {name}: {files}" for name, files in request.workspaces.items()]
@@ -223,7 +223,7 @@ def _quoted(text: str) -> str:
 
 def _replica(role: Role, k: int, image: str, app_id: str) -> LocalReplica:
     values = macros.Values(img_root=image, app_id=app_id, replica_id=str(k), rank0_env=RANK0_ENV)
-    # Not `values.apply(role)`: its deep copy of the whole role would make a dry run of 1000 replicas slow.
+    # Not `values.apply(role)`, whose deep copy of the role would make a dry run of 1000 replicas slow.
     own = {name: values.substitute(text) for name, text in role.env.items()}
     return LocalReplica(
         args=[values.substitute(arg) for arg in role.args], env={**replica_env(app_id, role, k, RANK0_HOST), **own}
@@ -239,13 +239,13 @@ def _refuse_devices(role: Role) -> None:
 
 
 def _image_dir(role: Role) -> str:
-    # The default image of the builtin components offers what this host has: a shell, this Python and this package.
+    # The default image of the built-in components has only what this host has: a shell, this Python and this package.
     if role.image in {"", NONE, IMAGE}:
         return os.getcwd()
     path = os.path.abspath(os.path.expanduser(role.image))
     if not os.path.isdir(path):
         raise InvalidAppError(
-            f"role {role.name!r}: image {role.image!r} is no directory of this host, which is what 'local' runs; "
+            f"role {role.name!r}: image {role.image!r} is not a directory of this host, which 'local' needs as image; "
             f"name one, or leave it empty for the current directory"
         )
     return path

@@ -1,4 +1,4 @@
-"""The JSON document that an app hands back."""
+"""Reads the JSON document that an app returns as its result."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 
 
 def read_result(app_dir: str, role_dir: str, k: int) -> JsonValue:
-    """Return what a replica of the first role wrote in its last attempt; None: nothing.
+    """Return the result of a replica of the first role from its last attempt; None: it wrote none.
 
     Raises:
-        InvalidAppError: it is larger than 4 KB, no JSON, or no plain file.
+        InvalidAppError: it is larger than 4 KB, not valid JSON, or not a regular file.
     """
     attempts = layout.attempts_of(app_dir, role_dir, k)
     if not attempts:
@@ -28,5 +28,7 @@ def read_result(app_dir: str, role_dir: str, k: int) -> JsonValue:
     except FileNotFoundError:
         return None
     except NotRegularError as error:
-        raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH") from error
+        raise InvalidAppError(
+            "the result is not a regular file; write one JSON document to LAUNCH_RESULT_PATH"
+        ) from error
     return parse_result(data, size)

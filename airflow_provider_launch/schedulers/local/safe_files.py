@@ -1,7 +1,8 @@
-"""Files that only this user can have written, opened so that nothing in their place can stop the reader.
+"""Opens files safely: refuses files that another user may have written, and never blocks on a FIFO.
 
-Who writes the record of an app chooses what runs as this user; and an app, which may replace its own files, must
-not stop those who follow other apps by a FIFO. Needs nothing but the standard library: the supervisor uses it, too.
+A user who can write the record of an app can run commands as this user. An app may replace its own files, and a FIFO
+among them must not block the followers of other apps. Imports only the standard library, because the supervisor uses
+it too.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ class ForeignFileError(PermissionError):
 
 
 class NotRegularError(OSError):
-    """A FIFO, a socket, a link or a directory stands in the place of a file."""
+    """The path is not a regular file but a FIFO, a socket, a link or a directory."""
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a file for reading, without waiting for it.
+    """Open a file for reading, without blocking.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotRegularError: it is no plain file.
+        FileNotFoundError: the file does not exist.
+        NotRegularError: it is not a regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         # ELOOP: a link; ENXIO: a socket.
         if error.errno in {errno.ELOOP, errno.ENXIO}:
-            raise NotRegularError(errno.EINVAL, "no plain file", path) from error
+            raise NotRegularError(errno.EINVAL, "not a regular file", path) from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise NotRegularError(errno.EINVAL, "no plain file", path)
+        raise NotRegularError(errno.EINVAL, "not a regular file", path)
     return open(fd, "rb", buffering=0)
 
 
 def open_fifo(path: str) -> int:
-    """Open a FIFO of this user for reading, in place of whatever else has the name; return its descriptor.
+    """Open a FIFO of this user for reading and return its descriptor; anything else at the path is replaced.
 
-    It is opened for writing, too: without a writer, a FIFO would always be ready to be read.
+    It is also opened for writing, because a FIFO without a writer is always ready to be read.
 
     Raises:
-        OSError: no FIFO can be made there.
+        OSError: a FIFO cannot be created there.
     """
     try:
         os.mkfifo(path, 0o600)
@@ -61,12 +62,12 @@ def open_fifo(path: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.close(fd)
-        raise NotRegularError(errno.EINVAL, "no FIFO", path)
+        raise NotRegularError(errno.EINVAL, "not a FIFO", path)
     return fd
 
 
 def wake_reader(path: str) -> None:
-    """Write one byte into a FIFO that a process reads; do nothing where there is no FIFO or no reader."""
+    """Write one byte into a FIFO to wake its reader; do nothing if there is no FIFO or no reader."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -77,25 +78,27 @@ def wake_reader(path: str) -> None:
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuse what another user owns or may write, and links; what does not exist is fine.
+    """Refuse a link, and a path that another user owns or may write; do nothing if it does not exist.
 
     Raises:
-        ForeignFileError: the text names the path, the reason and the cure.
+        ForeignFileError: the message names the path, the reason and the fix.
     """
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(status.st_mode):
-        raise ForeignFileError(errno.EACCES, f"{path!r} is a link, which may lead to what others write; remove it")
+        raise ForeignFileError(
+            errno.EACCES, f"{path!r} is a link, which may lead to files of other users; remove the link"
+        )
     _refuse(path, status)
 
 
 def refuse_foreign_root(path: str) -> None:
-    """Refuse a root as `refuse_foreign` does, but follow a link that root or this user has made.
+    """Refuse a root like `refuse_foreign`, but follow a link that root or this user owns.
 
     Raises:
-        ForeignFileError: the text names the path, the reason and the cure.
+        ForeignFileError: the message names the path, the reason and the fix.
     """
     try:
         link, target = os.lstat(path), os.stat(path)
@@ -106,7 +109,7 @@ def refuse_foreign_root(path: str) -> None:
     _refuse(path, target)
 
 
-_WHY = "what others write there would run as this user"
+_WHY = "commands that other users write there would run as this user"
 
 
 def _refuse(path: str, status: os.stat_result) -> None:
@@ -118,12 +121,12 @@ def _refuse(path: str, status: os.stat_result) -> None:
     if status.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(status.st_mode)
         raise ForeignFileError(
-            errno.EACCES, f"others may write {path!r} (mode {mode:04o}); {_WHY}; take that right away with 'chmod go-w'"
+            errno.EACCES, f"other users may write {path!r} (mode {mode:04o}); {_WHY}; fix it with 'chmod go-w'"
         )
 
 
 def make_dirs(path: str, *, mode: int = 0o700) -> None:
-    """Make a directory and those above it, none of them wider than `mode` whatever the umask; existing ones stay."""
+    """Create a directory and its parents, with at most the permissions of `mode`; existing ones are not changed."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:

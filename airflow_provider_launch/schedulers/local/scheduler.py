@@ -1,4 +1,4 @@
-"""The local scheduler: apps as processes of this host, which outlive their launcher."""
+"""The local scheduler: runs apps as processes of this host, which outlive their launcher."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from airflow_provider_launch.workspace.dir_workspace import TmpDirWorkspaceMixin
 log = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_S = 30.0
 _STUCK_S = 300.0
-"""An app whose supervisor did not start in time is tried again so much later."""
+"""Seconds until a supervisor that did not start in time is started again."""
 _DAY_S = 86400.0
 
 
 class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConnection, LocalRequest]):
-    """Runs each replica as a process of this host, below a supervisor of the app.
+    """Runs each replica as a process of this host, under a supervisor process of the app.
 
-    All truth is in files below `root`, so any process of this host that has the same root sees the same apps.
+    All state is in files below `root`, so all processes of this host with the same root see the same apps.
     """
 
     name: ClassVar[str] = "local"
@@ -100,10 +100,10 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         self.root = _root(self.connection)
         self._records = Records(self.root)
         self._observed = Observed(self.root, self._records.is_supervised)
-        # Describe is called from the threads of several followers.
+        # `describe` is called from the threads of several followers.
         self._mutex = threading.Lock()
         self._stuck: dict[str, tuple[float, str]] = {}
-        """App id to when its supervisor is started again, and what went wrong."""
+        """App id to the time when its supervisor may be started again, and the error message."""
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         return format_request(request)
 
     def prepare_workspaces(self, roles: Iterable[Role], cfg: Mapping[str, Any]) -> None:
-        """Copy nothing yet: the directory of the app gets the copies, when it is made."""
+        """Copy nothing yet, because `schedule` copies into the directory of the app."""
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         request = dryrun_info.request
@@ -130,7 +130,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 layout.parse_record(json.dumps(document))
             except UntrustedError as error:
                 raise InvalidAppError(
-                    f"the app cannot be recorded: {error}; make its arguments, variables and metadata smaller"
+                    f"the app cannot be stored: {error}; make its arguments, variables and metadata smaller"
                 ) from error
             self._records.commit(request.app_id, document, request.copy_workspaces)
             existing = self._records.app(request.app_id)
@@ -140,7 +140,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
             raise deleted_meanwhile(request.app_id)
         refuse_other_spec(self.backend, request.app_id, request.spec_hash, existing["request"]["spec_hash"])
         self._ensure(request.app_id)
-        # Another process may sweep or delete at the same moment; the app is launched, and that is what counts.
+        # Another process may sweep or delete at the same moment; the app is launched anyway.
         with contextlib.suppress(OSError):
             self._records.sweep(self.connection.keep_days * _DAY_S)
         return request.app_id
@@ -178,14 +178,14 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         return found
 
     def _describe_many(self, app_ids: Sequence[str]) -> tuple[dict[str, DescribeAppResponse | None], dict[str, str]]:
-        """Return the answer for each app, and why there is none for others."""
+        """Return the response of each app, and the errors of damaged apps."""
         found: dict[str, DescribeAppResponse | None] = {}
         damaged: dict[str, str] = {}
         with self._mutex, self._records.readable():
             self._observed.forget_changed()
             for app_id in app_ids:
                 try:
-                    known = self._observed.get(app_id) or self._load(app_id)
+                    response = self._observed.get(app_id) or self._load(app_id)
                 except AppUnavailableError as error:
                     damaged[app_id] = str(error)
                     continue
@@ -204,12 +204,12 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 except Exception as error:  # noqa: BLE001 - its program may have replaced what this launcher wrote
                     damaged[app_id] = self._records.damage(app_id, f"{type(error).__name__}: {str(error)[:200]}")
                     continue
-                # A copy: what is kept must not change when a caller changes its answer.
-                found[app_id] = copy.copy(known) if known else None
+                # A copy, so that a caller cannot change the cached response.
+                found[app_id] = copy.copy(response) if response else None
         return found, damaged
 
     def _load(self, app_id: str) -> DescribeAppResponse | None:
-        """Read the files of one app; a new supervisor is started if the last one was killed."""
+        """Read the files of one app; start a new supervisor if the last one was killed."""
         app = self._records.app(app_id)
         if app is None:
             return None
@@ -228,7 +228,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 self._ensure(app_id)
                 document = self._records.state(app_id)
         if document is None and self._records.app(app_id) is None:
-            return None  # deleted meanwhile; a root that went away meanwhile is an error
+            return None  # deleted meanwhile; a missing root would be an error
         response = status.response_from(app_id, app, document, app_def)
         response.ui_url = Path(self._records.dir(app_id), "run").as_uri()
         if response.state is AppState.FAILED:
@@ -279,7 +279,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         for k in range(len(first["replicas"])):
             with self._records.readable():
                 found = read_result(self._records.dir(app_id), layout.role_dir(0, first["name"]), k)
-            # Afterwards: a file that went away meanwhile looked like an app without a result.
+            # Checked after the read, because a deleted file looks like an app without a result.
             if found is None and self._records.app(app_id) is None:
                 raise UnknownAppException(app_id)
             yield found
@@ -293,9 +293,9 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         with self._records.readable():
             has_ended = self._records.has_ended(app_id)
             if not has_ended:
-                # The supervisor cancels the app, and removes the directory when all has ended.
+                # The supervisor cancels the app and removes its directory after the end.
                 self._mark(app_id, layout.DELETE)
-            # Also if it ended just now: then the supervisor may not see the mark any more.
+            # Also if it has just ended, because then the supervisor may not see the mark.
             if has_ended or self._records.has_ended(app_id):
                 self._records.remove(app_id)
 
@@ -320,7 +320,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         with self._records.readable():
             over = self._records.has_ended(app_id)
             chunk = log_files.read_chunk(app_dir, role_dir, k, cursor, streams, over=over)
-        # Afterwards: files that went away meanwhile looked like a log without lines.
+        # Checked after the read, because deleted files look like a log without lines.
         if not os.path.isdir(app_dir) and self._records.app(app_id) is None:
             raise UnknownAppException(app_id)
         return chunk
@@ -351,7 +351,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
     # ---- supervisor ------------------------------------------------------------------------------------------
 
     def _ensure(self, app_id: str) -> None:
-        """Start a supervisor if the app has not ended and none lives."""
+        """Start a supervisor if the app has not ended and has no live one."""
         app_dir = self._records.dir(app_id)
         with self._records.readable():
             if self._records.is_supervised(app_id) or self._records.has_ended(app_id) or not os.path.isdir(app_dir):
@@ -360,7 +360,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         if time.monotonic() < until:
             raise AppUnavailableError(text)
         self._stuck.pop(app_id, None)
-        # The supervisor forks itself away at once; this waits for that only.
+        # The supervisor forks into the background at once, so this call is short.
         command = [sys.executable, "-I", "-S", "-X", "utf8", bare.__file__, app_dir]
         try:
             with open(f"{app_dir}/supervisor.log", "ab", opener=_open_private) as log:
@@ -378,8 +378,8 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
         except FileNotFoundError:
             return  # the app was deleted meanwhile
         except (OSError, subprocess.SubprocessError) as error:
-            # Its program can close its files to everybody, and make its supervisor fail or hang; a host without
-            # room or processes left is another matter.
+            # Its program can remove permissions of its files, so that its supervisor fails or hangs. A host without
+            # space or processes left is a different error.
             is_of_host = isinstance(error, OSError) and not (
                 isinstance(error, safe_files.NotRegularError) or self._records.is_of_one_app(error)
             )
@@ -387,7 +387,7 @@ class LocalScheduler(TmpDirWorkspaceMixin, BuiltinScheduler[LocalOpts, LocalConn
                 raise SchedulerUnavailableError(f"cannot start the supervisor of {app_dir!r}: {error}") from error
             text = f"cannot start the supervisor of {app_dir!r}, whose files may be damaged: {error}; delete the app"
             if isinstance(error, subprocess.TimeoutExpired):
-                # All who follow apps of this root have waited for it.
+                # The timeout delayed all followers of this root, so do not try again soon.
                 self._stuck[app_id] = time.monotonic() + _STUCK_S, text
             raise AppUnavailableError(text) from error
 
@@ -417,14 +417,14 @@ def _open_private(path: str, flags: int) -> int:
         fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
-            raise safe_files.NotRegularError(errno.EINVAL, "no plain file", path) from error
+            raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path) from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise safe_files.NotRegularError(errno.EINVAL, "no plain file", path)
+        raise safe_files.NotRegularError(errno.EINVAL, "not a regular file", path)
     return fd
 
 
 def _own_environment() -> dict[str, str]:
-    # What a Python needs to start; the rest of the launcher's environment holds secrets.
+    # Only the variables that Python needs to start, because others may contain secrets.
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH") if name in os.environ}

@@ -1,9 +1,9 @@
-"""One replica: starts its command once, keeps its exit code, leaves nothing behind.
+"""The shim of one attempt: starts the command once, stores its exit code, and ends all its descendants.
 
-The shim is forked by the supervisor and outlives it. It holds `shim.lock` for its life, which is how others know that
-it lives. It writes `started` before it forks, so no attempt runs twice, and `exit` after the whole tree has ended.
+The shim is forked by the supervisor and outlives it. It locks `shim.lock` until it ends, which shows others that it is
+alive. It writes `started` before it forks, so no attempt runs twice, and `exit` after the whole process tree has ended.
 
-Runs in the bare interpreter of the supervisor: only modules that need nothing but the standard library.
+Runs in the bare interpreter of the supervisor, so it imports only modules that need the standard library alone.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 STOP = signal.SIGTERM
 _STEP_S = 0.05
 _ROOM_PAUSE_S = 0.5
-"""Between two tries to write on a full disk."""
+"""Pause between two tries to write on a full disk."""
 _RESET = (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
 def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
-    """Run one attempt to its end; called in the forked child with `STOP` blocked, and never returns.
+    """Run one attempt to its end and exit; called in the forked child with `STOP` blocked.
 
     Args:
         directory: of the attempt, relative to the working directory.
-        command: `argv`, `env`, `cwd`, and as `logs` a directory that gets the logs, too, or None.
+        command: `argv`, `env`, `cwd`, and `logs`: a directory that also gets the logs, or None.
         grace_s: seconds between TERM and KILL.
     """
     code = 1
@@ -41,7 +41,7 @@ def run(directory: str, command: dict[str, Any], grace_s: float) -> None:
         processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
         _Shim(directory, command, grace_s).run()
         code = 0
-    except BaseException:  # noqa: BLE001 - the fork must never go on as a second supervisor
+    except BaseException:  # noqa: BLE001 - the fork must never continue as a second supervisor
         # The log may be on a full disk.
         with contextlib.suppress(OSError):
             traceback.print_exc()
@@ -74,7 +74,7 @@ class _Shim:
         self._keep_exit(self._exit(started), wake)
 
     def _claim(self) -> bool:
-        """Create `started`, or learn that the attempt was begun or given up before."""
+        """Create `started`; return False if the attempt was already started or discarded."""
         try:
             os.close(os.open(f"{self.directory}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -112,7 +112,7 @@ class _Shim:
         except FileNotFoundError as error:
             code = NOT_FOUND
             _report(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error.strerror}")
-        except BaseException as error:  # noqa: BLE001 - the fork must never go on as a second shim
+        except BaseException as error:  # noqa: BLE001 - the fork must never continue as a second shim
             _report(f"launch: cannot run {self.command['argv'][0]!r} in {self.command['cwd']!r}: {error}")
         finally:
             os._exit(code)
@@ -131,7 +131,7 @@ class _Shim:
             self._publish_logs(self.command["logs"])
 
     def _publish_logs(self, directory: str) -> None:
-        """Give the logs a second name that the user has chosen; it outlives the app's directory if it can."""
+        """Link the logs into the directory that the user has chosen; a hard link outlives the app's directory."""
         try:
             os.makedirs(directory, exist_ok=True)
             for name in ("stdout", "stderr"):
@@ -146,34 +146,34 @@ class _Shim:
             _report(f"launch: logs are not in {directory!r}: {error.strerror}")
 
     def _wait(self, wake: int) -> None:
-        """Wait for the command and then for its whole tree, stopped with TERM and KILL where asked."""
+        """Wait for the command and its descendants; on request stop them with TERM, then KILL."""
         deadline: float | None = None
         while True:
-            # As a subreaper the shim inherits every orphan below it: without children there are no descendants.
+            # As a subreaper the shim inherits every orphan below it, so without children there are no descendants.
             children_left = self._reap()
             if self.status is not None and not self.stopped:
                 self.ended_by_itself = True
             if self.status is not None and not children_left:
                 return
             if self.ended_by_itself:
-                # What the command left in the background ends with it, as in a container.
+                # Background processes of the command end with it, as in a container.
                 deadline = 0.0
             if self.stopped and deadline is None:
                 deadline = time.monotonic() + self.grace_s
                 processes.kill_all(os.getpid(), signal.SIGTERM, group=self._group())
             if deadline is not None and time.monotonic() >= deadline:
                 processes.kill_all(os.getpid(), signal.SIGKILL, group=self._group())
-            # Without a deadline the shim sleeps until a signal wakes it: an idle replica costs nothing.
+            # Without a deadline the shim sleeps until a signal wakes it, so an idle replica costs nothing.
             ready, _, _ = select.select([wake], [], [], None if deadline is None else _STEP_S)
             if ready:
                 os.read(wake, 4096)
 
     def _group(self) -> int | None:
-        # The number of a reaped leader may be another group's by now.
+        # After the leader was reaped, its number may belong to another group.
         return self.pid if self.status is None else None
 
     def _reap(self) -> bool:
-        """Collect ended children, also adopted ones; return whether some are left."""
+        """Reap ended children, also adopted ones; return whether some are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -200,12 +200,12 @@ class _Shim:
         return document
 
     def _keep_exit(self, document: dict[str, Any], wake: int) -> None:
-        """Write `exit`, on a full disk as soon as there is room: without it the command would run once more."""
+        """Write `exit`; on a full disk retry until there is space, because without it the command would run again."""
         while True:
             try:
                 layout.write_json(f"{self.directory}/exit", document, durable=True)
             except OSError:
-                # Who stops the replica, or has removed its files, does not wait for its exit code.
+                # Give up if the replica was stopped or its files were removed: the exit code is not needed.
                 if self.stopped or layout.is_gone(f"{self.directory}/started"):
                     raise
             else:

@@ -1,4 +1,4 @@
-"""From the files of the supervisor to the status of an app: pure."""
+"""Builds the status of an app from the files of its supervisor: pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS_NOT_ENFORCED = "cpu and memMB are not enforced by local processes"
 def response_from(
     app_id: str, document: Mapping[str, Any], state: Mapping[str, Any] | None, app: AppDef
 ) -> DescribeAppResponse:
-    """Return the answer for one app.
+    """Return the response for one app.
 
     Args:
         app_id: the app.
@@ -36,7 +36,7 @@ def response_from(
     else:
         replicas.update((role.name, []) for role in app.roles)
         if len(state["replicas"]) > (most := sum(role.num_replicas for role in app.roles)):
-            # Its program has written them: each costs memory and time in every poll.
+            # The program of the app has written them; each would cost memory and time in every poll.
             raise ValueError(f"the state has {len(state['replicas'])} replicas, the app {most}")
         for replica in state["replicas"]:
             replicas[replica["role"]].append(_replica(replica, state))
@@ -50,20 +50,20 @@ def response_from(
 
 
 def rebooted(state: Mapping[str, Any] | None, app: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the final state of an app whose host was restarted while it ran: nothing of it can still run."""
-    known = state or {"app_attempt": 0, "replicas": [], "ports": {}, "host": app["host"], "boot_id": app["boot_id"]}
+    """Return the final state of an app whose host was rebooted while it ran."""
+    latest = state or {"app_attempt": 0, "replicas": [], "ports": {}, "host": app["host"], "boot_id": app["boot_id"]}
     replicas = [
         {**replica, "phase": Phase.FAILED.value, "end": now, "lost": True}
         if replica["phase"] in {Phase.RUNNING.value, Phase.WAITING.value}
         else replica
-        for replica in known["replicas"]
+        for replica in latest["replicas"]
     ]
     message = f"host {app['host']} was rebooted while the app ran"
-    return {**known, "state": "FAILED", "final": True, "msg": message, "replicas": replicas}
+    return {**latest, "state": "FAILED", "final": True, "msg": message, "replicas": replicas}
 
 
 def foreign_host(app: Mapping[str, Any], here: str) -> str:
-    """Return why the processes of the app cannot be seen or ended from here."""
+    """Return the message that the processes of the app cannot be seen or ended from this host."""
     return f"launched on host {app['host']}, this is {here}: its processes can be seen and ended only there"
 
 
@@ -76,7 +76,7 @@ def _replica(replica: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaSta
         exit_code=replica["code"],
         start_time=_seconds(replica["start"]),
         end_time=_seconds(replica["end"]),
-        # Attempts of the replica before this one, whether it or the whole app was restarted.
+        # Counts restarts of the replica and of the whole app.
         num_restarts=state["app_attempt"] + replica["attempt"],
         reason=_reason(replica),
     )

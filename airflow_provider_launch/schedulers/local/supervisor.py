@@ -1,11 +1,10 @@
 """The supervisor of one app: crash-only, level-triggered, one at a time by `flock`.
 
-Everything it knows is in the app's directory, which it and its shims hold as their working directory: a root that is
-moved or unmounted while the app lives stays theirs, and so does what they write there. Killed at any instant, the next
-supervisor, started by an observer of the app, reads the files and goes on. It decides with `schedulers.retry.decide`,
-as every backend does.
+All its state is in the app's directory, which is the working directory of the supervisor and its shims, so they keep
+access to it if the root is moved or unmounted while the app lives. If the supervisor is killed, an observer of the app
+starts the next one, which reads the files and continues. It decides with `schedulers.retry.decide`, like every backend.
 
-Runs in a bare interpreter: only modules that need nothing but the standard library.
+Runs in a bare interpreter, so it imports only modules that need the standard library alone.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from airflow_provider_launch.schedulers.local.exits import ending_of
 from airflow_provider_launch.schedulers.retry import Decision, Phase, ReplicaAttempt, RetryAction, RolePolicy, decide
 
 PAUSE_S = 0.2
-"""How often adopted shims and sizes of logs are checked; an own child and the bell wake the supervisor at once."""
+"""Interval of checks of adopted shims and sizes of logs; an own child and the bell wake the supervisor at once."""
 IDLE_PAUSE_S = 5.0
-"""How often marks are checked although the bell has not rung: an older version of this package does not ring it."""
+"""Interval of checks for marks without a bell, because older versions of this package do not ring it."""
 LAST_RESORT_S = 15.0
-"""Seconds after the grace time until a shim that does not answer is killed with its command."""
+"""Seconds after the grace time until a shim that does not respond is killed with its command."""
 FALSE_STARTS = 3
-"""How often a shim may end before it has begun, for want of disk or memory, until the attempt counts as failed."""
+"""After this many shims that ended before they started, for lack of disk or memory, the attempt counts as failed."""
 LOST_CODE = 128 + signal.SIGKILL
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 MARKER = "LAUNCH_LOCAL_ATTEMPT"
@@ -40,12 +39,12 @@ HERE, ROOT = ".", "../.."
 
 
 def main(app_dir: str) -> None:
-    """Supervise the app until it has ended; return at once if another supervisor does."""
+    """Supervise the app until it has ended; return at once if it has another supervisor."""
     if os.fork():
-        # The launcher waits for this process only: no zombie stays behind in it.
+        # The launcher waits only for this process, so it has no zombie child later.
         os._exit(0)
     os.chdir(app_dir)
-    # Once more, from where it will read: the launcher saw a name, and names can be exchanged.
+    # Check again in the working directory, because the path that the launcher checked may have been replaced.
     for path in (ROOT, f"{ROOT}/apps", HERE, layout.APP):
         safe_files.refuse_foreign(path)
     lock = processes.take_lock(layout.LOCK)
@@ -66,7 +65,7 @@ class _Replica:
         self.attempt = 0
         self.phase = Phase.WAITING
         self.child = 0
-        """Pid of the shim while it is our child; 0 for one of a former supervisor."""
+        """Pid of the shim if it is a child of this process; 0 for a shim of a former supervisor."""
         self.asked_to_stop = False
         self.false_starts = 0
         self.exit: dict[str, Any] = {}
@@ -78,7 +77,7 @@ class _Replica:
 class _Supervisor:
     def __init__(self, app_dir: str, lock: int) -> None:
         self.name = app_dir
-        """The absolute path, for others: the command of a replica and who reads a message."""
+        """The absolute path of the app's directory, for commands of replicas and for messages."""
         self.lock = lock
         self.app: dict[str, Any] = layout.read_json(layout.APP)
         self.app_id: str = self.app["request"]["app_id"]
@@ -90,12 +89,12 @@ class _Supervisor:
         self.app_attempt = 0
         self.replicas: list[_Replica] = []
         self.published: object = None
-        self.stop_began: float | None = None
+        self.stop_started_at: float | None = None
         self.wake = 0
         self.bell: int | None = None
         self.is_leased = False
         self.is_behind = False
-        """Something could not be written in the latest step; the next one does it."""
+        """A write failed in the latest step; the next step repeats it."""
         self.reported_errors: set[int | None] = set()
 
     def run(self) -> None:
@@ -116,14 +115,14 @@ class _Supervisor:
             layout.remove_app(".", f"apps/{self.app_id}")
 
     def _woken(self, pause_s: float) -> bool:
-        """Wait a moment; return whether a child has ended or the bell was rung meanwhile."""
+        """Wait up to `pause_s`; return whether a child has ended or the bell was rung."""
         ready, _, _ = select.select([fd for fd in (self.wake, self.bell) if fd is not None], [], [], pause_s)
         for fd in ready:
             os.read(fd, 4096)
         return bool(ready)
 
     def _pause(self) -> float:
-        """Return for how many seconds an idle supervisor may wait: nothing announces how large a log has become."""
+        """Return how many seconds an idle supervisor may wait; sizes of logs must be polled."""
         if self.bell is None or self.request.get("log_max_mb") is not None:
             return PAUSE_S
         limit = self.request["time_limit_s"]
@@ -131,8 +130,8 @@ class _Supervisor:
         return min(max(left, 0.0), IDLE_PAUSE_S)
 
     def _is_idle(self) -> bool:
-        """Return whether only a signal, a mark or the clock can bring news: then waiting costs next to nothing."""
-        if self.is_behind or self.stop_began is not None:
+        """Return whether nothing can change without a signal, a mark or the clock."""
+        if self.is_behind or self.stop_started_at is not None:
             return False
         return all(r.phase in ENDED or (r.child and r.exit) for r in self.replicas)
 
@@ -147,11 +146,11 @@ class _Supervisor:
         """Return which limit of the app is reached; empty: none."""
         if self._is_over_time():
             return f"time limit of {self.request['time_limit_s']:g} s reached"
-        # A request of an older version has none.
+        # A request of an older version has no such field.
         limit_mb: int | None = self.request.get("log_max_mb")
         if limit_mb is None:
             return ""
-        # Also of those that have ended: the reason must stay while the others are stopped.
+        # Also for ended replicas, because the reason must remain while the others are stopped.
         for replica in self.replicas:
             for stream in ("stdout", "stderr"):
                 with contextlib.suppress(OSError):
@@ -173,14 +172,14 @@ class _Supervisor:
         if final is None and decision.next is RetryAction.GO_ON and self._fail_foreign_stops():
             decision = self._decide()
             final = self._end_reason(decision)
-        # Before a retry is started, which takes the place of what failed.
+        # Before a retry is started, because it replaces the failed attempt.
         message = self._failure(decision) if decision.cause else ""
         if final is None and decision.next is RetryAction.GO_ON:
             if decision.start and not self._is_in_place():
                 if layout.is_gone(layout.APP):
-                    raise FileNotFoundError(layout.APP)  # removed while away: it does not come back
+                    raise FileNotFoundError(layout.APP)  # the app was removed
                 self.is_behind = True
-                message = f"waits until {self.name!r} is back to go on with attempts"
+                message = f"waits until {self.name!r} exists again, to start further attempts"
             else:
                 self._start(decision)
         elif not self._stop_all():
@@ -192,11 +191,11 @@ class _Supervisor:
         self._publish(final if has_ended else None, message)
         if not has_ended:
             return False
-        # Who wants the app away does not wait for room to write down how it ended: the removal makes room.
+        # A delete need not wait for space to store the end, because the removal frees space.
         return not self.is_behind or os.path.exists(layout.DELETE)
 
     def _is_in_place(self) -> bool:
-        """Return whether the directory is found by its name: commands are given names in it to write to."""
+        """Return whether the directory still has its path, because commands get paths in it."""
         try:
             return os.path.samefile(HERE, self.name)
         except OSError:
@@ -204,12 +203,12 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _later(self) -> Iterator[None]:
-        """Leave to the next step what a disk does not take or give: marks and time limit are checked meanwhile."""
+        """Suppress errors of the file system, so that the next step retries; marks and time limit are still checked."""
         try:
             yield
         except OSError as error:
             if layout.is_gone(layout.APP):
-                raise  # removed by hand: there is no next step
+                raise  # the app was removed by hand
             self.is_behind = True
             if error.errno not in self.reported_errors:
                 self.reported_errors.add(error.errno)
@@ -218,27 +217,27 @@ class _Supervisor:
                     os.write(2, f"will try again: {error}\n".encode("utf-8", "replace"))
 
     def _lease(self) -> None:
-        """Take ports and GPUs, or take over what only shims of a former supervisor hold."""
+        """Lease ports and GPUs, or take over the leases of shims of a former supervisor."""
         self.is_leased = False
         with self._later():
             self.ports = self.leases.ports(self.request["roles"])
             found = self.leases.gpus(self.request["roles"], self.app.get("gpus") or [], self._adopted_live)
-            # Others would do, but not for what already runs on the lost ones.
+            # Other GPUs are fine, unless a replica already runs on the lost ones.
             is_used = any(r.phase is Phase.RUNNING for r in self.replicas)
             self.gpus = None if self.gpus and found != self.gpus and is_used else found
             self.is_leased = True
 
     def _adopted_live(self) -> bool:
-        """Return whether a shim of a former supervisor lives: it holds what that one held."""
+        """Return whether a shim of a former supervisor lives, because it keeps the leases."""
         return any(not r.child and processes.is_locked(f"{self._path(r)}/shim.lock") for r in self.replicas)
 
     def _decide(self) -> Decision:
         return decide(self.policies, self.app_attempt, [r.view() for r in self.replicas])
 
     def _fail_foreign_stops(self) -> bool:
-        """Count as failed what ended by a TERM that was not ours; return whether there was such a replica.
+        """Mark replicas as failed that an outside TERM has stopped; return whether there was one.
 
-        To be called where the app goes on: each of our own reasons to stop would be found again, so there is none.
+        Only called if the supervisor itself has no reason to stop replicas.
         """
         foreign = [r for r in self.replicas if r.phase is Phase.STOPPED]
         for replica in foreign:
@@ -247,12 +246,12 @@ class _Supervisor:
         return bool(foreign)
 
     def _end_reason(self, decision: Decision) -> tuple[str, str] | None:
-        """Return (state, message) if the app has to end now, whatever still runs."""
+        """Return (state, message) if the app must end now, even if replicas still run."""
         if decision.next is RetryAction.SUCCEED:
             return "SUCCEEDED", ""
         if decision.next is RetryAction.FAIL:
             return "FAILED", self._failure(decision)
-        # A failure that came before a cancel keeps its reason; a restart that has not happened does not.
+        # After the checks above, so that a failure before the cancel keeps its reason; a pending restart does not.
         if self._is_asked_to_end():
             return "CANCELLED", "cancelled by request"
         if self.gpus is None:
@@ -272,17 +271,17 @@ class _Supervisor:
     # ---- checking ---------------------------------------------------------------------------------------------
 
     def _load_attempt(self, app_attempt: int) -> None:
-        """Make `app_attempt` the current one, with what its directory shows."""
+        """Make `app_attempt` the current attempt, with the replicas found in its directory."""
         replicas = []
         for index, role in enumerate(self.request["roles"]):
             role_dir = layout.role_dir(index, role["name"])
             for k in range(len(role["replicas"])):
                 replica = _Replica(role, role_dir, k)
-                known = layout.numbers_in(f"run/{app_attempt}/{role_dir}/{k}")
-                replica.attempt = max(known, default=0)
+                attempts = layout.numbers_in(f"run/{app_attempt}/{role_dir}/{k}")
+                replica.attempt = max(attempts, default=0)
                 replicas.append(replica)
-        # All at once: where one could not be checked, the app would end without it, and nobody would miss it.
-        self.app_attempt, self.stop_began, self.replicas = app_attempt, None, replicas
+        # All at once, so that an error above cannot leave a partial list, with which the app would end too early.
+        self.app_attempt, self.stop_started_at, self.replicas = app_attempt, None, replicas
         with self._later():
             safe_files.make_dirs(f"run/{app_attempt}")
 
@@ -293,11 +292,11 @@ class _Supervisor:
         if replica.phase in ENDED or replica.child:
             return
         path = self._path(replica)
-        # The lock first: the shim writes `exit` before it lets go of it.
+        # The lock first, because the shim writes `exit` before it releases the lock.
         alive = processes.is_locked(f"{path}/shim.lock")
         found = layout.read_json(f"{path}/exit")
         if found is None and not alive and os.path.exists(f"{path}/started"):
-            # Once more: the shim may have ended between the two checks.
+            # Read again, because the shim may have ended between the two checks.
             found = layout.read_json(f"{path}/exit") or self._lost(replica, path)
         if found is None and not alive and replica.false_starts >= FALSE_STARTS:
             found = self._lost(replica, path)
@@ -310,15 +309,15 @@ class _Supervisor:
             replica.phase = Phase.WAITING
 
     def _lost(self, replica: _Replica, path: str) -> dict[str, Any]:
-        """The shim was killed. PDEATHSIG ended its command; end also what that had started, and keep it on record."""
+        """Kill the descendants of a killed shim and write its `exit`; PDEATHSIG has already ended its command."""
         processes.kill_marked(f"{MARKER}={self._path(replica, self.name)}".encode())
         end = time.time()
         found = {"start": None, "end": end, "code": LOST_CODE, "signal": int(signal.SIGKILL), "lost": True,
                  "stopped": replica.asked_to_stop}  # fmt: skip
-        # The next supervisor would find out the same.
+        # If this write fails, the next supervisor detects the loss itself.
         with self._later():
             layout.write_json(f"{path}/exit", found, durable=True)
-        # As a subreaper the supervisor inherits what the shim left.
+        # As a subreaper the supervisor inherits the descendants of the shim.
         shims = {r.child for r in self.replicas}
         for pid in processes.children(os.getpid()):
             if pid not in shims:
@@ -358,11 +357,11 @@ class _Supervisor:
                     self._fork_shim(replica, path)
 
     def _fork_shim(self, replica: _Replica, path: str) -> None:
-        # Blocked until the shim can answer: a stop that comes in between must not kill the shim.
+        # Blocked until the shim handles it: an early stop must not kill the shim.
         signal.pthread_sigmask(signal.SIG_BLOCK, {shim.STOP})
         pid = os.fork()
         if pid == 0:
-            # The descriptor shares its lock with ours; the lock must end with the supervisor.
+            # The inherited descriptor shares the lock, which must end with the supervisor.
             os.close(self.lock)
             shim.run(path, self._command(replica), self.request["grace_s"])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {shim.STOP})
@@ -378,7 +377,7 @@ class _Supervisor:
             **{name: str(port) for name, port in self.ports.items()},
             "LAUNCH_ATTEMPT": str(max(self.app_attempt, replica.attempt)),
             "TORCHELASTIC_ERROR_FILE": f"{path}/error.json",
-            # Where torchrun keeps what its processes write; it would make a directory of its own, which stays.
+            # Directory for logs of torchrun, which otherwise creates one of its own that is never removed.
             "PET_LOG_DIR": f"{path}/torch",
             **({"LAUNCH_RESULT_PATH": f"{path}/result"} if role is self.request["roles"][0] else {}),
             **leases.gpu_env((self.gpus or {}).get(f"{role['name']}/{replica.k}")),
@@ -394,26 +393,26 @@ class _Supervisor:
         }
 
     def _stop_all(self) -> bool:
-        """Stop what runs, give up what was not started; return whether all has ended."""
+        """Stop running replicas and discard waiting ones; return whether all have ended."""
         now = time.monotonic()
-        self.stop_began = self.stop_began or now
-        late = now - self.stop_began > self.request["grace_s"] + LAST_RESORT_S
+        self.stop_started_at = self.stop_started_at or now
+        late = now - self.stop_started_at > self.request["grace_s"] + LAST_RESORT_S
         for replica in self.replicas:
             if replica.phase is Phase.WAITING:
                 with self._later():
-                    self._give_up(replica)
+                    self._discard(replica)
             if replica.phase is Phase.RUNNING and (late or not replica.asked_to_stop):
                 self._signal_shim(replica, signal.SIGKILL if late else shim.STOP)
         return self._all_ended()
 
-    def _give_up(self, replica: _Replica) -> None:
-        """See to it that the attempt never starts: a shim of a killed supervisor may still be on its way."""
+    def _discard(self, replica: _Replica) -> None:
+        """Make sure that the attempt never starts, even if a shim of a killed supervisor is about to start it."""
         path = self._path(replica)
         safe_files.make_dirs(path)
         try:
             os.close(os.open(f"{path}/started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
-            replica.phase = Phase.RUNNING  # it did start; the next check shows how it stands
+            replica.phase = Phase.RUNNING  # it has started; the next check reads its state
             return
         replica.exit = {"start": None, "end": time.time(), "code": None, "stopped": True}
         replica.phase = Phase.STOPPED
@@ -424,8 +423,8 @@ class _Supervisor:
             processes.send(replica.child, signum)
             replica.asked_to_stop = True
             return
-        known = layout.read_json(f"{self._path(replica)}/pid")
-        if known and processes.send_if_same(known["shim"], known["start"], signum):
+        found = layout.read_json(f"{self._path(replica)}/pid")
+        if found and processes.send_if_same(found["shim"], found["start"], signum):
             replica.asked_to_stop = True
 
     def _all_ended(self) -> bool:
@@ -435,7 +434,7 @@ class _Supervisor:
 
     def _publish(self, final: tuple[str, str] | None, message: str) -> None:
         if final is not None:
-            # The record of an ended app is copied by tools that cannot copy a FIFO.
+            # Tools that copy the record of an ended app cannot copy a FIFO.
             with contextlib.suppress(OSError):
                 os.unlink(layout.BELL)
         state, message = final or ("RUNNING", message)
@@ -458,9 +457,9 @@ class _Supervisor:
 
     def _replica_document(self, replica: _Replica) -> dict[str, Any]:
         if replica.phase is Phase.RUNNING and not replica.exit:
-            known = layout.read_json(f"{self._path(replica)}/pid")
-            if known:
-                replica.exit = {"start": known["at"]}
+            found = layout.read_json(f"{self._path(replica)}/pid")
+            if found:
+                replica.exit = {"start": found["at"]}
         return {
             "role": replica.role["name"],
             "id": replica.k,
