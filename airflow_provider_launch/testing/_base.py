@@ -1,4 +1,4 @@
-"""Fixtures and helpers of all parts of the contract."""
+"""Fixtures and helpers of the whole contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeScheduler = Callable[[], Scheduler[Any]]
 MakeProcess = Callable[[], OtherProcess]
 
 NODE_CLOCK_S = 60.0
-"""How far the clock of a node, which is not ours, may be off."""
+"""Maximum clock difference between this host and a node."""
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -43,20 +43,20 @@ _T = TypeVar("_T")
 
 
 def until(condition: Callable[[], object], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> None:
-    """Wait until the condition is true, or fail and name what was waited for."""
-    begun = time.monotonic()
+    """Wait until the condition is true; fail with `what` at the timeout."""
+    started = time.monotonic()
     while not condition():
-        assert time.monotonic() < begun + timeout_s, f"waited {timeout_s:g} s in vain: {what}"
-        _pause(begun, pause_s)
+        assert time.monotonic() < started + timeout_s, f"timed out after {timeout_s:g} s: {what}"
+        _pause(started, pause_s)
 
 
-def _pause(begun: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
-    """Sleep before the next check, for a share of the time since `begun`: who asks all the time slows the engine."""
-    time.sleep(max(at_least_s, min(share * (time.monotonic() - begun), _LONGEST_PAUSE_S)))
+def _pause(started: float, at_least_s: float = _PAUSE_S, share: float = 0.1) -> None:
+    """Sleep before the next check for a share of the time since `started`, so that polls do not slow the engine."""
+    time.sleep(max(at_least_s, min(share * (time.monotonic() - started), _LONGEST_PAUSE_S)))
 
 
 def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
-    """Yield the items, and fail if there is no end of them in time: a run that hangs reports nothing."""
+    """Yield the items, and fail if they do not end in time, because a hanging run reports nothing."""
     deadline = time.monotonic() + timeout_s
     for item in items:
         assert time.monotonic() < deadline, f"{what} has not ended within {timeout_s:g} s"
@@ -64,15 +64,15 @@ def within(items: Iterable[_T], timeout_s: float, what: str) -> Iterator[_T]:
 
 
 def read_on(read: Callable[[JsonValue], LogChunk], timeout_s: float, cursor: JsonValue = None) -> Iterator[LogChunk]:
-    """Read from the cursor on until nothing comes. Each cursor goes through JSON, as between processes."""
+    """Read from the cursor until no lines come. Cursors are converted to JSON, as between processes."""
 
     def chunks() -> Iterator[LogChunk]:
-        known = json.dumps(cursor)
-        while (chunk := read(json.loads(known))).lines:
+        stored = json.dumps(cursor)
+        while (chunk := read(json.loads(stored))).lines:
             following = json.dumps(chunk.cursor)
-            assert following != known, f"the cursor did not move although lines came: {known}"
+            assert following != stored, f"the cursor did not move although lines were read: {stored}"
             yield chunk
-            known = following
+            stored = following
 
     return within(chunks(), timeout_s, "the log")
 
@@ -92,7 +92,7 @@ class Apps:
         lag_s: float = 0.0,
     ) -> None:
         self.another = make_scheduler
-        """Makes a scheduler as another process would."""
+        """Makes a separate scheduler, as another process has."""
         self.engine = engine
         self.image = image
         self.cfg = dict(cfg)
@@ -102,10 +102,10 @@ class Apps:
         self._resource = resource
         self._ids: list[str] = []
 
-    # ---- what is launched ------------------------------------------------------------------------------------
+    # ---- launch ------------------------------------------------------------------------------------
 
     def role(self, name: str, entrypoint: str, *args: str, **fields: Any) -> Role:
-        """Return a role that runs a program of the image. Macros are replaced in `args`: a `$` of its own is `$$`."""
+        """Return a role that runs a program of the image. Macros are replaced in `args`: write `$$` for `$`."""
         values = {"resource": copy.deepcopy(self._resource), "image": self.image, **fields}
         return Role(name=name, entrypoint=entrypoint, args=[*args], **values)
 
@@ -114,7 +114,7 @@ class Apps:
         return self.role(name, "sh", "-c", script, **fields)
 
     def keep(self, app_id: str) -> str:
-        """Return the id; its app is removed at the end of the test."""
+        """Register and return the id; its app is removed at the end of the test."""
         if app_id not in self._ids:
             self._ids.append(app_id)
         return app_id
@@ -124,43 +124,43 @@ class Apps:
         return self.keep(make_unique("contract"))
 
     def dryrun(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> AppDryRunInfo[Any]:
-        """Return the request of an app of these roles; `cfg` comes on top of the backend's own."""
+        """Return the request of an app of these roles; `cfg` is added to that of the backend."""
         app = AppDef("contract", [*roles])
         return self.scheduler.submit_dryrun(app, {**self.cfg, **cfg}, app_id=app_id or self.new_id())
 
     def refusal(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> str:
-        """Return the words with which the dry run refuses an app of these roles; empty if it does not."""
+        """Return the message with which the dry run refuses these roles; empty if accepted."""
         try:
             self.dryrun(*roles, app_id=app_id, **cfg)
         except InvalidAppError as error:
             return str(error)
         return ""
 
-    # ---- its life --------------------------------------------------------------------------------------------
+    # ---- follow --------------------------------------------------------------------------------------------
 
     def start(self, *roles: Role, app_id: str | None = None, **cfg: Any) -> str:
         """Launch an app of these roles and return its id."""
         return self.keep(self.scheduler.schedule(self.dryrun(*roles, app_id=app_id, **cfg)))
 
     def end(self, app_id: str, scheduler: Scheduler[Any] | None = None) -> DescribeAppResponse:
-        """Wait until the app has ended, and return all that is known of it."""
-        begun = time.monotonic()
+        """Wait until the app has ended, and return its description."""
+        started = time.monotonic()
         while True:
             found = (scheduler or self.scheduler).describe(app_id)
             assert found is not None, f"app {app_id} is gone"
             if is_terminal(found.state):
                 return found
             late = f"app {app_id} has not ended within {self.timeout_s:g} s: {found}"
-            assert time.monotonic() < begun + self.timeout_s, late
-            _pause(begun)
+            assert time.monotonic() < started + self.timeout_s, late
+            _pause(started)
 
     def until_over(self, app_id: str) -> DescribeAppResponse:
-        """Wait until the app has ended, as `end` does; from that answer on, nothing of it may run."""
+        """Wait until the app has ended, as `end` does, and check that no process runs after that answer."""
         found = self.end(app_id)
-        begun = time.monotonic()
+        started = time.monotonic()
         while count := self.engine.alive(app_id):
             late = f"{found.state.name} was reported while {count} processes of the app still ran"
-            assert time.monotonic() < begun + self.lag_s, late
+            assert time.monotonic() < started + self.lag_s, late
             time.sleep(_PAUSE_S)
         return found
 
@@ -171,12 +171,12 @@ class Apps:
     def lines(
         self, app_id: str, role: str = "main", k: int = 0, *, scheduler: Scheduler[Any] | None = None, **how: Any
     ) -> list[str]:
-        """Return the lines that one replica has written so far; `how` as of `log_iter`."""
+        """Return the lines that one replica has written so far; `how` as for `log_iter`."""
         texts = (scheduler or self.scheduler).log_iter(app_id, role, k, **how)
         return [*within(texts, self.timeout_s, f"the log of {role}/{k} of {app_id}, whose cursor may not move,")]
 
     def until_written(self, app_id: str, text: str, role: str = "main", k: int = 0) -> None:
-        """Wait until a replica has written a line with this text: its program runs."""
+        """Wait until a replica has written a line with this text, which shows that its program runs."""
         until(
             lambda: self.scheduler.describe(app_id) and any(text in line for line in self.lines(app_id, role, k)),
             self.timeout_s,
@@ -184,7 +184,7 @@ class Apps:
         )
 
     def until_running(self, app_id: str, *places: tuple[str, int]) -> None:
-        """Wait until app and replicas are RUNNING: an engine may report it some time after the program began."""
+        """Wait until app and replicas are RUNNING; an engine may report it after the program has started."""
 
         def runs() -> bool:
             found = self.scheduler.describe(app_id)
@@ -196,33 +196,33 @@ class Apps:
         until(runs, self.timeout_s, f"{app_id} is RUNNING")
 
     def until_nothing_is_alive(self, app_id: str) -> None:
-        """Wait until the engine itself reports that nothing of the app runs; return at once if it does not know."""
+        """Wait until the engine reports that no process of the app runs; return at once if it cannot report."""
         until(lambda: not self.engine.alive(app_id), self.timeout_s, f"nothing of {app_id} is alive")
 
     def histories(self, app_id: str, observers: int = 4, after_s: float = 1.0) -> list[list[AppState]]:
-        """Return the states that several schedulers see at once, each change once, until some time after the end."""
+        """Return the state changes that several schedulers observe in parallel, until some time after the end."""
 
         def history(_: int) -> list[AppState]:
             scheduler = self.another()
             seen: list[AppState] = []
-            begun = time.monotonic()
+            started = time.monotonic()
             ended_at = float("inf")
-            while time.monotonic() < min(begun + self.timeout_s, ended_at + after_s):
+            while time.monotonic() < min(started + self.timeout_s, ended_at + after_s):
                 found = scheduler.describe(app_id)
                 assert found is not None
                 if seen[-1:] != [found.state]:
                     seen.append(found.state)
                 if is_terminal(found.state):
                     ended_at = min(ended_at, time.monotonic())
-                # They meet in retries, which take seconds, or minutes with a pause before each.
-                _pause(begun, share=0.01)
+                # Poll often, so that observers meet during retries.
+                _pause(started, share=0.01)
             return seen
 
         with ThreadPoolExecutor(observers) as pool:
             return [*pool.map(history, range(observers))]
 
     def traces(self, app_id: str) -> list[str]:
-        """Return what scheduler and engine have of the app; an unknown one leaves nothing."""
+        """Return the traces of the app in scheduler and engine; empty for an unknown app."""
         found = self.scheduler.describe(app_id)
         others = {
             f"describe reports {found.state.name}" if found else "": found is not None,
@@ -237,12 +237,12 @@ class Apps:
         return self.scheduler.run_opts().get(name) is not None
 
     def remove(self) -> None:
-        """Delete every app of this test, and see that nothing of them is left running."""
+        """Delete every app of this test, and check that none still runs."""
         scheduler = self.another()
         with contextlib.ExitStack() as all_of_them:
             for app_id in self._ids:
                 all_of_them.callback(scheduler.delete, app_id)
-        # What is inherited only cancels. The tests of `delete` show that; the others need not wait for it in vain.
+        # The inherited `delete` only cancels. Its own tests show that; other tests need not wait for it.
         removes = has_own(scheduler, "_delete_existing")
         for app_id in self._ids:
 
@@ -267,7 +267,7 @@ def replicas(found: DescribeAppResponse) -> dict[tuple[str, int], ReplicaStatus]
 
 
 class ContractBase:
-    """What a backend declares about itself, as class attributes and fixtures.
+    """Declarations of a backend, as class attributes and fixtures.
 
     A subclass sets `factory`, `capabilities` and the fixtures `params` and `image`; the rest has defaults.
     """
@@ -275,64 +275,64 @@ class ContractBase:
     factory: ClassVar[str] = ""
     """`package.module:create_scheduler`, called with a session name and `params`."""
     capabilities: ClassVar[frozenset[Capability]]
-    """What the scheduler promises; a test compares it with what the scheduler itself declares."""
+    """Capabilities of the scheduler; a test compares them with those that the scheduler declares."""
     timeout_s: ClassVar[float] = 60.0
-    """Seconds within which a short app ends on this engine, and any of the logs is read."""
+    """Seconds within which a short app ends on this engine and any log is read."""
     lag_s: ClassVar[float] = 0.0
-    """Seconds by which the engine's view of a program and of its app may differ: from the end of a program until the
-    end of its app is shown, or from that until `Engine.alive` no longer counts the program."""
+    """Maximum delay between the end of a program and the end of its app, or between that and the moment when
+    `Engine.alive` no longer counts the program."""
     drain_s: ClassVar[float] = 0.0
-    """Seconds for which a program stays after a flood, on an engine that drops what it has not copied from the pipes
-    when the program has ended."""
+    """Seconds for which a program stays alive after much output, on an engine that loses unread output when the program
+    ends."""
     endless: ClassVar[int] = 20_000_000
-    """Bytes of a line without an end; fewer where the engine itself cuts lines, or its stand-in takes minutes."""
+    """Bytes of a line without an end; lower it if the engine cuts lines, or its emulation takes minutes."""
     many: ClassVar[int] = 200
-    """How many apps "many" are, where costs are counted."""
+    """Number of apps in the tests of costs."""
     xfail: ClassVar[Mapping[str, str]] = {}
-    """Test name (also with its parameters, `test_x[a]`) to the reason why it fails here. A test that passes in spite
-    of it is an error."""
+    """Test name (also with its parameters, `test_x[a]`) to the reason why it fails here. A test that passes anyway is
+    an error."""
 
     @pytest.fixture
     def params(self) -> dict[str, Any]:
-        """Return keywords of the factory, plain JSON, so that another process makes the same scheduler."""
+        """Return arguments of the factory as plain JSON, so that another process can make the same scheduler."""
         return {}
 
     @pytest.fixture
     def unreachable_params(self) -> dict[str, Any] | None:
-        """Return keywords of the factory for an engine that nobody answers at; None: there is no such thing."""
+        """Return arguments of the factory for an engine that does not answer; None if that is not possible."""
         return None
 
     @pytest.fixture
     def image(self) -> str:
-        """Return an image or directory in which `sh` and the programs of the page for authors run."""
+        """Return an image or directory that has `sh` and the programs listed on the page for authors."""
         return ""
 
     @pytest.fixture
     def program_with_a_blank(self) -> str | None:
-        r"""Return a program that has a blank in its name, by its path in the image; None: there is none.
+        r"""Return the path in the image of a program with a blank in its name; None if there is none.
 
-        Its args are printed, each as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.
+        It prints each argument as a line `<arg>`: an executable file with `#!/bin/sh` and `printf '<%s>\n' "$@"`.
         """
         return None
 
     @pytest.fixture
     def resource(self) -> Resource:
-        """Return the resource of every role that is launched; small, for 50 replicas run at once."""
+        """Return the resource of every launched role; small, because 50 replicas run in parallel."""
         return Resource(cpu=1, gpu=0, memMB=128)
 
     @pytest.fixture
     def cfg(self) -> dict[str, Any]:
-        """Return options of every launch."""
+        """Return the options of every launch."""
         return {}
 
     @pytest.fixture
     def workspace_cfg(self, cfg: dict[str, Any]) -> dict[str, Any]:
-        """Return options of every launch with a workspace."""
+        """Return the options of every launch with a workspace."""
         return cfg
 
     @pytest.fixture
-    def never_begins(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        """Return fields of a role and options with which a launch is accepted, and waits for what does not come.
+    def never_starts(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        """Return role fields and options of a launch that is accepted but never starts.
 
         None: the engine refuses such launches.
         """
@@ -340,12 +340,12 @@ class ContractBase:
 
     @pytest.fixture
     def engine(self) -> Engine:
-        """Return the view of the engine itself."""
+        """Return direct access to the engine."""
         return Engine()
 
     @pytest.fixture
     def make_scheduler(self, params: dict[str, Any]) -> Iterator[MakeScheduler]:
-        """Return a function that makes a scheduler as another process would have it; all are closed at the end."""
+        """Return a function that makes separate schedulers; all are closed at the end."""
         made: list[Scheduler[Any]] = []
 
         def make() -> Scheduler[Any]:
@@ -371,13 +371,13 @@ class ContractBase:
     def make_process(self, params: dict[str, Any]) -> Iterator[MakeProcess]:
         """Return a function that starts a process with a scheduler of the same params."""
         if not self.factory:
-            pytest.skip("the backend names no `factory`, so no other process can make its scheduler")
+            pytest.skip("the backend has no `factory`, so another process cannot make its scheduler")
         with contextlib.ExitStack() as stack:
             yield lambda: stack.enter_context(OtherProcess(self.factory, params))
 
     @pytest.fixture
     def other_process(self, make_process: MakeProcess) -> OtherProcess:
-        """Return a scheduler of the same params in a process of its own."""
+        """Return a scheduler of the same params in another process."""
         return make_process()
 
     @pytest.fixture(autouse=True)
@@ -389,27 +389,27 @@ class ContractBase:
     # ---- for tests -------------------------------------------------------------------------------------------
 
     def create(self, **params: Any) -> Scheduler[Any]:
-        """Return what the factory makes of these keywords."""
+        """Return the scheduler that the factory makes with these arguments."""
         scheduler: Scheduler[Any] = pkgutil.resolve_name(self.factory)("contract", **params)
         return scheduler
 
     def needs_option(self, apps: Apps, name: str) -> None:
-        """Skip the test where the scheduler has no option of this name."""
+        """Skip the test if the scheduler has no option of this name."""
         if not apps.has_option(name):
             pytest.skip(f"there is no option {name!r}")
 
     def needs(self, capability: Capability) -> None:
-        """Skip the test where the scheduler does not promise this, and its refusal is another test's matter."""
+        """Skip the test if the scheduler does not have the capability; another test checks the refusal."""
         if capability not in self.capabilities:
             pytest.skip(f"{capability.value} is not offered")
 
     @staticmethod
     @contextlib.contextmanager
     def refused(*words: str, error: type[Exception] | None = None) -> Iterator[None]:
-        """Expect a refusal as unsupported, with all of these words, and with a cure after a semicolon."""
+        """Expect a refusal that contains all of these words, and a fix after a semicolon."""
         with pytest.raises(error or UnsupportedError) as caught:
             yield
         missing = [word for word in words if word.lower() not in str(caught.value).lower()]
         assert not missing, f"{caught.value} does not name {missing}"
         _, _, cure = str(caught.value).partition(";")
-        assert len(cure.split()) > 1, f"{caught.value} names no cure, such as '...; leave it out'"
+        assert len(cure.split()) > 1, f"{caught.value} has no fix, such as '...; leave it out'"

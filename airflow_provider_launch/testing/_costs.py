@@ -1,4 +1,4 @@
-"""Costs: many apps for the price of one."""
+"""Costs: many apps need as few requests as one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIVE = 5
 
 
 def _asked(apps: Apps, ids: list[str]) -> tuple[dict[str, DescribeAppResponse | None], int | None]:
-    """Return what a scheduler that knows nothing answers about the apps, and how many requests that took."""
+    """Return the answers of a new scheduler about the apps, and the number of its requests."""
     with contextlib.closing(apps.another()) as scheduler:
         before = apps.engine.requests()
         found = scheduler.describe_many(ids)
@@ -25,13 +25,13 @@ def _asked(apps: Apps, ids: list[str]) -> tuple[dict[str, DescribeAppResponse | 
 
 
 class CostTests(ContractBase):
-    """Watching many apps asks the engine no more often than watching one."""
+    """Following many apps takes no more requests than following one."""
 
     requests_per_describe: ClassVar[int | None] = None
     """Requests that `describe_many` of `many` apps may take. None: as many as for one app."""
 
     def test_describe_many_gives_each_app_its_own_answer(self, apps: Apps) -> None:
-        """One answer about many apps must not mix them up, nor hide the others behind one that is unknown."""
+        """An answer about many apps must not mix them up, and an unknown app must not hide the others."""
         good, bad = apps.start(apps.sh("true")), apps.start(apps.sh("exit 3"))
         live, unknown = apps.start(apps.sh("echo up; sleep 60")), apps.new_id()
         for app_id in (good, bad):
@@ -48,11 +48,11 @@ class CostTests(ContractBase):
         assert all(response is None or response.app_id == app_id for app_id, response in found.items())
 
     def test_describe_many_of_nothing_is_nothing(self, apps: Apps) -> None:
-        """A poller whose last follower has left asks for no app."""
+        """A poller without followers asks for no apps."""
         assert apps.scheduler.describe_many([]) == {}
 
     def test_many_apps_cost_what_one_costs(self, apps: Apps) -> None:
-        """An Airflow with hundreds of running tasks must not bring the engine down by asking."""
+        """An Airflow with hundreds of running tasks must not overload the engine with polls."""
         with ThreadPoolExecutor(_SUBMITTERS) as pool:
             ids = [*pool.map(lambda _: apps.start(apps.sh("true")), range(self.many))]
         until(
@@ -73,11 +73,11 @@ class CostTests(ContractBase):
             assert many <= (self.requests_per_describe or one)
 
     def test_running_apps_cost_what_one_costs(self, apps: Apps) -> None:
-        """It is the running ones that are asked for again and again."""
+        """Running apps are polled again and again."""
         ids = [apps.start(apps.sh("exec sleep 300")) for _ in range(_LIVE)]
         for app_id in ids:
             apps.until_running(app_id)
-        # What is still due for the start of an app is done by the first observer.
+        # The first observer finishes the start of an app.
         found, _ = _asked(apps, ids)
         _, many = _asked(apps, ids)
         _, one = _asked(apps, ids[:1])

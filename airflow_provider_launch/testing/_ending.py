@@ -1,4 +1,4 @@
-"""How an app ends, and what is left of it: failure, cancel, limits, delete."""
+"""Ends of apps and their clean-up: failure, cancel, limits, delete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("peer", ["exec sleep 300", DEAF], ids=["obedient", "deaf"])
     def test_a_failed_replica_ends_its_peers(self, apps: Apps, peer: str) -> None:
-        """The others would wait for the dead one for ever, and cost money."""
+        """The other replicas would wait for the failed one for ever, and cost money."""
         script = "test $LAUNCH_REPLICA_ID = 1 || exec sleep 300; sleep 1; exit 3"
         roles = [apps.sh(peer, "peer"), apps.sh(script, "bad", num_replicas=2)]
         app_id = apps.start(*roles, **self._short_grace(apps))
@@ -45,7 +45,7 @@ class EndingTests(ContractBase):
         apps.until_nothing_is_alive(app_id)
 
     def test_the_first_failed_replica_is_named(self, apps: Apps) -> None:
-        """The replicas that fail later, since the first is gone, only hide the cause."""
+        """Later failures are only consequences of the first one, and would hide the cause."""
         late = "trap 'exit 66' TERM; while :; do sleep 0.2; done"
         found = apps.run(apps.sh(late, "late"), apps.sh("sleep 1; exit 3", "first"))
         named = found.to_status().first_failed_replica()
@@ -56,7 +56,7 @@ class EndingTests(ContractBase):
         assert "3" in found.msg
 
     def test_an_app_succeeds_only_when_all_replicas_have(self, apps: Apps) -> None:
-        """A launcher that takes a part for the whole starts the next task too early."""
+        """A success reported after only some replicas would start the next task too early."""
         app_id = apps.start(apps.sh("exit 0", "quick"), apps.sh("sleep 2; exit 0", "slow"))
         until(lambda: self._state_of(apps, app_id, "quick") is AppState.SUCCEEDED, apps.timeout_s, "quick succeeds")
         early = apps.scheduler.describe(app_id)
@@ -66,7 +66,7 @@ class EndingTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
 
     def test_what_a_replica_left_in_the_background_ends_with_it(self, apps: Apps) -> None:
-        """A forgotten helper process would hold its GPU for ever."""
+        """A forgotten background process would keep its GPU for ever."""
         app_id = apps.start(apps.sh("sleep 300 & exit 0"))
         if apps.engine.alive(app_id) is None:
             pytest.skip("the engine cannot report what is alive")
@@ -74,22 +74,22 @@ class EndingTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
         apps.until_nothing_is_alive(app_id)
 
-    def test_what_somebody_else_has_stopped_is_no_success(self, apps: Apps) -> None:
-        """A program that cleans up at TERM and exits with 0 has not done its work; what builds on it must not begin."""
+    def test_an_app_stopped_from_outside_is_not_a_success(self, apps: Apps) -> None:
+        """A program that exits with 0 after TERM has not done its work, so the next task must not start."""
         app_id = apps.start(apps.sh(POLITE))
         apps.until_written(app_id, "up")
         if not apps.engine.stop(app_id, "main"):
-            pytest.skip("the engine keeps no trace of who has stopped a replica")
+            pytest.skip("the engine does not record outside stops")
         found = apps.end(app_id)
         late = apps.another().describe(app_id)
 
         assert found.state is AppState.FAILED
         assert "stopped from outside" in found.msg
         assert late is not None
-        assert (late.state, late.msg) == (found.state, found.msg), "an observer that comes later"
+        assert (late.state, late.msg) == (found.state, found.msg), "a later observer"
 
     def test_time_limit_ends_the_app(self, apps: Apps) -> None:
-        """It ends what nobody watches any more."""
+        """It ends apps that no process follows any more."""
         self.needs_option(apps, "time_limit_s")
         app_id = apps.start(apps.sh("exec sleep 300"), time_limit_s=2)
         found = apps.end(app_id)
@@ -100,7 +100,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("end", ["success", "failure", "cancel", "time limit"])
     def test_nothing_runs_once_an_end_is_reported(self, apps: Apps, end: str) -> None:
-        """The next attempt starts then: two programs at once would write the same checkpoint."""
+        """The next attempt starts then, and two running programs would write the same checkpoint."""
         options: dict[str, Any] = {"grace_s": 2} if apps.has_option("grace_s") else {}
         if end == "time limit":
             self.needs_option(apps, "time_limit_s")
@@ -125,7 +125,7 @@ class EndingTests(ContractBase):
     # ---- cancel ----------------------------------------------------------------------------------------------
 
     def test_cancel_ends_a_running_app(self, apps: Apps) -> None:
-        """A cancelled app that runs on costs money, and may write where its successor writes."""
+        """A cancelled app that continues costs money, and may write the files of its successor."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=2), apps.sh("exec sleep 300", "peer"))
         apps.until_written(app_id, "up")
         apps.scheduler.cancel(app_id)
@@ -137,7 +137,7 @@ class EndingTests(ContractBase):
         assert apps.lines(app_id) == ["up\n"]
 
     def test_cancel_right_after_schedule_ends_the_app(self, apps: Apps) -> None:
-        """A task may be killed in the very moment in which it launches."""
+        """A task may be killed while it launches."""
         for _ in range(3):
             app_id = apps.start(apps.sh("exec sleep 300", num_replicas=2))
             apps.scheduler.cancel(app_id)
@@ -146,7 +146,7 @@ class EndingTests(ContractBase):
             apps.until_nothing_is_alive(app_id)
 
     def test_cancel_before_schedule_does_nothing(self, apps: Apps) -> None:
-        """There is no app yet, hence nothing that could be ended."""
+        """There is no app yet to cancel."""
         app_id = apps.new_id()
         info = apps.dryrun(apps.sh("true"), app_id=app_id)
         apps.scheduler.cancel(app_id)
@@ -156,7 +156,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (4, AppState.FAILED)])
     def test_cancel_after_the_end_changes_nothing(self, apps: Apps, code: int, state: AppState) -> None:
-        """A run that has succeeded must not be reported as cancelled."""
+        """A successful run must not be reported as cancelled."""
         app_id = apps.start(apps.sh(f"exit {code}"))
         apps.end(app_id)
         apps.scheduler.cancel(app_id)
@@ -169,7 +169,7 @@ class EndingTests(ContractBase):
         assert replicas(found)["main", 0].exit_code == code
 
     def test_cancel_can_be_repeated(self, apps: Apps) -> None:
-        """Who did not get the answer of a cancel asks again; several may ask at once."""
+        """A caller that did not get the answer repeats the cancel; several callers may cancel in parallel."""
         app_id = apps.start(apps.sh(DEAF), **self._short_grace(apps))
         apps.until_written(app_id, "up")
         with ThreadPoolExecutor(4) as pool:
@@ -182,39 +182,39 @@ class EndingTests(ContractBase):
         assert apps.end(app_id).state is AppState.CANCELLED
 
     def test_cancel_of_an_unknown_app_does_nothing(self, apps: Apps) -> None:
-        """It may have been forgotten; a clean-up must not fail because of that."""
+        """The engine may have removed the app; a clean-up must not fail because of that."""
         app_id = apps.new_id()
         apps.scheduler.cancel(app_id)
 
         assert apps.traces(app_id) == []
 
     def test_cancel_returns_at_once(self, apps: Apps) -> None:
-        """A worker that is being killed has a few seconds for it."""
+        """A worker that is being killed has only a few seconds."""
         self.needs_option(apps, "grace_s")
         app_id = apps.start(apps.sh(DEAF, num_replicas=2), grace_s=6)
         apps.until_written(app_id, "up")
-        began = time.monotonic()
+        started = time.monotonic()
         apps.scheduler.cancel(app_id)
 
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - started < 3
         assert apps.end(app_id).state is AppState.CANCELLED
-        assert time.monotonic() - began < 25, "much longer than the grace of its programs"
+        assert time.monotonic() - started < 25, "much longer than the grace of its programs"
 
     def test_a_program_that_ignores_the_end_is_killed_after_its_grace(self, apps: Apps) -> None:
-        """Grace is a promise to the program, and its end one to everybody else."""
+        """The program gets its full grace period, and not more."""
         self.needs_option(apps, "grace_s")
         app_id = apps.start(apps.sh(DEAF), grace_s=2)
         apps.until_written(app_id, "up")
-        began = time.monotonic()
+        started = time.monotonic()
         apps.scheduler.cancel(app_id)
         found = apps.end(app_id)
 
         assert found.state is AppState.CANCELLED
-        assert 1.5 <= time.monotonic() - began < 15
+        assert 1.5 <= time.monotonic() - started < 15
         apps.until_nothing_is_alive(app_id)
 
     def test_a_cancelled_program_can_clean_up(self, apps: Apps) -> None:
-        """It saves its checkpoint at TERM; that it then ends well does not make the app succeed."""
+        """It saves its checkpoint at TERM; its exit code 0 does not make the app succeed."""
         app_id = apps.start(apps.sh(POLITE))
         apps.until_written(app_id, "up")
         apps.scheduler.cancel(app_id)
@@ -225,7 +225,7 @@ class EndingTests(ContractBase):
     # ---- delete and list -------------------------------------------------------------------------------------
 
     def test_delete_removes_an_ended_app(self, apps: Apps) -> None:
-        """What is deleted must neither be listed nor be found, by anybody."""
+        """A deleted app is not listed and not found, by any process."""
         app_id, other = apps.start(apps.sh("true")), apps.start(apps.sh("true"))
         apps.end(app_id)
         apps.end(other)
@@ -238,7 +238,7 @@ class EndingTests(ContractBase):
         assert other in listed
 
     def test_delete_ends_a_live_app(self, apps: Apps) -> None:
-        """A record without its app is of no use, an app without its record is a leak."""
+        """An app without its record would be a leak."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300", num_replicas=2))
         apps.until_written(app_id, "up")
         apps.scheduler.delete(app_id)
@@ -247,7 +247,7 @@ class EndingTests(ContractBase):
         apps.until_nothing_is_alive(app_id)
 
     def test_delete_can_be_repeated_and_ignores_unknown_apps(self, apps: Apps) -> None:
-        """A clean-up that was interrupted begins again."""
+        """An interrupted clean-up is repeated."""
         app_id = apps.start(apps.sh("true"))
         apps.end(app_id)
         apps.scheduler.delete(app_id)
@@ -260,7 +260,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("script", ["exit 3", "echo up; exec sleep 300"], ids=["ended", "live"])
     def test_delete_leaves_nothing_in_the_engine(self, apps: Apps, script: str) -> None:
-        """What no list shows any more is found by nobody, and fills the engine."""
+        """Unlisted objects cannot be found, and fill the engine."""
         app_id = apps.new_id()
         if apps.engine.left(app_id) is None:
             pytest.skip("the engine cannot report what is left")
@@ -276,7 +276,7 @@ class EndingTests(ContractBase):
         apps.until_nothing_is_alive(app_id)
 
     def test_what_was_taken_of_an_app_can_be_removed_at_once(self, apps: Apps) -> None:
-        """As `on_finish` does: status, result and log first, then nothing of it stays."""
+        """Like `on_finish`: read status, result and log, then delete the app completely."""
         app_id = apps.start(apps.sh("echo taken"))
         assert apps.end(app_id).state is AppState.SUCCEEDED
         assert apps.lines(app_id) == ["taken\n"]
@@ -288,7 +288,7 @@ class EndingTests(ContractBase):
         until(lambda: not apps.engine.left(app_id), apps.timeout_s, f"nothing of {app_id} is left")
 
     def test_a_sweep_removes_what_ended_long_ago(self, apps: Apps) -> None:
-        """What tasks have left that nobody asks for any more; `live` is for those that are alive still."""
+        """A sweep removes old ended apps of tasks; with `live` also apps that still run."""
         dag_id = apps.new_id()
         ids = {}
         for name, script, dag in (
@@ -303,9 +303,9 @@ class EndingTests(ContractBase):
         apps.end(ids["ended"])
         apps.end(ids["foreign"])
         owner = {"dag_id": dag_id}
-        # Its launch is longer ago than its end, and the end counts.
+        # The age is counted from the end, not from the launch.
         assert apps.another().sweep(6, owner=owner) == []
-        time.sleep(1)  # ends are known in whole seconds
+        time.sleep(1)  # ends are rounded to whole seconds
 
         assert apps.another().sweep(3600, live=True, owner=owner) == []
         assert apps.another().sweep(0, owner=owner) == [ids["ended"]]
@@ -316,7 +316,7 @@ class EndingTests(ContractBase):
         assert apps.scheduler.describe(ids["foreign"]) is not None
 
     def test_observers_meet_a_deletion_without_an_error(self, apps: Apps) -> None:
-        """Somebody cleans up while others poll: the app is there, and from then on it is not."""
+        """If an app is deleted during polls, observers see the app first and then None."""
         app_id = apps.start(apps.sh("true", num_replicas=3))
         apps.end(app_id)
 
@@ -337,7 +337,7 @@ class EndingTests(ContractBase):
         assert all(not history[-1] and sorted(history, reverse=True) == history for history in histories)
 
     def test_id_of_a_deleted_app_can_be_used_again(self, apps: Apps) -> None:
-        """Also for another app: nothing of the old one may shine through."""
+        """Also for another app: no data of the old app may appear."""
         app_id = apps.start(apps.sh("echo old; exit 3", num_replicas=2))
         apps.end(app_id)
         apps.scheduler.delete(app_id)
@@ -349,7 +349,7 @@ class EndingTests(ContractBase):
         assert apps.lines(app_id) == ["new\n"]
 
     def test_list_shows_each_app_once(self, apps: Apps) -> None:
-        """One with several roles, replicas or attempts is still one app."""
+        """Also apps with several roles, replicas or attempts are listed once."""
         good = apps.start(apps.sh("true", num_replicas=3), apps.sh("true", "peer"))
         bad = apps.start(apps.sh("exit 3", max_retries=self._offered_retries()))
         live = apps.start(apps.sh("exec sleep 300"))
@@ -370,18 +370,18 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("app_id", ["contract-never-launched", "../../etc", "a b", "", "ünïcode", "x" * 500, "*"])
     def test_describe_of_an_unknown_app_is_none(self, apps: Apps, app_id: str) -> None:
-        """None means: there is no such app. Handles are texts that anybody can write, also with odd characters."""
+        """None means that the app does not exist. Handles are free texts and may contain odd characters."""
         assert apps.scheduler.describe(app_id) is None
         assert not apps.scheduler.exists(app_id)
 
-    def test_a_path_that_leads_to_an_app_is_no_name_of_it(self, apps: Apps) -> None:
-        """Who may see one app by its handle must not see others by ways around."""
+    def test_a_path_that_leads_to_an_app_is_not_its_name(self, apps: Apps) -> None:
+        """A handle must not give access to other apps by relative paths."""
         app_id = apps.start(apps.sh("sleep 60"))
         for alias in (f"./{app_id}", f"{app_id}/", f"x/../{app_id}", f"../apps/{app_id}", f"{app_id}\n", f" {app_id}"):
             assert apps.scheduler.describe(alias) is None, alias
 
     def test_describe_many_separates_known_and_unknown_apps(self, apps: Apps) -> None:
-        """One app that is gone must not hide the others."""
+        """A missing app must not hide the others."""
         known, unknown = apps.start(apps.sh("exit 3")), apps.new_id()
         apps.end(known)
         alone = apps.another().describe(known)
@@ -396,7 +396,7 @@ class EndingTests(ContractBase):
 
     @pytest.mark.parametrize("script", ["exit 0", "exit 3", "exec sleep 300"])
     def test_a_terminal_state_is_final(self, apps: Apps, script: str) -> None:
-        """Who has seen the end acts on it; it cannot be taken back. All observers see the same end."""
+        """Callers act on an end, so it never changes. All observers see the same end."""
         app_id = apps.start(apps.sh("sleep 0.5", "peer"), apps.sh(f"sleep 1; {script}"))
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(apps.histories, app_id)
@@ -411,7 +411,7 @@ class EndingTests(ContractBase):
         assert all(sorted(history) == history for history in histories), histories
 
     def test_closing_a_scheduler_leaves_its_apps_alone(self, apps: Apps) -> None:
-        """The worker that launched may end long before the app; closing twice is harmless."""
+        """The launching worker may end long before the app; closing twice is harmless."""
         scheduler = apps.another()
         info = scheduler.submit_dryrun(
             AppDef("contract", [apps.sh("sleep 1; echo done")]), apps.cfg, app_id=apps.new_id()

@@ -1,4 +1,4 @@
-"""Following: what operators, sensors and triggers see of an app."""
+"""Following: the events of an app for operators, sensors and triggers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, within
 from airflow_provider_launch.testing._repeats import often
 from airflow_provider_launch.testing._retries import CAPABILITY
-from airflow_provider_launch.testing._starting import NeverBegins
+from airflow_provider_launch.testing._starting import NeverStarts
 
 _POLL_S = 0.2
 _SELDOM_S = 60.0
@@ -39,9 +39,9 @@ _SETTLE_S, _QUIET_S = 5.0, 10.0
 _SILENT_REPLICAS = often(3, 40)
 _WAITING_REPLICAS = 5
 _TAIL_REQUESTS = 20
-"""For the beginning: until the stream is open, it is asked for the state and for lines."""
+"""Requests for state and lines until the stream is open."""
 _STATE_REQUESTS = 2 * (_QUIET_S / _POLL_S + 2)
-"""The states are asked for in this time, with one request for all, or one for Jobs and one for pods."""
+"""Polls of the state in this time: one request for all apps, or one for Jobs and one for pods."""
 _WRITER = "i=0; while [ $i -lt 300 ]; do i=$((i + 1)); echo $i; sleep 0.01; done; printf last"
 _WRITTEN = [*(f"{i}\n" for i in range(1, 301)), "last"]
 
@@ -74,17 +74,17 @@ def _to_the_end(apps: Apps, follower: Follower) -> Iterator[Event]:
 
 
 class FollowTests(ContractBase):
-    """A follower shows each line once, and the end."""
+    """A follower reports each line once, and the end."""
 
     def test_a_follower_shows_each_line_once_and_the_end(self, apps: Apps) -> None:
-        """The log of the task is what the replicas wrote, no more and no less, and the task ends with the app."""
+        """The log of the task has exactly the lines of the replicas, and the task ends with the app."""
         app_id = apps.start(apps.sh(_WRITER, num_replicas=2), apps.sh("sleep 1; echo bye >&2; exit 3", "other"))
         events = _follow(apps, app_id)
 
         found = lines_of(events)
         assert found["other/0"] == ["bye\n"]
         for k in range(2):
-            # The failure of the other role ends them early; what they wrote must be there.
+            # The failure of the other role ends them early; their lines must be complete.
             assert found.get(f"main/{k}", []) == apps.lines(app_id, "main", k)
         assert [event.response.state for event in events if isinstance(event, Ended)] == [AppState.FAILED]
         assert isinstance(events[-1], Ended)
@@ -93,13 +93,13 @@ class FollowTests(ContractBase):
         assert not [event for event in events if isinstance(event, LogGap)]
 
     def test_an_end_that_is_reported_need_not_be_asked_for(self, apps: Apps) -> None:
-        """A follower that polls each minute, to spare the engine, need not wait a minute at the end of each task."""
+        """A follower that polls once a minute need not wait a minute for the end."""
         app_id = apps.start(apps.sh("sleep 5; exit 3"))
         apps.until_running(app_id)
         try:
             apps.scheduler.await_end(app_id, 0.1)
         except NotImplementedError:
-            return  # a scheduler that has to be asked; another error is one
+            return  # a scheduler that must be polled; other errors fail the test
         deadline = time.monotonic() + _SELDOM_S / 2
         with _follower(apps, app_id, poll_interval_s=_SELDOM_S) as follower:
             events = []
@@ -112,7 +112,7 @@ class FollowTests(ContractBase):
         assert events[-1].response.state is AppState.FAILED
 
     def test_two_followers_see_the_same(self, apps: Apps) -> None:
-        """A second task, or a person, may watch the app without taking lines from the first."""
+        """A second task or a person may follow the app without taking lines from the first."""
         app_id = apps.start(apps.sh(_WRITER))
         with ThreadPoolExecutor(2) as pool:
             both = [*pool.map(lambda _: _follow(apps, app_id), range(2))]
@@ -122,8 +122,8 @@ class FollowTests(ContractBase):
             assert isinstance(events[-1], Ended)
             assert events[-1].response.state is AppState.SUCCEEDED
 
-    def test_a_follower_goes_on_where_another_was_cut(self, apps: Apps) -> None:
-        """A deferred task comes back on another worker, and its log has no gap and no echo."""
+    def test_a_follower_continues_where_another_was_cut(self, apps: Apps) -> None:
+        """A deferred task resumes on another worker; its log has no gap and no repeated line."""
         app_id = apps.start(apps.sh(_WRITER))
         stored, seen, cuts, over = "{}", list[str](), 0, False
         while not over:
@@ -133,17 +133,17 @@ class FollowTests(ContractBase):
                     over = isinstance(event, Ended)
                     if isinstance(event, LogLines):
                         break
-                known, stored = stored, json.dumps(follower.cursors)
+                before, stored = stored, json.dumps(follower.cursors)
                 cuts += 1
-            assert over or stored != known, f"the cursor did not move although lines came: {known}"
+            assert over or stored != before, f"the cursor did not move although lines were read: {before}"
 
         assert cuts > 1
         assert seen == _WRITTEN
 
     def test_a_stream_that_is_cut_again_and_again_loses_no_line(self, apps: Apps) -> None:
-        """Balancers, restarts of servers and networks end connections; the log of the task has no gap and no echo."""
+        """Balancers, restarts and networks cut connections; the log still has no gap and no repeated line."""
         if not has_own(apps.scheduler, "stream_log") or apps.engine.cut_streams() is None:
-            pytest.skip("no streams of the engine can be cut")
+            pytest.skip("the engine has no streams that can be cut")
         app_id = apps.start(apps.sh(_LONG_WRITER, num_replicas=_CUT_REPLICAS))
         events, cuts = list[Event](), 0
         with _follower(apps, app_id) as follower:
@@ -154,7 +154,7 @@ class FollowTests(ContractBase):
                     cuts += apps.engine.cut_streams() or 0
                     cut_at = time.monotonic()
                     if cuts >= _CUTS:
-                        # Its end is awaited by the writers.
+                        # Enough cuts; the writers never end by themselves.
                         break
             apps.scheduler.cancel(app_id)
             events += _to_the_end(apps, follower)
@@ -168,8 +168,8 @@ class FollowTests(ContractBase):
         assert not [event for event in events if isinstance(event, LogGap)]
 
     @pytest.mark.parametrize("policy", [*CAPABILITY])
-    def test_how_an_attempt_ended_stands_between_its_lines_and_the_next(self, apps: Apps, policy: RetryPolicy) -> None:
-        """A task that succeeds in the end hides what went wrong before, unless its log shows it."""
+    def test_the_end_of_an_attempt_is_between_its_lines_and_the_next(self, apps: Apps, policy: RetryPolicy) -> None:
+        """A task that finally succeeds hides earlier failures unless its log shows them."""
         self.needs(CAPABILITY[policy])
         app_id = apps.start(apps.sh("echo up; test $LAUNCH_ATTEMPT = 2 || exit 5", max_retries=3, retry_policy=policy))
         events = _follow(apps, app_id)
@@ -186,7 +186,7 @@ class FollowTests(ContractBase):
             assert [event.ending for event in story if isinstance(event, AttemptEnded)] == ["exit code 5"] * 2
 
     def test_a_silent_attempt_is_reported_too(self, apps: Apps) -> None:
-        """What writes nothing, and fails, would otherwise leave no trace in a log that goes on."""
+        """An attempt that fails without output would otherwise leave no trace in the log."""
         policy = next((policy for policy, capability in CAPABILITY.items() if capability in self.capabilities), None)
         if policy is None:
             pytest.skip("nothing is retried")
@@ -198,7 +198,7 @@ class FollowTests(ContractBase):
         assert events[-1].response.state is AppState.SUCCEEDED
 
     def test_a_progress_bar_is_one_line(self, apps: Apps) -> None:
-        """Its text is kept as it was written; who can show it before it ends shows it soon, and not each refresh."""
+        """Its text is kept unchanged; if the scheduler supports it, some refreshes are shown before the line ends."""
         script = r"echo up; for i in 1 2 3 4 5 6 7 8; do printf '\r%s of 8' $i; sleep 0.5; done; echo; echo down"
         app_id = apps.start(apps.sh(script))
         shown, up_at = list[float](), 0.0
@@ -223,7 +223,7 @@ class FollowTests(ContractBase):
         assert len(shown) <= 3
 
     def test_silent_replicas_cost_almost_nothing(self, apps: Apps) -> None:
-        """Hundreds of replicas that compute and report nothing must not keep an engine busy."""
+        """Hundreds of silent replicas must not keep an engine busy."""
         if apps.engine.requests() is None:
             pytest.skip("the requests of the engine are not counted")
         app_id = apps.start(apps.sh("echo up; exec sleep 600", num_replicas=_SILENT_REPLICAS))
@@ -238,12 +238,12 @@ class FollowTests(ContractBase):
 
         asked = self._asked_from(apps, app_id, is_quiet)
         has_streams = has_own(apps.scheduler, "stream_log")
-        # Read in turns each is asked for after a tenth of its silence, and that grows.
+        # Read in turns, each replica is polled after a tenth of its silence, which grows.
         of_logs = 0 if has_streams else _SILENT_REPLICAS * 10 * _QUIET_S / _SETTLE_S
         assert asked <= _STATE_REQUESTS + of_logs, f"{asked} requests in {_QUIET_S:g} s"
 
     def test_a_tail_of_a_silent_replica_costs_almost_nothing(self, apps: Apps) -> None:
-        """A program that waits for the next line, for hours, follows as a task does."""
+        """A caller that waits for hours for the next line costs as little as a task."""
         if not has_own(apps.scheduler, "stream_log") or apps.engine.requests() is None:
             pytest.skip("there are no streams, or the requests of the engine are not counted")
         app_id = apps.start(apps.sh(f"echo up; sleep {_SETTLE_S + _QUIET_S:g}; echo down"))
@@ -255,30 +255,30 @@ class FollowTests(ContractBase):
         assert (up, down) == ("up\n", "down\n")
         assert after - before <= _TAIL_REQUESTS, f"{after - before} requests in {_SETTLE_S + _QUIET_S:g} s"
 
-    def test_waiting_replicas_cost_nothing(self, apps: Apps, never_begins: NeverBegins | None) -> None:
-        """An app may stand in a queue for days, and has no log to ask for."""
-        if apps.engine.requests() is None or never_begins is None:
-            pytest.skip("the requests of the engine are not counted, or it refuses at the launch what cannot begin")
-        role, cfg = never_begins
+    def test_waiting_replicas_cost_nothing(self, apps: Apps, never_starts: NeverStarts | None) -> None:
+        """An app may wait in a queue for days without a log to read."""
+        if apps.engine.requests() is None or never_starts is None:
+            pytest.skip("the requests of the engine are not counted, or it refuses launches that cannot start")
+        role, cfg = never_starts
         app_id = apps.start(apps.sh("true", num_replicas=_WAITING_REPLICAS, **role), **cfg)
-        began = time.monotonic()
-        asked = self._asked_from(apps, app_id, lambda _: time.monotonic() > began + _SETTLE_S)
+        started = time.monotonic()
+        asked = self._asked_from(apps, app_id, lambda _: time.monotonic() > started + _SETTLE_S)
         assert asked <= _STATE_REQUESTS, f"{asked} requests in {_QUIET_S:g} s"
 
     @staticmethod
-    def _asked_from(apps: Apps, app_id: str, is_begun: Callable[[Event], bool]) -> int:
+    def _asked_from(apps: Apps, app_id: str, is_ready: Callable[[Event], bool]) -> int:
         """Return how many requests a follower makes in `_QUIET_S` after an event."""
-        before, began = 0, float("inf")
+        before, started = 0, float("inf")
         with _follower(apps, app_id) as follower:
             for event in _to_the_end(apps, follower):
-                if began == float("inf") and is_begun(event):
-                    before, began = apps.engine.requests() or 0, time.monotonic()
-                if time.monotonic() >= began + _QUIET_S:
+                if started == float("inf") and is_ready(event):
+                    before, started = apps.engine.requests() or 0, time.monotonic()
+                if time.monotonic() >= started + _QUIET_S:
                     break
             return (apps.engine.requests() or 0) - before
 
     def test_a_stopped_log_source_does_not_delay_the_end(self, apps: Apps) -> None:
-        """A log that hangs is late; the outcome of the app is not, and the log can be read later."""
+        """A hanging log must not delay the outcome of the app; the log can be read later."""
         if (stall := apps.engine.stall_logs()) is None:
             pytest.skip("the logs of the engine cannot be stalled")
         app_id = apps.start(apps.sh("echo 1; sleep 1; echo 2"))
@@ -291,7 +291,7 @@ class FollowTests(ContractBase):
                     if isinstance(event, StateChanged):
                         changed = time.monotonic()
             waited = time.monotonic() - changed
-            # By a scheduler that has not seen the end yet: the follower's own may have waited for the log before.
+            # With a new scheduler, because that of the follower may have cached the end.
             asked_ended = self._time_to_describe(apps, app_id)
 
         assert isinstance(events[-1], Ended)
@@ -307,6 +307,6 @@ class FollowTests(ContractBase):
     @staticmethod
     def _time_to_describe(apps: Apps, app_id: str) -> float:
         with contextlib.closing(apps.another()) as scheduler:
-            began = time.monotonic()
+            started = time.monotonic()
             scheduler.describe(app_id)
-            return time.monotonic() - began
+            return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Hostile and broken programs: whatever one app writes, those who follow other apps do not notice."""
+"""Hostile and broken programs: the output of one app never disturbs the followers of other apps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from airflow_provider_launch.util.untrusted import clean_json
 
 _MB = 1024 * 1024
 _LONGEST_LINE = 17 * _MB
-"""Lines are cut at 16 MB, and marked."""
+"""Longer lines are cut at 16 MB and marked."""
 _MEMORY = 400 * _MB
-"""For all that is read here; the sparse file has twice as much."""
+"""Memory limit for all reads; the sparse file is twice as large."""
 _SECRET = "secret-of-the-host"  # noqa: S105 - a text to be found
 _POLL_S = 0.2
 _WRITER = "i=0; while [ $i -lt 200 ]; do i=$((i + 1)); echo $i; sleep 0.01; done"
@@ -55,11 +55,11 @@ _DOCUMENTS = {
 
 
 _TEXTS = {"raw nul"}
-"""An engine that hands back text may lose the byte, and what is left is a document."""
+"""Engines that return text may drop the byte, and the rest is a valid document."""
 
 
 class _Memory:
-    """The most that this process grows while it is observed."""
+    """Measures the largest growth of this process."""
 
     def __init__(self) -> None:
         self._first = self.most = _resident()
@@ -91,10 +91,10 @@ def _resident() -> int:
 
 
 class HostileTests(ContractBase):
-    """One hostile app, one that is not, and followers of both."""
+    """Followers of a hostile app and of a normal app."""
 
     def test_apps_that_damage_their_files_harm_no_other(self, apps: Apps, tmp_path: Path) -> None:
-        """One program that replaces its error file, or writes no text, must not end every task of the connection."""
+        """A program that replaces its error file, or writes binary data, must not fail all tasks of the connection."""
         acts = [*_FILES.values(), *_DOCUMENTS.values()]
         printed = [text.replace("ENDLESS", str(self.endless)) for text in _PRINTED.values()]
         pairs = [*zip(acts, printed, strict=False), *((act, "true") for act in acts[len(printed) :: 3])]
@@ -106,11 +106,11 @@ class HostileTests(ContractBase):
         for app_id, found in ends.items():
             assert found.state is AppState.FAILED, f"{app_id}: {found}"
             status = found.to_status().to_json()
-            assert clean_json(status) == status, f"letters that databases refuse: {str(status)[:1000]!r}"
+            assert clean_json(status) == status, f"characters that databases refuse: {str(status)[:1000]!r}"
             assert _SECRET not in str(status), f"the text of a link's target is shown: {str(status)[:1000]}"
 
-    def test_results_that_are_no_documents_harm_no_other(self, apps: Apps, tmp_path: Path) -> None:
-        """What is handed back goes to a database and to other programs; a wrong one is the error of its app."""
+    def test_results_that_are_not_documents_harm_no_other(self, apps: Apps, tmp_path: Path) -> None:
+        """Results are stored in a database and read by other programs; an invalid one is an error of its app."""
         self.needs(Capability.RESULT)
         acts = {**_FILES, **_DOCUMENTS}
         by_app = {
@@ -122,36 +122,36 @@ class HostileTests(ContractBase):
         for app_id, found in ends.items():
             name = by_app[app_id]
             assert found.state is AppState.SUCCEEDED, f"{name}: {found}"
-            assert _result_text(apps, app_id, name) == "", f"{name}: it was handed back"
+            assert _result_text(apps, app_id, name) == "", f"{name}: it was returned"
 
     def test_what_is_damaged_in_the_engine_harms_no_other_app(self, apps: Apps, engine: Engine) -> None:
-        """Records, labels and marks can be written by others than the scheduler: a wrong one concerns one app."""
+        """Other processes can write records, labels and marks: an invalid one affects only its app."""
         third, forged = apps.start(apps.sh("exit 3")), apps.new_id()
         apps.end(third)
         acts = [engine.damaged(third), engine.forged(forged)]
         if acts == [None, None]:
-            pytest.skip("the engine lets nothing be damaged, see `Engine.damaged` and `Engine.forged`")
+            pytest.skip("the backend cannot damage anything, see `Engine.damaged` and `Engine.forged`")
         with contextlib.ExitStack() as damage:
             for act in filter(None, acts):
                 damage.enter_context(act)
             bystander = apps.start(apps.sh(_WRITER))
             with ThreadPoolExecutor(1) as pool:
                 following = pool.submit(lambda: [*_events(apps, bystander)])
-                # One has known the app before it was damaged, and one has not.
+                # One scheduler saw the app before the damage, one did not.
                 _poll_to_the_end([apps.scheduler, apps.another()], bystander, [third, forged], apps.timeout_s)
                 events = following.result(apps.timeout_s)
 
             lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
-            assert lines == _WRITTEN, "lines of the bystander are missing, or come twice"
+            assert lines == _WRITTEN, "lines of the bystander are missing or repeated"
             for scheduler in (apps.scheduler, apps.another()):
                 rows = {row.app_id: row.state for row in scheduler.list()}
                 assert rows.get(bystander) is AppState.SUCCEEDED, (
                     f"the list shows {rows.get(bystander)} of the bystander"
                 )
-                assert third in rows, "the list leaves out the damaged app, which is to be a row with state UNKNOWN"
+                assert third in rows, "the list leaves out the damaged app, which must be a row with state UNKNOWN"
 
     def _ends_next_to_a_bystander(self, apps: Apps, hostile: Sequence[str]) -> dict[str, DescribeAppResponse]:
-        """Observe the apps to their end, and a bystander, of which everything must arrive."""
+        """Observe the apps to their end together with a bystander, whose lines must all arrive."""
         bystander = apps.start(apps.sh(_WRITER))
         memory = _Memory()
         with memory.observed(), ThreadPoolExecutor(len(hostile) + 1) as pool:
@@ -162,7 +162,7 @@ class HostileTests(ContractBase):
             lengths = [each.result(apps.timeout_s) for each in longest]
 
         lines = [line.text for event in events if isinstance(event, LogLines) for line in event.lines]
-        assert lines == _WRITTEN, "lines of the bystander are missing, or come twice"
+        assert lines == _WRITTEN, "lines of the bystander are missing or repeated"
         assert isinstance(events[-1], Ended)
         assert events[-1].response.state is AppState.SUCCEEDED
         assert max(lengths) <= _LONGEST_LINE, f"a line of {max(lengths)} letters is not cut"
@@ -172,11 +172,11 @@ class HostileTests(ContractBase):
 
 
 def _result_text(apps: Apps, app_id: str, name: str) -> str:
-    """Return what is shown of a result that must not be handed back; nothing, where an error takes its place."""
+    """Return the text of a result that must not be returned; empty if an error was raised instead."""
     try:
         result = apps.scheduler.result(app_id)
     except SchedulerUnavailableError as error:
-        raise AssertionError(f"{name}: a wrong result is taken for an outage: {error}") from error
+        raise AssertionError(f"{name}: an invalid result is reported as an outage: {error}") from error
     except LaunchError as error:
         return str(error) if _SECRET in str(error) else ""
     if name in _TEXTS and clean_json(result) == result:
@@ -192,7 +192,7 @@ def _script(variable: str, act: str, printed: str, folder: Path, code: int) -> s
 
 
 def _observe(apps: Apps, app_ids: Sequence[str]) -> dict[str, DescribeAppResponse]:
-    """Ask for all apps at once, and for the list, until all have ended; none of it may fail."""
+    """Poll all apps and the list until all have ended; no poll may fail."""
     deadline = time.monotonic() + apps.timeout_s
     while True:
         found = apps.scheduler.describe_many(app_ids)
@@ -210,7 +210,7 @@ def _observe(apps: Apps, app_ids: Sequence[str]) -> dict[str, DescribeAppRespons
 def _poll_to_the_end(
     schedulers: Sequence[Scheduler[Any]], bystander: str, damaged: Sequence[str], timeout_s: float
 ) -> None:
-    """Ask for all apps as those who follow them do, until the bystander has ended; damage must be no outage."""
+    """Poll all apps like followers until the bystander has ended; damage must not be reported as an outage."""
     deadline = time.monotonic() + timeout_s
     state = AppState.UNKNOWN
     while not is_terminal(state):
@@ -221,7 +221,7 @@ def _poll_to_the_end(
                 is_outage = isinstance(answer, SchedulerUnavailableError) and not isinstance(
                     answer, AppUnavailableError
                 )
-                assert not is_outage, f"damage of one app is taken for an outage: {answer}"
+                assert not is_outage, f"damage of one app is reported as an outage: {answer}"
             found = answers[bystander]
             assert isinstance(found, DescribeAppResponse), f"damage of another app hides the bystander: {found}"
             assert bystander in {row.app_id for row in scheduler.list()}, "the list leaves out the bystander"

@@ -1,4 +1,4 @@
-"""One id, one app: launched once, and known to every process."""
+"""An app id belongs to one app, which is launched once and visible to every process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from airflow_provider_launch.testing._base import Apps, ContractBase, MakeProces
 from airflow_provider_launch.testing._process import OtherProcess
 
 MOMENTS = (0.05, 0.3, 0.6, 0.9, 1.2)
-"""When a launcher is killed, in parts of the time that a start takes: before, amid and after what it does."""
+"""When a launcher is killed, as a fraction of the time of a start: before, during and after its work."""
 
 
 class IdentityTests(ContractBase):
-    """Ids, adoption, conflicts, and what other processes can do."""
+    """Ids, adoption, conflicts, and calls from other processes."""
 
     def test_apps_without_an_id_get_different_ones(self, apps: Apps) -> None:
         """The same app is launched every night."""
@@ -37,11 +37,11 @@ class IdentityTests(ContractBase):
 
     @pytest.mark.parametrize("app_id", ["../x", "a b", "x/y", "x" * 500, "naïve", "-x", "x\n"])
     def test_id_that_the_engine_cannot_take_is_refused(self, apps: Apps, app_id: str) -> None:
-        """An id that is changed on the way is found by nobody, and handles, files and labels allow none of these."""
+        """A changed id cannot be found again, and handles, files and labels do not allow these characters."""
         assert "app id" in apps.refusal(apps.sh("true"), app_id=app_id), f"app id {app_id!r} is to be refused by name"
 
     def test_id_of_the_operator_is_taken(self, apps: Apps) -> None:
-        """It makes ids of up to 39 characters: lower case letters, digits and `-`."""
+        """The operator makes ids of up to 39 characters: lower case letters, digits and `-`."""
         app_id = apps.new_id().ljust(39, "0")
         assert apps.start(apps.sh("echo $LAUNCH_REPLICA_ID", "trainer", num_replicas=2), app_id=app_id) == app_id
 
@@ -49,7 +49,7 @@ class IdentityTests(ContractBase):
         assert [apps.lines(app_id, "trainer", k) for k in range(2)] == [["0\n"], ["1\n"]]
 
     def test_schedule_twice_starts_once(self, apps: Apps) -> None:
-        """A worker that did not get the answer asks again, and so does the next worker."""
+        """A worker that did not get the answer repeats the call, and so does the next worker."""
         self.needs(Capability.ADOPT)
         role = apps.sh("echo run; sleep 1", num_replicas=2)
         info = apps.dryrun(role, app_id=apps.new_id())
@@ -62,7 +62,7 @@ class IdentityTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 2}
 
     def test_racing_threads_start_one_app(self, apps: Apps) -> None:
-        """Two tries of one task may be alive at once."""
+        """Two tries of one task may be alive at the same time."""
         self.needs(Capability.ADOPT)
         role, app_id = apps.sh("echo run; sleep 1", num_replicas=2), apps.new_id()
         infos = [
@@ -77,7 +77,7 @@ class IdentityTests(ContractBase):
         assert [row.app_id for row in apps.scheduler.list()].count(app_id) == 1
 
     def test_racing_processes_start_one_app(self, apps: Apps, other_process: OtherProcess) -> None:
-        """No lock of this process helps against another worker."""
+        """A lock in this process does not stop another worker."""
         self.needs(Capability.ADOPT)
         role = apps.sh("echo run; sleep 1", num_replicas=2)
         document = app_to_dict(AppDef("contract", [role]))
@@ -97,7 +97,7 @@ class IdentityTests(ContractBase):
             assert apps.engine.starts(app_id) in {None, 2}
 
     def test_same_id_with_another_app_is_a_conflict(self, apps: Apps) -> None:
-        """Following somebody else's app would return its result as ours."""
+        """Following the app of another user would return its result as ours."""
         self.needs(Capability.ADOPT)
         app_id = apps.start(apps.sh("echo mine; sleep 1"))
         others: list[list[Role]] = [
@@ -115,7 +115,7 @@ class IdentityTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_same_id_with_another_option_is_a_conflict(self, apps: Apps) -> None:
-        """The launch that is asked for is not the one that runs."""
+        """The requested launch differs from the running one."""
         self.needs(Capability.ADOPT)
         option = next((name for name in ("time_limit_s", "grace_s") if apps.has_option(name)), None)
         if option is None:
@@ -130,7 +130,7 @@ class IdentityTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_what_the_launcher_injects_is_no_conflict(self, apps: Apps) -> None:
-        """Each worker has a session of its own, and finds the app of the other nevertheless."""
+        """Workers have different sessions and still find each other's app."""
         self.needs(Capability.ADOPT)
         app_id = apps.start(apps.sh("echo run", env={"TORCHX_INTERNAL_SESSION_ID": "one"}))
 
@@ -139,7 +139,7 @@ class IdentityTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_an_app_that_is_deleted_while_it_is_submitted_stays_deleted(self, apps: Apps) -> None:
-        """A launcher that takes this for an outage submits it again, and runs what another user has removed."""
+        """If a launcher treats this as an outage, it submits the app again although another user deleted it."""
         for _ in range(3):
             app_id = apps.new_id()
             info = apps.dryrun(apps.sh("exec sleep 300", num_replicas=2), app_id=app_id)
@@ -159,7 +159,7 @@ class IdentityTests(ContractBase):
 
     @pytest.mark.parametrize(("code", "state"), [(0, AppState.SUCCEEDED), (3, AppState.FAILED)])
     def test_schedule_after_the_end_runs_nothing_again(self, apps: Apps, code: int, state: AppState) -> None:
-        """The answer to a launch may come late; the next try of the task then takes the end as it is."""
+        """The answer to a launch may come late; the next try of the task then uses the existing end."""
         self.needs(Capability.ADOPT)
         role = apps.sh(f"echo run; exit {code}")
         app_id = apps.start(role)
@@ -173,7 +173,7 @@ class IdentityTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_schedule_after_cancel_runs_nothing_again(self, apps: Apps) -> None:
-        """A launch that is repeated late must not bring back what was cancelled."""
+        """A late repeated launch must not restart a cancelled app."""
         self.needs(Capability.ADOPT)
         role = apps.sh("echo up; exec sleep 300")
         app_id = apps.start(role)
@@ -189,7 +189,7 @@ class IdentityTests(ContractBase):
     # ---- other processes -------------------------------------------------------------------------------------
 
     def test_another_process_sees_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
-        """The worker launches and the triggerer watches; nothing may live in the worker's memory."""
+        """The worker launches and the triggerer follows, so no state may be in the worker's memory."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300"), apps.sh("exec sleep 300", "peer"))
         apps.until_running(app_id)
 
@@ -203,7 +203,7 @@ class IdentityTests(ContractBase):
         assert app_id in other_process.call("list")
 
     def test_another_process_follows_the_app_to_its_end(self, apps: Apps, other_process: OtherProcess) -> None:
-        """Also when nobody else polls it any more."""
+        """The app ends even if no other process polls it."""
         role = apps.sh("echo one; sleep 1; echo two; exit 4")
         scheduler = apps.another()
         info = scheduler.submit_dryrun(AppDef("contract", [role]), apps.cfg, app_id=apps.new_id())
@@ -221,7 +221,7 @@ class IdentityTests(ContractBase):
         assert other_process.call("log_lines", handle=handle, role="main") == ["one\n", "two\n"]
 
     def test_another_process_cancels_the_app(self, apps: Apps, other_process: OtherProcess) -> None:
-        """The one that launched it may be dead, and all that is known is the handle in its log."""
+        """The launching process may be dead, so the handle in its log must suffice."""
         app_id = apps.start(apps.sh("echo up; exec sleep 300"))
         apps.until_written(app_id, "up")
         other_process.call("stop", handle=self._handle(apps, app_id))
@@ -230,7 +230,7 @@ class IdentityTests(ContractBase):
         apps.until_nothing_is_alive(app_id)
 
     def test_an_app_outlives_the_process_that_launched_it(self, apps: Apps, other_process: OtherProcess) -> None:
-        """A worker may be killed at any moment; hours of work must not go with it."""
+        """A worker may be killed at any moment; hours of work must not be lost."""
         app_id = apps.new_id()
         document = app_to_dict(AppDef("contract", [apps.sh("sleep 2; echo survived")]))
         other_process.call("schedule", app=document, cfg=apps.cfg, app_id=app_id)
@@ -242,7 +242,7 @@ class IdentityTests(ContractBase):
     # ---- killed launchers ------------------------------------------------------------------------------------
 
     def test_a_launcher_killed_while_it_schedules_is_made_up_for(self, apps: Apps, make_process: MakeProcess) -> None:
-        """Wherever it was: the next one goes on, and nothing is started twice."""
+        """At any step: the next launcher continues, and no replica is started twice."""
         self.needs(Capability.ADOPT)
         self._needs_apps_that_outlive_their_launcher()
         role = apps.sh("echo run; sleep 0.5", num_replicas=2)
@@ -256,7 +256,7 @@ class IdentityTests(ContractBase):
             assert apps.engine.starts(app_id) in {None, 2}
 
     def test_what_a_killed_launcher_left_can_be_cancelled(self, apps: Apps, make_process: MakeProcess) -> None:
-        """The task is cancelled in the moment in which its worker dies; half an app must not go on either."""
+        """A task may be cancelled while its worker dies; a partly started app must not continue either."""
         self._needs_apps_that_outlive_their_launcher()
         role = apps.sh("exec sleep 300", num_replicas=2)
         for process, delay_s in self._launchers_to_kill(apps, make_process):
@@ -265,10 +265,10 @@ class IdentityTests(ContractBase):
             was_there = apps.scheduler.describe(app_id) is not None
             apps.scheduler.cancel(app_id)
 
-            # Not begun at all, or ended by the cancel.
+            # Never started, or ended by the cancel.
             if apps.scheduler.describe(app_id) is not None:
                 if not was_there:
-                    # The engine has served the dead one's last request after the cancel had found nothing.
+                    # The engine served the last request of the killed launcher after the cancel, which found no app.
                     apps.scheduler.cancel(app_id)
                 assert apps.end(app_id).state is AppState.CANCELLED
             apps.until_nothing_is_alive(app_id)
@@ -304,23 +304,23 @@ class IdentityTests(ContractBase):
 
     @staticmethod
     def _launchers_to_kill(apps: Apps, make_process: MakeProcess) -> list[tuple[OtherProcess, float]]:
-        """Return processes, and the seconds after which each is to be killed.
+        """Return processes, and the seconds after which to kill each.
 
-        A start takes 20 ms on one engine and a second on another, and more of both on a busy machine: one is timed.
+        The duration of a start depends on engine and machine, so one start is timed.
         """
         timed, *processes = [make_process() for _ in range(len(MOMENTS) + 1)]
         timed.call("list")
         document = app_to_dict(AppDef("contract", [apps.sh("true")]))
-        began = time.monotonic()
+        started = time.monotonic()
         timed.call("schedule", app=document, cfg=apps.cfg, app_id=apps.new_id())
-        took_s = time.monotonic() - began
+        took_s = time.monotonic() - started
         return [(process, part * took_s) for process, part in zip(processes, MOMENTS, strict=True)]
 
     @staticmethod
     def _schedule_and_die(process: OtherProcess, role: Role, apps: Apps, app_id: str, delay_s: float) -> None:
         process.call("list")  # it is up
         document = app_to_dict(AppDef("contract", [role]))
-        process.begin("schedule", app=document, cfg=apps.cfg, app_id=app_id)
+        process.send("schedule", app=document, cfg=apps.cfg, app_id=app_id)
         time.sleep(delay_s)
         process.kill()
 

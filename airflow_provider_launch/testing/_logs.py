@@ -1,4 +1,4 @@
-"""Logs: which lines are read, and that each is whole."""
+"""Logs: the selected lines are read, each completely."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ def read_all(apps: Apps, app_id: str, role: str = "main", k: int = 0) -> list[Lo
 
 
 class LogTests(ContractBase):
-    """Every line once, whole, and only those that were asked for."""
+    """Each selected line is read once and completely."""
 
     # ---- which lines -----------------------------------------------------------------------------------------
 
     def test_streams_are_kept_apart_and_combined(self, apps: Apps) -> None:
-        """A reader of stderr alone searches for an error; a stream that is not kept must not look empty."""
-        # The pause: an engine that keeps one log for both streams may put a rest without an end before what the other
-        # writes at the same time.
+        """A reader of stderr searches for an error, so a missing stream must not appear empty."""
+        # The pause is for engines with one log for both streams, which may reorder an unfinished line.
         app_id = apps.start(apps.sh("echo out; echo err >&2; sleep 1; printf last"))
         apps.end(app_id)
 
@@ -66,7 +65,7 @@ class LogTests(ContractBase):
         assert apps.lines(app_id, regex="loss=.") == ["at 1 loss=1\n", "at 2 loss=2\n"]
 
     def test_since_and_until_are_honoured_or_warned_about(self, apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Times without a zone are UTC, wherever the reader lives; a bound that is not kept is not a silent one."""
+        """Times without a zone are UTC, wherever the reader lives; a bound that is not supported gives a warning."""
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
         try:
@@ -95,7 +94,7 @@ class LogTests(ContractBase):
             time.tzset()
 
     def test_lines_show_when_they_were_written(self, apps: Apps) -> None:
-        """Where times are offered they are epoch seconds of the run; where not, nobody makes them up."""
+        """Supported times are epoch seconds of the run; unsupported ones are None."""
         before = time.time()
         app_id = apps.start(apps.sh("echo early; sleep 2; echo late"))
         apps.end(app_id)
@@ -112,7 +111,7 @@ class LogTests(ContractBase):
         assert before - NODE_CLOCK_S < early < late < after + NODE_CLOCK_S
 
     def test_tail_follows_to_the_end(self, apps: Apps) -> None:
-        """Who watches a run sees lines as they come, and the loop ends by itself."""
+        """A tail shows lines as they are written, and ends by itself."""
         app_id = apps.start(apps.sh("echo 1; sleep 3; echo 2; sleep 1; echo 3"))
         tail = apps.scheduler.log_iter(app_id, "main", should_tail=True)
         lines = within(tail, apps.timeout_s, "the log that is followed")
@@ -122,7 +121,7 @@ class LogTests(ContractBase):
         assert [*lines] == ["2\n", "3\n"]
 
     def test_unknown_app_role_and_replica_are_reported_at_the_call(self, apps: Apps) -> None:
-        """A slip in a name must not look like an app that writes nothing."""
+        """A misspelt name must not appear as an app without output."""
         app_id = apps.start(apps.sh("true", num_replicas=2), apps.sh("true", name="helper"))
         unknown = apps.new_id()
 
@@ -136,13 +135,13 @@ class LogTests(ContractBase):
             with pytest.raises(ValueError, match="-1"):
                 read(app_id, "main", -1)
 
-    # ---- when ------------------------------------------------------------------------------------------------
+    # ---- time of reads --------------------------------------------------------------------------------------
 
     def test_a_read_does_not_wait(self, apps: Apps) -> None:
-        """One reader serves many replicas, so a silent one must not hold up the others."""
+        """One reader serves many replicas, so a silent replica must not delay the others."""
         app_id = apps.start(apps.sh("sleep 30"))
         cursor = None
-        # From before the replica runs until well after.
+        # From before the replica runs until long after.
         for _ in range(10):
             started = time.monotonic()
             chunk = apps.another().read_logs(app_id, "main", 0, cursor)
@@ -152,7 +151,7 @@ class LogTests(ContractBase):
             time.sleep(0.2)
 
     def test_an_unfinished_line_comes_whole_once_it_is_finished(self, apps: Apps) -> None:
-        """A progress line that is still being written is not two lines; the last one needs no line feed."""
+        """An unfinished line is not split into two lines; the last line needs no line feed."""
         app_id = apps.start(apps.sh("echo start; printf half; sleep 4; echo ' and half'; printf last"))
         apps.until_written(app_id, "start")
         time.sleep(1)
@@ -162,7 +161,7 @@ class LogTests(ContractBase):
         assert apps.lines(app_id) == ["start\n", "half and half\n", "last"]
 
     def test_logs_are_readable_after_the_end_and_elsewhere(self, apps: Apps, other_process: OtherProcess) -> None:
-        """A failure is examined when the launcher is long gone."""
+        """Failures are examined long after the launcher has ended."""
         app_id = apps.start(apps.sh("echo out; sleep 1; printf why >&2; exit 3"))
         apps.end(app_id)
 
@@ -171,7 +170,7 @@ class LogTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [*_POLICIES])
     def test_logs_of_all_attempts_follow_each_other(self, apps: Apps, policy: RetryPolicy) -> None:
-        """The first attempt shows why there was a second, so a retry must not cover it."""
+        """The first attempt shows why there was a second, so a retry must not hide it."""
         self.needs(_POLICIES[policy])
         app_id = apps.start(apps.sh("echo try; printf last; exit 1", max_retries=2, retry_policy=policy))
         apps.end(app_id)
@@ -181,7 +180,7 @@ class LogTests(ContractBase):
         assert apps.lines(app_id) == ["try\n", "last"] * 3
 
     def test_logs_of_a_cancelled_app_are_kept(self, apps: Apps) -> None:
-        """Who cancels an app still wants to know what it did."""
+        """The log of a cancelled app shows its work so far."""
         app_id = apps.start(apps.sh("echo before; printf 'in the middle'; exec sleep 60"))
         apps.until_written(app_id, "before")
         time.sleep(0.5)
@@ -190,7 +189,7 @@ class LogTests(ContractBase):
 
         assert apps.lines(app_id, scheduler=apps.another()) == ["before\n", "in the middle"]
 
-    # ---- what ------------------------------------------------------------------------------------------------
+    # ---- content ------------------------------------------------------------------------------------------
 
     def test_logs_of_roles_and_replicas_are_not_mixed_up(self, apps: Apps) -> None:
         """Eight replicas write eight logs."""
@@ -211,7 +210,7 @@ class LogTests(ContractBase):
             (r"dos\r\n", "dos\r\n"),
             (r"  blanks\t \n", "  blanks\t \n"),
             (r"\346\227\245\346\234\254\n", "日本\n"),
-            # Line ends of Unicode, on which `str.splitlines` would split.
+            # Unicode line ends, at which `str.splitlines` splits.
             (r"a\013b\014c\302\205d\342\200\250e\n", "a\x0bb\x0cc\x85d\u2028e\n"),
             (r"\033[31mred\033[0m\n", "\x1b[31mred\x1b[0m\n"),
             (r"2020-01-01T00:00:00.000000000Z no time of ours\n", "2020-01-01T00:00:00.000000000Z no time of ours\n"),
@@ -234,8 +233,8 @@ class LogTests(ContractBase):
         assert lines[1] == "x" * 1_000_000 + "\n"
 
     def test_many_lines_on_both_streams_at_once(self, apps: Apps) -> None:
-        """The streams reach the log by two ways; neither may lose, repeat or reorder a line of its own."""
-        # `echo` of the shell writes a line at once, so lines stay whole also where both streams are one.
+        """The streams reach the log separately; neither may lose, repeat or reorder its lines."""
+        # The shell writes each `echo` in one call, so lines stay complete even if both streams are one.
         write = f"n=0; while [ $n -lt {_LINES} ]; do n=$((n + 1)); echo {{}} $n{{}}; done"
         both = f"({write.format('out', '')}) & ({write.format('err', ' >&2')}) & wait"
         app_id = apps.start(apps.sh(f"{both}; sleep {self.drain_s:g}"))
@@ -246,14 +245,14 @@ class LogTests(ContractBase):
             mine = [line for line in lines if line.text.startswith(name)]
             numbers = [int(line.text[4:]) for line in mine]
             assert len(numbers) == _LINES
-            # No `==` between the lists: the difference of long ones takes minutes to print.
+            # Not `==` on the lists, because printing the difference of long lists takes minutes.
             assert all(found == number for number, found in enumerate(numbers, 1))
             kept = Stream(f"std{name}") if Capability.STREAMS in self.capabilities else Stream.COMBINED
             assert {line.stream for line in mine} == {kept}
         assert len(lines) == 2 * _LINES
 
     def test_a_rare_stream_is_found_in_a_large_log(self, apps: Apps) -> None:
-        """One error after hours of progress: megabytes of the other stream are not the end of this one."""
+        """Megabytes of one stream must not be taken as the end of the other."""
         self.needs(Capability.STREAMS)
         progress = "head -c 2000000 /dev/zero | tr '\\0' x | fold -w 99; echo"
         app_id = apps.start(apps.sh(f"echo first >&2; {progress}; echo second >&2; {progress}; echo third >&2"))
@@ -273,8 +272,8 @@ class LogTests(ContractBase):
         assert sum(counts) == 200
         assert max(counts) <= 100
 
-    def test_a_reader_that_began_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
-        """A flood outruns its reader, which still holds what it asked for while the replica was writing."""
+    def test_a_reader_that_started_before_the_end_gets_all_of_a_large_log(self, apps: Apps) -> None:
+        """Fast output overtakes the reader, which still has buffered lines from before the end."""
         app_id = apps.start(apps.sh(f"seq 1 100000; sleep 2; seq 100001 200000; sleep {self.drain_s:g}"))
         until(lambda: apps.scheduler.read_logs(app_id, "main", 0).lines, apps.timeout_s, "a first line")
         first = apps.scheduler.read_logs(app_id, "main", 0)

@@ -1,4 +1,4 @@
-"""Outages and losses: what is not known is neither a state nor an end."""
+"""Outages and losses: an unknown status is never reported as a state or an end."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _CALLS: dict[str, Call] = {
 
 
 class OutageTests(ContractBase):
-    """An engine that does not answer is an error, and after it everything goes on; what it has lost is UNKNOWN."""
+    """An unreachable engine is an error, and work continues after it; a lost app is UNKNOWN."""
 
     @pytest.fixture
     def cut_off(self, apps: Apps) -> CutOff:
-        """Return a function that gives the context in which the engine is not reached."""
+        """Return a function that returns a context in which the engine is unreachable."""
         if apps.engine.cut_off() is None:
             pytest.skip("the engine cannot be cut off")
 
@@ -58,7 +58,7 @@ class OutageTests(ContractBase):
 
     @pytest.mark.parametrize("call", [*_CALLS])
     def test_unreachable_is_an_error_and_never_an_answer(self, apps: Apps, cut_off: CutOff, call: str) -> None:
-        """Who takes an outage for "no such app" launches it twice; who takes it for RUNNING waits for ever."""
+        """Reporting an outage as "no such app" launches the app twice; reporting it as RUNNING waits for ever."""
         if call == "result":
             self.needs(Capability.RESULT)
         app_id = apps.start(apps.sh("echo up; sleep 60"))
@@ -68,7 +68,7 @@ class OutageTests(ContractBase):
         if call == "describe_native" and known.describe_native(app_id) is None:
             pytest.skip("the engine keeps no request")
         with cut_off():
-            # One that was connected before, and one that never was.
+            # A scheduler that was connected before, and a new one.
             for scheduler in (known, apps.another()):
                 with pytest.raises(SchedulerUnavailableError):
                     _CALLS[call](scheduler, app_id)
@@ -79,7 +79,7 @@ class OutageTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_an_app_that_could_not_be_launched_is_launched_by_the_same_call(self, apps: Apps, cut_off: CutOff) -> None:
-        """The launch is repeated after an outage, so the failed call must leave nothing behind that is in its way."""
+        """The launch is repeated after an outage, so the failed call must not leave obstacles."""
         app_id = apps.new_id()
         request = apps.dryrun(apps.sh("echo hello"), app_id=app_id)
         with cut_off(), pytest.raises(SchedulerUnavailableError):
@@ -91,13 +91,13 @@ class OutageTests(ContractBase):
         assert apps.lines(app_id) == ["hello\n"]
 
     def test_what_happened_meanwhile_is_reported_afterwards(self, apps: Apps, cut_off: CutOff) -> None:
-        """The app does not need us: it ends in the outage, and its end and its log are there after it."""
+        """The app ends during the outage; its end and its log are available after it."""
         app_id = apps.start(apps.sh("echo 1; sleep 2; echo 2; exit 3"))
         apps.until_written(app_id, "1")
         with cut_off():
             time.sleep(4 + self.lag_s)
 
-        # Nobody could write the end down meanwhile, so it may take a moment.
+        # No process could record the end during the outage, so it may take a moment.
         found = apps.end(app_id)
         assert found.state is AppState.FAILED
         assert replicas(found)["main", 0].exit_code == 3
@@ -105,7 +105,7 @@ class OutageTests(ContractBase):
         assert apps.lines(app_id) == ["1\n", "2\n"]
 
     def test_an_app_that_was_lost_is_unknown(self, apps: Apps) -> None:
-        """How it ended nobody knows: an end that is made up may be wrong, and "no such app" launches it twice."""
+        """The end is unknown: an invented end may be wrong, and "no such app" launches the app twice."""
         app_id = apps.new_id()
         request = apps.dryrun(apps.sh("sleep 5"), apps.sh("sleep 120", "other"), app_id=app_id)
         apps.scheduler.schedule(request)
@@ -122,7 +122,7 @@ class OutageTests(ContractBase):
                 return seen[-1] is AppState.UNKNOWN
 
             until(is_unknown, apps.timeout_s, f"{app_id} is UNKNOWN")
-            # While another role runs the app does.
+            # The app is RUNNING while another role runs.
             assert {*states} <= {AppState.RUNNING, AppState.UNKNOWN}
         starts = apps.engine.starts(app_id)
         apps.scheduler.schedule(request)
@@ -133,18 +133,18 @@ class OutageTests(ContractBase):
         assert apps.engine.starts(app_id) == starts
 
     def test_a_follower_bridges_an_outage(self, apps: Apps, cut_off: CutOff) -> None:
-        """The task logs that it waits, and then goes on where it was."""
+        """The task logs that it waits, and then continues from its position."""
         script = "i=0; while [ $i -lt 80 ]; do i=$((i + 1)); echo $i; sleep 0.1; done"
         app_id = apps.start(apps.sh(script))
         events = []
         with contextlib.ExitStack() as outage, Follower(apps.another(), app_id, poll_interval_s=_POLL_S) as follower:
-            begun = None
+            cut_at = None
             for event in within(follower, apps.timeout_s, "the follower"):
                 events.append(event)
-                if begun is None and lines_of([event]):
+                if cut_at is None and lines_of([event]):
                     outage.enter_context(cut_off())
-                    begun = time.monotonic()
-                if begun is not None and time.monotonic() - begun > _OUTAGE_S:
+                    cut_at = time.monotonic()
+                if cut_at is not None and time.monotonic() - cut_at > _OUTAGE_S:
                     outage.close()
 
         kinds = [type(event) for event in events if isinstance(event, Unreachable | Reached | Ended)]

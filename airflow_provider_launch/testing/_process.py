@@ -1,4 +1,4 @@
-"""The near end of a scheduler in another process."""
+"""Client for a scheduler in another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALL_TIMEOUT_S = 240.0  # pytest-timeout, where there is one, mostly allows 300
 
 
 class OtherProcessError(Exception):
-    """The call failed over there; `kind` is the class of the error."""
+    """The call failed in the other process; `kind` is the class of the error."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -28,7 +28,7 @@ class OtherProcessError(Exception):
 
 
 class OtherProcess:
-    """Calls a scheduler in another process, one call after the other.
+    """Calls a scheduler in another process, one call at a time.
 
     Args:
         factory: `package.module:function`, called with a session name and the params.
@@ -42,7 +42,7 @@ class OtherProcess:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            # The factory may stand in a test module that only this process knows how to find.
+            # The factory may be in a test module that only this process can import.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
@@ -54,14 +54,14 @@ class OtherProcess:
     ) -> None:
         self.close()
 
-    def begin(self, command: str, **arguments: Any) -> None:
-        """Send a call and do not wait for its answer; the process is to be killed meanwhile."""
+    def send(self, command: str, **arguments: Any) -> None:
+        """Send a call without waiting for its answer, to kill the process during the call."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """Let the process die without a word, as a worker does that is out of memory."""
+        """Kill the process without cleanup, like a worker that is out of memory."""
         self._process.kill()
         self._process.wait()
 
@@ -72,18 +72,18 @@ class OtherProcess:
             describe(app_id): `AppStatus.to_json()`, or None.
             cancel(app_id), delete(app_id): None.
             list(): ids.
-            schedule(app, cfg, app_id): the id; `app` as of `app_to_dict`.
+            schedule(app, cfg, app_id): the id; `app` in the format of `app_to_dict`.
             read_logs(app_id, role, k, cursor, stream): `{"lines": [[text, stream, time, attempt]], "cursor": ...}`.
             log_iter(app_id, role, k): lines as texts.
-            status(handle), stop(handle), log_lines(handle, role, k): the same of a `Runner`, by handle.
-            wait(handle, timeout_s): as status, when the app has ended.
+            status(handle), stop(handle), log_lines(handle, role, k): the calls of a `Runner`, by handle.
+            wait(handle, timeout_s): like status, after the app has ended.
 
         Raises:
             OtherProcessError: the scheduler raised.
         """
-        self.begin(command, **arguments)
+        self.send(command, **arguments)
         assert self._process.stdout is not None
-        # One answer at a time, and each is one line: nothing is left in a buffer, of which `select` would not know.
+        # One answer at a time, each on one line, so that no data stays in a buffer that `select` cannot see.
         ready, _, _ = select.select([self._process.stdout], [], [], _CALL_TIMEOUT_S)
         assert ready, f"{command!r} has not been answered within {_CALL_TIMEOUT_S:g} s"
         line = self._process.stdout.readline()
@@ -94,7 +94,7 @@ class OtherProcess:
         return answer["answer"]
 
     def close(self) -> None:
-        """End the process; may be repeated."""
+        """End the process; can be repeated."""
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:

@@ -1,4 +1,4 @@
-"""Requests that a scheduler does not support: refused at dry run, never dropped silently."""
+"""Unsupported requests are refused at dry run, never ignored silently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_launch.testing._base import Apps, ContractBase, replicas
 
 
 class RefusalTests(ContractBase):
-    """What is offered works, and what is not is refused with role, field, backend and cure."""
+    """Capabilities work; other features are refused with role, field, backend and fix."""
 
     @pytest.mark.parametrize(
         ("mount", "capability"),
@@ -42,10 +42,10 @@ class RefusalTests(ContractBase):
         assert apps.traces(app_id) == []
 
     def test_bound_directory_is_there_and_read_only(self, apps: Apps) -> None:
-        """Data of the host must be seen, and must be safe where that was asked for."""
+        """Data of the host must be visible, and read-only if requested."""
         self.needs(Capability.BIND_MOUNT)
-        # Everybody may write in /tmp, so only the mount is in the way of who is not root. It is mounted by itself:
-        # engines differ in whether what is mounted below a read-only directory is read-only too.
+        # Every user may write in /tmp, so only the mount prevents it. It is mounted separately, because engines differ
+        # in whether mounts below a read-only directory are read-only too.
         file = f"/scratch/{macros.app_id}"
         script = (
             "test -d /mnt/proc && test -d /mnt/etc && test -d /scratch || exit 3; "
@@ -58,18 +58,18 @@ class RefusalTests(ContractBase):
         assert found.state is AppState.SUCCEEDED
 
     def test_device_of_the_host_is_passed(self, apps: Apps) -> None:
-        """Without its device a program may fall back to something a hundred times slower."""
+        """Without its device a program may use a fallback that is a hundred times slower."""
         self.needs(Capability.DEVICE_MOUNT)
         found = apps.run(apps.sh("test -c /dev/contract", mounts=[DeviceMount("/dev/null", "/dev/contract")]))
 
         assert found.state is AppState.SUCCEEDED
 
     def test_gpu_that_cannot_be_had_is_refused(self, apps: Apps) -> None:
-        """More than any host has; on processors alone the run would take months."""
+        """No host has that many GPUs; on CPUs alone the run would take months."""
         app_id = apps.new_id()
         role = apps.sh("true", "trainer", resource=Resource(cpu=1, gpu=1000, memMB=128))
         if Capability.GPU in self.capabilities and not apps.refusal(role):
-            # Who cannot count the GPUs of a cluster has to ask for them in so many words.
+            # A scheduler that cannot count the GPUs of a cluster must at least request them.
             assert "1000" in str(apps.dryrun(role, app_id=app_id))
         else:
             with self.refused("trainer", "gpu", apps.scheduler.backend):
@@ -78,7 +78,7 @@ class RefusalTests(ContractBase):
         assert apps.traces(app_id) == []
 
     def test_device_that_nobody_knows_is_refused(self, apps: Apps) -> None:
-        """A misspelt device would be missing where it is needed."""
+        """A misspelt device would be missing in the program."""
         app_id = apps.new_id()
         resource = Resource(cpu=1, gpu=0, memMB=128, devices={"no-such-device": 1})
         with self.refused("trainer", "no-such-device", apps.scheduler.backend):
@@ -87,10 +87,10 @@ class RefusalTests(ContractBase):
         assert apps.traces(app_id) == []
 
     def test_workspace_is_refused_where_it_cannot_be_mirrored(self, apps: Apps, tmp_path: Any) -> None:
-        """The replicas would run the code of yesterday."""
+        """The replicas would run old code."""
         if Capability.WORKSPACE in self.capabilities:
             pytest.skip("workspaces are offered")
-        # The engine may be shared, and others launch meanwhile; no other app has this name.
+        # The engine may be shared, so the name of the app is unique.
         app = AppDef(make_unique("contract"), [apps.sh("true")])
         with self.refused(apps.scheduler.backend, error=ValueError):
             apps.keep(apps.scheduler.submit(app, apps.cfg, workspace=str(tmp_path)))
@@ -98,9 +98,9 @@ class RefusalTests(ContractBase):
         assert app.name not in {row.name for row in apps.scheduler.list()}
 
     def test_unknown_option_is_refused(self, apps: Apps) -> None:
-        """A misspelt option, silently dropped, is an option that does not work."""
+        """A misspelt option must not be ignored silently."""
         if not len(apps.scheduler.run_opts()):
-            pytest.skip("the scheduler declares no options, and takes what it likes")
+            pytest.skip("the scheduler declares no options and accepts all")
         app_id, backend = apps.new_id(), apps.scheduler.backend
         app = AppDef("contract", [apps.sh("true")])
         runner = Runner("contract", {backend: lambda *_, **__: apps.another()})
@@ -110,7 +110,7 @@ class RefusalTests(ContractBase):
         assert apps.traces(app_id) == []
 
     def test_wrong_value_of_an_option_is_refused(self, apps: Apps) -> None:
-        """Whatever the option: the error names it, before anything is launched."""
+        """The error names the option, before anything is launched."""
         app_id = apps.new_id()
         names = [name for name, _ in apps.scheduler.run_opts()]
         if not names:
@@ -122,7 +122,7 @@ class RefusalTests(ContractBase):
         assert apps.traces(app_id) == []
 
     def test_every_declared_default_is_accepted(self, apps: Apps) -> None:
-        """What is printed as default can be written down as such."""
+        """Each documented default can also be set explicitly."""
         defaults = {name: opt.default for name, opt in apps.scheduler.run_opts() if not opt.is_required}
         found = apps.run(apps.sh("true"), **{**defaults, **apps.cfg})
 

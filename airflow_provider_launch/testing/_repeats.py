@@ -1,4 +1,4 @@
-"""How often what happens by chance is tried: a few times, and many times with `LAUNCH_SOAK=1`."""
+"""Number of repetitions of random tests: few by default, many with `LAUNCH_SOAK=1`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is started again after a failure, and how often."""
+"""Retries: which replicas are started again after a failure, and how often."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SECOND_TIME_LUCKY = "echo attempt $LAUNCH_ATTEMPT; test $LAUNCH_ATTEMPT = 1 || e
 
 
 class RetryTests(ContractBase):
-    """Retries are counted exactly: one too few is a night lost, one too many is paid for."""
+    """Retries are counted exactly: one too few loses a night, one too many costs money."""
 
     @pytest.mark.parametrize("policy", list(RetryPolicy))
     def test_policy_that_is_not_offered_is_refused(self, apps: Apps, policy: RetryPolicy) -> None:
-        """A retry that silently does not happen is noticed when it is needed."""
+        """A silently missing retry is noticed only when it is needed."""
         app_id = apps.new_id()
         role = apps.sh("exit 1", "trainer", max_retries=1, retry_policy=policy)
         if CAPABILITY[policy] in self.capabilities:
@@ -38,15 +38,15 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", list(RetryPolicy))
     def test_any_policy_is_accepted_without_retries(self, apps: Apps, policy: RetryPolicy) -> None:
-        """Where nothing is retried, the policy has no effect."""
+        """Without retries the policy has no effect."""
         app_id = apps.start(apps.sh("exit 1", retry_policy=policy))
 
         assert apps.end(app_id).state is AppState.FAILED
         assert apps.engine.starts(app_id) in {None, 1}
 
     @pytest.mark.parametrize("max_retries", [1, 3])
-    def test_replica_retries_restart_that_replica_exactly_so_often(self, apps: Apps, max_retries: int) -> None:
-        """The other replicas work on undisturbed."""
+    def test_replica_retries_restart_that_replica_exactly_as_often(self, apps: Apps, max_retries: int) -> None:
+        """The other replicas continue undisturbed."""
         self.needs(Capability.REPLICA_RETRY)
         script = f"echo run; test {macros.replica_id} = 1 && exit 5; exec sleep 300"
         role = apps.sh(script, num_replicas=2, max_retries=max_retries, retry_policy=RetryPolicy.REPLICA)
@@ -62,8 +62,8 @@ class RetryTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, max_retries + 2}
 
     @pytest.mark.parametrize("max_retries", [1, 2])
-    def test_application_retries_restart_all_roles_exactly_so_often(self, apps: Apps, max_retries: int) -> None:
-        """Replicas that depend on each other begin again together."""
+    def test_application_retries_restart_all_roles_exactly_as_often(self, apps: Apps, max_retries: int) -> None:
+        """Replicas that depend on each other restart together."""
         self.needs(Capability.APPLICATION_RETRY)
         bad = apps.sh("echo run; sleep 1; exit 5", "bad", max_retries=max_retries)
         app_id = apps.start(apps.sh("echo run; exec sleep 300", "peer"), bad)
@@ -80,7 +80,7 @@ class RetryTests(ContractBase):
         }
 
     def test_role_retries_restart_the_whole_role_and_no_other(self, apps: Apps) -> None:
-        """The role of a failed replica begins again together, the other roles work on."""
+        """All replicas of the role restart together, the other roles continue."""
         self.needs(Capability.ROLE_RETRY)
         script = f"echo run; test {macros.replica_id} = 1 || exec sleep 300; sleep 1; exit 5"
         bad = apps.sh(script, "bad", num_replicas=2, max_retries=1, retry_policy=RetryPolicy.ROLE)
@@ -92,7 +92,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_a_retry_that_succeeds_makes_the_app_succeed(self, apps: Apps, policy: RetryPolicy) -> None:
-        """That is what retries are for; those that are left are not used."""
+        """Remaining retries are not used."""
         self.needs(CAPABILITY[policy])
         app_id = apps.start(apps.sh(SECOND_TIME_LUCKY, max_retries=4, retry_policy=policy))
         found = apps.end(app_id)
@@ -105,7 +105,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_success_is_not_retried(self, apps: Apps, policy: RetryPolicy) -> None:
-        """A second run of what is done may do it twice."""
+        """A second run may repeat work that is done."""
         self.needs(CAPABILITY[policy])
         app_id = apps.start(apps.sh("echo run", max_retries=3, retry_policy=policy, num_replicas=2))
 
@@ -115,7 +115,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_retries_are_exact_with_many_observers(self, apps: Apps, policy: RetryPolicy) -> None:
-        """Worker, triggerer and sensor poll at once; where observers do the retries, they must not do them twice."""
+        """Worker, triggerer and sensor poll in parallel; if observers make the retries, each is made once."""
         self.needs(CAPABILITY[policy])
         role = apps.sh("echo run; sleep 0.3; exit 5", max_retries=3, retry_policy=policy)
         app_id = apps.start(role)
@@ -124,7 +124,7 @@ class RetryTests(ContractBase):
         assert apps.lines(app_id) == ["run\n"] * 4
         assert apps.engine.starts(app_id) in {None, 4}
         for history in histories:
-            # Between two attempts the app stays RUNNING: no observer may take the pause for an end.
+            # Between two attempts the app stays RUNNING: no observer may report the pause as an end.
             assert history[-1] is AppState.FAILED
             assert sorted(history) == history
 
@@ -132,7 +132,7 @@ class RetryTests(ContractBase):
     def test_retries_are_exact_when_observers_are_killed(
         self, apps: Apps, make_process: MakeProcess, policy: RetryPolicy
     ) -> None:
-        """Where observers do the retries, one may die in the middle of one."""
+        """If observers make the retries, one may be killed during a retry."""
         self.needs(CAPABILITY[policy])
         processes = [make_process() for _ in range(4)]
         for process in processes:
@@ -141,7 +141,7 @@ class RetryTests(ContractBase):
         app_id = apps.start(role)
         for number, process in enumerate(processes):
             for _ in range(50):
-                process.begin("describe", app_id=app_id)
+                process.send("describe", app_id=app_id)
             time.sleep(0.25 + 0.07 * number)
             process.kill()
         found = apps.end(app_id)
@@ -152,7 +152,7 @@ class RetryTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, sum(len(lines) for lines in written)}
 
     def test_peers_with_different_policies_keep_their_own_count(self, apps: Apps) -> None:
-        """The retries of one role are not those of another."""
+        """Retries are counted separately for each role."""
         self.needs(Capability.REPLICA_RETRY)
         flaky = apps.sh(SECOND_TIME_LUCKY, "flaky", max_retries=1, retry_policy=RetryPolicy.REPLICA, num_replicas=2)
         app_id = apps.start(flaky, apps.sh("echo run; sleep 2", "steady"))
@@ -163,7 +163,7 @@ class RetryTests(ContractBase):
 
     @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
     def test_cancel_ends_the_retries(self, apps: Apps, policy: RetryPolicy) -> None:
-        """An app that begins again after its cancel can be ended by nobody."""
+        """An app that restarts after its cancel could not be ended."""
         self.needs(CAPABILITY[policy])
         app_id = apps.start(apps.sh("echo up; sleep 0.5; exit 5", max_retries=1000, retry_policy=policy))
         apps.until_written(app_id, "up")

@@ -1,4 +1,4 @@
-"""What runs: roles, replicas, and what they are given."""
+"""Running apps: roles, replicas, their inputs and results."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ Other versions of nc have other options. Exit code 77 means that the image has n
 
 
 class RunningTests(ContractBase):
-    """Roles and replicas run, and get what they were promised."""
+    """Roles and replicas run with the promised arguments and variables."""
 
     def test_declared_capabilities_are_those_of_the_scheduler(self, apps: Apps) -> None:
-        """The launcher refuses or accepts requests by what the scheduler declares."""
+        """The launcher accepts or refuses requests by the declared capabilities."""
         assert apps.scheduler.capabilities == self.capabilities
 
     def test_one_role_runs_to_its_end(self, apps: Apps) -> None:
-        """The least that a scheduler must do."""
+        """The minimum for a scheduler."""
         app_id = apps.start(apps.sh("echo hello"))
         found = apps.end(app_id)
 
@@ -79,7 +79,7 @@ class RunningTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 1}
 
     def test_several_roles_run_at_the_same_time(self, apps: Apps) -> None:
-        """The replicas of a distributed app talk to each other; one after the other they would wait for ever."""
+        """The replicas of a distributed app talk to each other; started one after the other they wait for ever."""
         app_id = apps.start(apps.sh("echo up; sleep 120", "a", num_replicas=2), apps.sh("echo up; sleep 120", "b"))
         places = [("a", 0), ("a", 1), ("b", 0)]
         for role, k in places:
@@ -93,7 +93,7 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize("count", [1, 5, 50])
     def test_each_replica_runs_once(self, apps: Apps, count: int) -> None:
-        """A replica too many trains on the same data twice, one too few leaves the others waiting."""
+        """An extra replica trains on the same data twice, a missing one leaves the others waiting."""
         app_id = apps.start(apps.sh(f"echo replica {macros.replica_id}", num_replicas=count))
         found = apps.end(app_id)
 
@@ -103,7 +103,7 @@ class RunningTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, count}
 
     def test_a_replica_learns_who_it_is(self, apps: Apps) -> None:
-        """Programs that are not started with macros find their place in these variables."""
+        """Programs that do not use macros read their identity from these variables."""
         text = "echo $LAUNCH_APP_ID $LAUNCH_ROLE $LAUNCH_REPLICA_ID $LAUNCH_NUM_REPLICAS $LAUNCH_ATTEMPT"
         app_id = apps.start(apps.sh("true", "head"), apps.sh(text, "worker", num_replicas=2))
         apps.end(app_id)
@@ -112,24 +112,24 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize("code", [0, 3])
     def test_start_and_end_of_a_replica_are_reported(self, apps: Apps, code: int) -> None:
-        """The first failure is the cause of the others, and users read there for what took so long."""
+        """The times show the first failure, which caused the others, and the slow replicas."""
         before = time.time()
         app_id = apps.start(apps.sh(f"sleep 1; exit {code}"))
         apps.end(app_id)
         found = apps.another().describe(app_id)
         assert found is not None
         replica = replicas(found)["main", 0]
-        began, ended = replica.start_time, replica.end_time
+        started, ended = replica.start_time, replica.end_time
 
-        assert began is not None
+        assert started is not None
         assert ended is not None
-        assert before - NODE_CLOCK_S <= began <= ended <= time.time() + NODE_CLOCK_S
+        assert before - NODE_CLOCK_S <= started <= ended <= time.time() + NODE_CLOCK_S
 
     # ---- exit codes ------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("code", [1, 7, 127, 255])
     def test_exit_code_is_reported(self, apps: Apps, code: int) -> None:
-        """The exit code is often all that a program reports about its failure."""
+        """The exit code is often the only information about a failure."""
         found = apps.run(apps.sh(f"exit {code}"))
 
         assert found.state is AppState.FAILED
@@ -139,7 +139,7 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("TERM", 143)])
     def test_signal_is_reported(self, apps: Apps, name: str, code: int) -> None:
-        """A program killed by a signal was ended by somebody else: the first thing to know."""
+        """A signal shows that another process ended the program."""
         found = apps.run(apps.sh(f"kill -{name} $$$$; sleep 120"))
         replica = replicas(found)["main", 0]
 
@@ -148,20 +148,20 @@ class RunningTests(ContractBase):
         assert f"SIG{name}" in f"{replica.reason} {found.msg}"
 
     def test_what_a_program_writes_about_its_failure_is_reported(self, apps: Apps) -> None:
-        """PyTorch writes the exception there; without it people search through logs."""
+        """PyTorch writes the exception to this file; without it users must search the logs."""
         script = (
             'test -n "$TORCHELASTIC_ERROR_FILE" || exit 9; '
             'echo \'{"message": "no such column"}\' > $TORCHELASTIC_ERROR_FILE; exit 3'
         )
         found = apps.run(apps.sh(script), apps.sh("true", "other"))
         if replicas(found)["main", 0].exit_code == 9:
-            pytest.skip("the scheduler names no TORCHELASTIC_ERROR_FILE")
+            pytest.skip("the scheduler does not set TORCHELASTIC_ERROR_FILE")
 
         assert "no such column" in found.structured_error_msg
         assert "no such column" in replicas(found)["main", 0].structured_error_msg
 
     def test_each_replica_has_its_own_exit_code(self, apps: Apps) -> None:
-        """Only the code of the right replica leads to the cause."""
+        """Only the exit code of the right replica shows the cause."""
         script = f"test {macros.replica_id} = 1 || exit 0; sleep 1; exit 9"
         found = apps.run(apps.sh("exit 0", "first"), apps.sh(script, "second", num_replicas=2))
         codes = {place: replica.exit_code for place, replica in replicas(found).items()}
@@ -169,7 +169,7 @@ class RunningTests(ContractBase):
         assert codes == {("first", 0): 0, ("second", 0): 0, ("second", 1): 9}
 
     def test_missing_program_fails_the_app_and_is_named(self, apps: Apps) -> None:
-        """A misspelt program is the most common mistake; also one with a blank must not be taken for two words."""
+        """A misspelt program is the most common mistake; a name with a blank must not be split into two words."""
         app_id = apps.start(apps.role("main", "echo no-such-program"))
         found = apps.end(app_id)
         replica = replicas(found)["main", 0]
@@ -180,9 +180,9 @@ class RunningTests(ContractBase):
         assert "echo no-such-program" in shown
 
     def test_a_program_with_a_blank_in_its_name_runs(self, apps: Apps, program_with_a_blank: str | None) -> None:
-        """An entrypoint is one word, not a line for a shell: `/opt/My Tools/train` is a program."""
+        """An entrypoint is a path, not a shell command: `/opt/My Tools/train` is one program."""
         if program_with_a_blank is None:
-            pytest.skip("the backend names no `program_with_a_blank`")
+            pytest.skip("the backend has no `program_with_a_blank`")
         app_id = apps.start(apps.role("main", program_with_a_blank, "a  b", "it's"))
         found = apps.end(app_id)
 
@@ -193,7 +193,7 @@ class RunningTests(ContractBase):
     # ---- macros and texts ------------------------------------------------------------------------------------
 
     def test_macros_are_replaced_per_replica_in_args_and_env(self, apps: Apps) -> None:
-        """With them one role distinguishes its replicas."""
+        """Replicas of a role are distinguished by macros."""
         role = apps.sh(
             f'echo {macros.app_id} {macros.replica_id} "$WHO" "$${macros.rank0_env}"',
             num_replicas=2,
@@ -210,7 +210,7 @@ class RunningTests(ContractBase):
             assert "{" not in host
 
     def test_macros_in_metadata_do_not_disturb(self, apps: Apps) -> None:
-        """Notes are for people and tools: they must neither be lost nor break a launch."""
+        """Metadata is for people and tools: it must not be lost or break a launch."""
         note = {"note": f"replica {macros.replica_id}", "nested": {"list": [1, "$$"]}}
         app_id = apps.start(apps.sh("true", metadata=copy.deepcopy(note)))
         found = apps.end(app_id)
@@ -219,7 +219,7 @@ class RunningTests(ContractBase):
         assert [role.metadata for role in found.roles] == [note]
 
     def test_notes_about_the_app_are_kept(self, apps: Apps) -> None:
-        """Who finds an app by its handle wants to know whose it is."""
+        """The metadata shows the owner of an app that was found by its handle."""
         note = {"team": "speech", "ticket": 17}
         app = AppDef("contract", [apps.sh("true")], metadata=dict(note))
         app_id = apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg, app_id=apps.new_id()))
@@ -230,7 +230,7 @@ class RunningTests(ContractBase):
         assert {key: found.metadata.get(key) for key in note} == note
 
     def test_dollars_that_are_no_macros_are_kept(self, apps: Apps) -> None:
-        """`${HOME}` is for the program's own shell; only `$$` has a meaning, that of one `$`."""
+        """`${HOME}` is for the program's own shell; only `$$` is replaced, by `$`."""
         texts = ["$$HOME", "${unknown}", "$", "100$", "$1", "${unclosed", "$$$$"]
         app_id = apps.start(apps.role("main", "printf", "%s\\n", *texts))
         apps.end(app_id)
@@ -238,7 +238,7 @@ class RunningTests(ContractBase):
         assert "".join(apps.lines(app_id)).splitlines() == [text.replace("$$", "$") for text in texts]
 
     def test_args_reach_the_program_unchanged(self, apps: Apps) -> None:
-        """No shell, template or wire format may take a part of them for its own."""
+        """A shell, template or wire format must not interpret parts of them."""
         odd = [macros.escape(text) for text in ODD_TEXTS]
         role = apps.role("main", "sh", "-c", 'for arg; do printf "<%s>\\n" "$arg"; done', "sh", *odd)
         app_id = apps.start(role)
@@ -247,7 +247,7 @@ class RunningTests(ContractBase):
         assert "".join(apps.lines(app_id)) == "".join(f"<{text}>\n" for text in ODD_TEXTS)
 
     def test_env_reaches_the_program_unchanged(self, apps: Apps) -> None:
-        """Passwords and JSON are full of commas, quotes and newlines."""
+        """Passwords and JSON contain commas, quotes and newlines."""
         env = {f"ODD_{number}": macros.escape(text) for number, text in enumerate(ODD_TEXTS)}
         script = "; ".join(f'printf "<%s>\\n" "$ODD_{number}"' for number in range(len(ODD_TEXTS)))
         app_id = apps.start(apps.sh(script, env=env))
@@ -269,7 +269,7 @@ class RunningTests(ContractBase):
     # ---- names -----------------------------------------------------------------------------------------------
 
     def test_odd_and_long_names_of_roles_are_kept(self, apps: Apps) -> None:
-        """Names are for people; what an engine accepts as a name is the scheduler's matter."""
+        """Names are for people; the scheduler converts them to valid names of the engine."""
         names = ["Ünïcode Rolle", "UPPER_case", "with space", "a/b", "..", "-lead", "1", "日本", "x" * 200]
         roles = [apps.sh(f"echo {number}; exit 0", name) for number, name in enumerate(names)]
         app_id = apps.start(*roles)
@@ -281,7 +281,7 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize("name", ["Ünïcode /../ App", "..", "x" * 300, "日本", "$(id)", "-"])
     def test_odd_and_long_names_of_apps_give_valid_ids(self, apps: Apps, name: str) -> None:
-        """The id is made of the name of the app where no other is given."""
+        """Without a given id, the id is made from the name of the app."""
         app = AppDef(name, [apps.sh("echo hello")])
         app_id = apps.keep(apps.scheduler.schedule(apps.scheduler.submit_dryrun(app, apps.cfg)))
 
@@ -290,7 +290,7 @@ class RunningTests(ContractBase):
         assert {row.app_id: row.name for row in apps.scheduler.list()}[app_id] == name
 
     def test_the_list_names_the_task_of_an_app(self, apps: Apps) -> None:
-        """Who cleans up finds the apps of a DAG, run or task, also when Airflow has forgotten them."""
+        """A clean-up can find the apps of a DAG, run or task, even if Airflow no longer has them."""
         task = {"dag_id": "d", "run_id": "manual__2026-01-01T00:00:00+00:00 ü", "task_id": "g.t", "map_index": 3}
         ours = AppDef("owned", [apps.sh("exit 0")], metadata={OWNER: task})
         one, other = (
@@ -304,7 +304,7 @@ class RunningTests(ContractBase):
 
     @pytest.mark.parametrize(("one", "other"), [("a/b", "a b"), ("Main", "main"), ("a.b", "a-b"), ("日", "本")])
     def test_roles_whose_names_look_alike_are_kept_apart_or_refused(self, apps: Apps, one: str, other: str) -> None:
-        """An engine allows few characters in names; logs and exit codes of two roles must not be mixed up."""
+        """Engines allow few characters in names; logs and exit codes of two roles must not be mixed up."""
         roles = [apps.sh("echo one; exit 0", one), apps.sh("sleep 1; echo other; exit 5", other)]
         if refusal := apps.refusal(*roles):
             assert repr(one) in refusal
@@ -336,11 +336,11 @@ class RunningTests(ContractBase):
     # ---- together --------------------------------------------------------------------------------------------
 
     def test_every_replica_reaches_rank_0(self, apps: Apps) -> None:
-        """A distributed app meets at replica 0 of its first role."""
+        """The replicas of a distributed app connect to replica 0 of its first role."""
         self.needs(Capability.RANK0)
         chosen = Capability.PORTS in self.capabilities
         ports = {"p0": 0, "p1": 0} if chosen else {"p0": 29511, "p1": 29512}
-        # An input that never ends: a server whose input has ended hangs up before a slow client has reported anything.
+        # The input never ends, because a server closes the connection at the end of its input.
         server = "mkfifo silence; exec 3<>silence; rm -f silence; " + " & ".join(
             f"serve {f'$LAUNCH_PORT_HEAD_P{k}' if chosen else ports[f'p{k}']}" for k in range(2)
         )
@@ -363,7 +363,7 @@ class RunningTests(ContractBase):
         assert sorted(apps.lines(app_id, "head")) == ["hi from 0\n", "hi from 1\n"]
 
     def test_replicas_agree_on_ports(self, apps: Apps) -> None:
-        """The port is chosen by the scheduler, and all must use the same one."""
+        """The scheduler chooses the port, and all replicas must use the same one."""
         script = "echo $LAUNCH_PORT_HEAD_RPC $LAUNCH_PORT_HEAD_WEB $LAUNCH_PORT_HEAD_FIXED"
         ports = {"rpc": 0, "web": 0, "fixed": 12345}
         roles = [apps.sh(script, "head", port_map=ports), apps.sh(script, "worker", num_replicas=2)]
@@ -385,7 +385,7 @@ class RunningTests(ContractBase):
     # ---- result ----------------------------------------------------------------------------------------------
 
     def test_result_is_handed_back(self, apps: Apps) -> None:
-        """What a training run found out, such as the place of its model, goes on to the next task."""
+        """The result of a training run, such as the path of its model, is passed to the next task."""
         self.needs(Capability.RESULT)
         script = 'echo \'{"loss": 0.5, "where": "naïve"}\' > $LAUNCH_RESULT_PATH'
         app_id = apps.start(apps.sh(script), apps.sh("true", "peer"))
@@ -394,7 +394,7 @@ class RunningTests(ContractBase):
         assert apps.another().result(app_id) == {"loss": 0.5, "where": "naïve"}
 
     def test_result_is_that_of_the_first_replica(self, apps: Apps) -> None:
-        """All replicas run the same program; whose document counts must not be chance."""
+        """All replicas run the same program; the selected document must not depend on chance."""
         self.needs(Capability.RESULT)
         script = (
             'test $LAUNCH_ROLE/$LAUNCH_REPLICA_ID = main/0 || sleep 1; test -z "$LAUNCH_RESULT_PATH" || '
@@ -406,7 +406,7 @@ class RunningTests(ContractBase):
         assert apps.scheduler.result(app_id) == "main/0"
 
     def test_every_replica_of_the_first_role_may_write_a_result(self, apps: Apps) -> None:
-        """A program that writes in its rank 0 finds the path wherever torchrun has put that."""
+        """A program that writes in rank 0 needs the path in any replica, because torchrun chooses the rank."""
         self.needs(Capability.RESULT)
         app_id = apps.start(
             apps.sh('test -n "$LAUNCH_RESULT_PATH"', num_replicas=2), apps.sh('test -z "$LAUNCH_RESULT_PATH"', "peer")
@@ -415,7 +415,7 @@ class RunningTests(ContractBase):
         assert apps.end(app_id).state is AppState.SUCCEEDED
 
     def test_result_is_that_of_the_lowest_replica_that_wrote_one(self, apps: Apps) -> None:
-        """The rank 0 of torchrun may be any replica, and only that writes what the training found out."""
+        """The rank 0 of torchrun may be any replica, and only that one writes a result."""
         self.needs(Capability.RESULT)
         script = f"test {macros.replica_id} != 1 || sleep 1; test {macros.replica_id} = 0 || {_WRITES_ITS_NUMBER}"
         app_id = apps.start(apps.sh(script, num_replicas=3))
@@ -424,10 +424,10 @@ class RunningTests(ContractBase):
         assert apps.another().result(app_id) == {"replica": 1}
 
     def test_results_of_all_replicas_are_handed_back_in_order(self, apps: Apps) -> None:
-        """Each replica of a sweep has a number of its own to report."""
+        """Each replica of a parameter sweep reports its own number."""
         self.needs(Capability.RESULT)
         if not has_own(apps.scheduler, "iter_results"):
-            pytest.skip("the scheduler hands back one document of an app")
+            pytest.skip("the scheduler returns only one document of an app")
         script = f"test {macros.replica_id} != 0 || sleep 1; test {macros.replica_id} = 1 || {_WRITES_ITS_NUMBER}"
         app_id = apps.start(apps.sh(script, num_replicas=3), apps.sh("true", "peer"))
 
@@ -435,7 +435,7 @@ class RunningTests(ContractBase):
         assert [*apps.another().iter_results(app_id)] == [{"replica": 0}, None, {"replica": 2}]
 
     def test_an_empty_result_is_none(self, apps: Apps) -> None:
-        """A program that prints its result prints nothing if it has none."""
+        """A program without a result may write an empty file."""
         self.needs(Capability.RESULT)
         app_id = apps.start(apps.sh("true > $LAUNCH_RESULT_PATH"))
         apps.end(app_id)
@@ -443,7 +443,7 @@ class RunningTests(ContractBase):
         assert apps.scheduler.result(app_id) is None
 
     def test_result_of_a_failed_attempt_is_none(self, apps: Apps) -> None:
-        """It may have found out something that is not true."""
+        """The result of a failed attempt may be wrong."""
         self.needs(Capability.RESULT)
         self.needs(Capability.REPLICA_RETRY)
         script = "test $LAUNCH_ATTEMPT != 0 || { echo 1 > $LAUNCH_RESULT_PATH; exit 3; }"
@@ -453,7 +453,7 @@ class RunningTests(ContractBase):
         assert apps.scheduler.result(app_id) is None
 
     def test_no_result_is_none(self, apps: Apps) -> None:
-        """Most apps have no result, and that is no error."""
+        """Most apps have no result, which is not an error."""
         app_id = apps.start(apps.sh("true"))
         apps.end(app_id)
 
@@ -465,7 +465,7 @@ class RunningTests(ContractBase):
         ids=["broken", "large"],
     )
     def test_broken_or_large_result_is_an_error(self, apps: Apps, script: str) -> None:
-        """Half a result, silently taken for none, would be worse than an error."""
+        """Reporting an incomplete result as no result would be worse than an error."""
         self.needs(Capability.RESULT)
         app_id = apps.start(apps.sh(script))
         found = apps.end(app_id)
@@ -475,7 +475,7 @@ class RunningTests(ContractBase):
             apps.scheduler.result(app_id)
 
     def test_result_of_an_unknown_app_is_an_error(self, apps: Apps) -> None:
-        """None would mean that the app has run and written nothing."""
+        """None would mean that the app ran and wrote no result."""
         self.needs(Capability.RESULT)
         with pytest.raises(UnknownAppException):
             apps.scheduler.result(apps.new_id())
@@ -483,7 +483,7 @@ class RunningTests(ContractBase):
     # ---- dry run ---------------------------------------------------------------------------------------------
 
     def test_app_and_cfg_of_the_caller_are_left_as_they_are(self, apps: Apps) -> None:
-        """The same objects are launched again, with other macros, by the next task."""
+        """The next task launches the same objects again with other macros."""
         app = AppDef("contract", [apps.sh(f"echo {macros.replica_id}", env={"A": macros.app_id}, metadata={"a": [1]})])
         cfg: dict[str, Any] = {**apps.cfg}
         before = copy.deepcopy((app, cfg))
@@ -493,7 +493,7 @@ class RunningTests(ContractBase):
         assert (app, cfg) == before
 
     def test_dry_run_equals_what_is_sent(self, apps: Apps) -> None:
-        """A dry run that shows something else is worse than none."""
+        """A dry run that differs from the launch is worse than none."""
         script = 'for text in "$0" "$@" "$WHO"; do echo "$text"; done'
         args = ["-c", script, f"first-{macros.app_id}", f"second-{macros.app_id}"]
         roles = [
@@ -505,7 +505,7 @@ class RunningTests(ContractBase):
         app_id = apps.scheduler.schedule(info)
         apps.end(app_id)
 
-        # What runs, and not only what is kept of the request.
+        # Check the running program, not only the stored request.
         written = [f"{word}-{app_id}" for word in ("first", "second", "third")]
         assert [text for text in written if text not in shown] == []
         for k in range(2):
@@ -517,7 +517,7 @@ class RunningTests(ContractBase):
         assert str(native) == shown
 
     def test_dry_run_repeated_gives_the_same_request(self, apps: Apps) -> None:
-        """Only so can a repeated launch be recognised."""
+        """Otherwise a repeated launch cannot be recognised."""
         app_id = apps.new_id()
         role = apps.sh("true", env={"A": "1"}, num_replicas=3)
         one = apps.dryrun(role, app_id=app_id)
@@ -526,16 +526,16 @@ class RunningTests(ContractBase):
         assert one.request == other.request
 
     def test_dry_run_starts_nothing(self, apps: Apps) -> None:
-        """People check a dry run before they spend money."""
+        """A dry run is checked before money is spent."""
         app_id = apps.new_id()
         apps.dryrun(apps.sh("true"), app_id=app_id)
 
         assert apps.traces(app_id) == []
 
     def test_dry_run_needs_no_engine(self, apps: Apps, unreachable_params: dict[str, Any] | None) -> None:
-        """A DAG is tested where no cluster is."""
+        """DAGs are tested without a cluster."""
         if unreachable_params is None:
-            pytest.skip("the backend names no `unreachable_params`")
+            pytest.skip("the backend has no `unreachable_params`")
         scheduler = self.create(**unreachable_params)
         app_id = apps.new_id()
         role = apps.sh("true")
@@ -545,7 +545,7 @@ class RunningTests(ContractBase):
         assert info.request == apps.dryrun(role, app_id=app_id).request
 
     def test_dry_run_hides_secrets(self, apps: Apps) -> None:
-        """It is printed into logs, and shown in the web interface."""
+        """A dry run is printed into logs and shown in the web interface."""
         text = str(apps.dryrun(apps.sh("true", env={"API_TOKEN": "hush-hush", "LEVEL": "info-level"})))
 
         assert "hush-hush" not in text

@@ -1,4 +1,4 @@
-"""How long an app may wait for its begin."""
+"""How long an app may wait for its start."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.specs.states import AppState
 from airflow_provider_launch.testing._base import Apps, ContractBase, until
 
-NeverBegins = tuple[Mapping[str, Any], Mapping[str, Any]]
+NeverStarts = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 class StartTests(ContractBase):
-    """An app that waits is distinguished from one that has begun, and from one that never can."""
+    """Waiting apps, started apps, and apps that can never start are distinguished."""
 
-    def test_what_cannot_begin_is_reported(self, apps: Apps, never_begins: NeverBegins | None) -> None:
-        """A task would wait for days for an image that nobody has."""
-        app_id = self._start_in_vain(apps, never_begins)
-        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as one that cannot begin")
+    def test_an_app_that_cannot_start_is_reported(self, apps: Apps, never_starts: NeverStarts | None) -> None:
+        """Otherwise a task waits for days for an image that does not exist."""
+        app_id = self._launch_unstartable(apps, never_starts)
+        until(lambda: self._is_stuck(apps, app_id), apps.timeout_s, f"{app_id} is reported as unable to start")
         found = apps.scheduler.describe(app_id)
 
         assert found is not None
@@ -34,9 +34,11 @@ class StartTests(ContractBase):
         assert found.msg not in ("", NONE), "the message names what it waits for"
         assert apps.engine.starts(app_id) in {None, 0}
 
-    def test_an_app_that_has_not_begun_in_time_is_cancelled(self, apps: Apps, never_begins: NeverBegins | None) -> None:
-        """What waits in a queue would begin when nobody wants it any more."""
-        app_id = self._start_in_vain(apps, never_begins)
+    def test_an_app_that_has_not_started_in_time_is_cancelled(
+        self, apps: Apps, never_starts: NeverStarts | None
+    ) -> None:
+        """Otherwise an app in a queue starts when it is no longer wanted."""
+        app_id = self._launch_unstartable(apps, never_starts)
         with self._runner(apps) as (runner, backend), pytest.raises(AppNotStartedError, match="start_limit_s"):
             runner.wait(make_app_handle(backend, "", app_id), 0.1, timeout=apps.timeout_s, start_limit_s=0.5)
 
@@ -44,8 +46,8 @@ class StartTests(ContractBase):
         assert apps.engine.starts(app_id) in {None, 0}
         apps.until_nothing_is_alive(app_id)
 
-    def test_an_app_that_has_begun_may_run_on(self, apps: Apps) -> None:
-        """The limit is one for the begin, and an app that runs is not stuck."""
+    def test_an_app_that_has_started_may_continue(self, apps: Apps) -> None:
+        """The limit is for the start only, and a running app is not stuck."""
         app_id = apps.start(apps.sh("echo up; sleep 2"))
         apps.until_written(app_id, "up")
         apps.until_running(app_id, ("main", 0))
@@ -57,10 +59,10 @@ class StartTests(ContractBase):
         assert status is not None
         assert status.state is AppState.SUCCEEDED
 
-    def _start_in_vain(self, apps: Apps, never_begins: NeverBegins | None) -> str:
-        if never_begins is None:
-            pytest.skip("no launch is known that this engine accepts and never begins")
-        role, cfg = never_begins
+    def _launch_unstartable(self, apps: Apps, never_starts: NeverStarts | None) -> str:
+        if never_starts is None:
+            pytest.skip("the backend declares no launch that is accepted and never starts")
+        role, cfg = never_starts
         return apps.start(apps.sh("true", **role), **cfg)
 
     def _is_stuck(self, apps: Apps, app_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Names and values of variables, and arguments: they reach the program byte for byte, or the dry run refuses them."""
+"""Variables and arguments reach the program byte for byte, or the dry run refuses them."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ VALUES = (
     "naïve 日本語",
 )
 LONGEST = 131_071
-"""Bytes of an argument, or of a variable with its name and `=`, that a kernel passes on; it counts a NUL after them."""
+"""Maximum bytes of an argument, or of a variable with its name and `=`, in Linux, without the final NUL."""
 _OF_THE_LAUNCHER = "of-the-launcher"
 _OF_THE_SYSTEM = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG*", "LC_*", "TZ", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "TERM",
     "LD_*", "PYTHON*", "MODULE*", "LMOD*", "XDG_*", "*_CONF", "SSL_*", "CUDA_HOME", "CUDA_PATH",
 )  # fmt: skip
-"""Variables of a program that are not about its replica, and those by which the launcher itself finds programs."""
+"""Variables that are not about the replica, and those that the launcher needs to find programs."""
 
 
 class ValueTests(ContractBase):
-    """What the user gives arrives unchanged, and what the scheduler gives is not overruled by the launcher's own."""
+    """Values of the user arrive unchanged, and variables of the launcher do not override those of the scheduler."""
 
     def test_names_and_values_of_variables_arrive_or_are_refused(self, apps: Apps) -> None:
-        """A variable that a shell on the way drops is missed by the program alone, after hours in a queue."""
+        """If a shell drops a variable, only the program notices, after hours in a queue."""
         taken = [name for name in NAMES if self._is_taken(apps, name)]
         texts = {f"{name}{number}": text for name in taken for number, text in enumerate(VALUES)}
         env = {name: macros.escape(text) for name, text in texts.items()}
@@ -81,7 +81,7 @@ class ValueTests(ContractBase):
         return not refusals
 
     def test_values_in_arguments_arrive(self, apps: Apps) -> None:
-        """What a task of the DAG found out may hold any signs, and macros in it are text."""
+        """Values from other tasks may contain any characters, and macros in them are plain text."""
         role = apps.role("main", "printf", "<%s>\\n", *map(macros.escape, VALUES))
         app_id = apps.start(role)
         apps.end(app_id)
@@ -90,7 +90,7 @@ class ValueTests(ContractBase):
 
     @pytest.mark.parametrize("where", ["argument", "variable"])
     def test_the_longest_text_of_a_kernel_arrives_or_is_refused(self, apps: Apps, where: str) -> None:
-        """Beyond it no program can start on any host, and each retry would end alike."""
+        """Longer texts fail on every host and at every retry."""
         fitting, longer = _counting(apps, where, LONGEST), _counting(apps, where, LONGEST + 1)
         backend = apps.scheduler.backend
         runner = Runner("contract", {backend: lambda *_, **__: apps.another()})
@@ -107,7 +107,7 @@ class ValueTests(ContractBase):
     def test_variables_of_the_launcher_do_not_replace_those_of_the_scheduler(
         self, apps: Apps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A launcher in a job has a rank, a job id and GPUs of its own; with them two replicas would be one."""
+        """A launcher inside a job has its own rank, job id and GPUs, which must not reach the replicas."""
         self.needs_option(apps, "copy_env")
         roles = [apps.role("main", "env", num_replicas=2), apps.role("peer", "env")]
         app_id = apps.start(*roles)
@@ -127,7 +127,7 @@ class ValueTests(ContractBase):
     def test_variables_of_odd_names_of_the_launcher_do_not_disturb(
         self, apps: Apps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A pattern matches more than its author thinks of: functions that bash has exported, names with dots."""
+        """A pattern may match more than intended: exported bash functions, names with dots."""
         self.needs_option(apps, "copy_env")
         for name in ("LAUNCHER_%%", "LAUNCHER.x", "LAUNCHER-y", "LAUNCHER z", "LAUNCHER_é", "LAUNCHER_plain"):
             monkeypatch.setenv(name, "")
@@ -140,7 +140,7 @@ class ValueTests(ContractBase):
 
 
 def _counting(apps: Apps, where: str, size: int) -> Role:
-    """Return a role that prints how many bytes a text has; the text ends with a letter of two bytes."""
+    """Return a role that prints the number of bytes of a text, which ends with a two-byte letter."""
     text = "x" * (size - 2 - (len("LONG=") if where == "variable" else 0)) + "é"
     if where == "variable":
         return apps.sh('printf %s "$LONG" | wc -c', env={"LONG": text})

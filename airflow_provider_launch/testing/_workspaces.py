@@ -1,4 +1,4 @@
-"""Local directories reach the replicas."""
+"""Workspaces: local directories are copied to the replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_launch.testing._base import Apps, ContractBase
 
 
 class WorkspaceTests(ContractBase):
-    """A scheduler that mirrors workspaces: the replicas run the code of now."""
+    """A scheduler with workspaces runs the current code."""
 
     def _launch(self, apps: Apps, cfg: dict[str, Any], *roles: Role, workspace: Workspace | str | None = None) -> str:
         backend = apps.scheduler.backend
@@ -30,7 +30,7 @@ class WorkspaceTests(ContractBase):
     def test_replicas_find_the_workspace_in_their_directory(
         self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Programs start by relative paths, and need their mode; what the ignore file names stays away."""
+        """Programs start by relative paths with their file mode; files of the ignore file are left out."""
         self.needs(Capability.WORKSPACE)
         root = _project(tmp_path)
         role = apps.sh("./run.sh && test ! -e data && echo done", num_replicas=2)
@@ -42,7 +42,7 @@ class WorkspaceTests(ContractBase):
             assert apps.lines(app_id, k=k) == ["from the workspace\n", "from the workspace\n", "done\n"]
 
     def test_a_change_reaches_the_next_launch(self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path) -> None:
-        """What is kept of an earlier launch must not run in place of the new code."""
+        """A cached copy of an earlier launch must not run instead of the new code."""
         self.needs(Capability.WORKSPACE)
         root = _project(tmp_path)
         first = self._launch(apps, workspace_cfg, apps.sh("./run.sh"), workspace=str(root))
@@ -55,7 +55,7 @@ class WorkspaceTests(ContractBase):
         assert apps.lines(second)[0] == "changed\n"
 
     def test_projects_are_mapped_into_one_tree(self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path) -> None:
-        """Code and its library often live in two checkouts."""
+        """Code and its library are often in two checkouts."""
         self.needs(Capability.WORKSPACE)
         for name in ("app", "library"):
             (tmp_path / name).mkdir()
@@ -82,13 +82,13 @@ class WorkspaceTests(ContractBase):
         assert apps.lines(app_id, "other") == ["none\n"]
 
     def test_missing_workspace_is_refused(self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path) -> None:
-        """Before anything is launched; a replica would only find that its program is missing."""
+        """The error comes before anything is launched; a replica would only report a missing program."""
         self.needs(Capability.WORKSPACE)
         with pytest.raises(InvalidAppError, match="no-such-project"):
             self._launch(apps, workspace_cfg, apps.sh("true"), workspace=str(tmp_path / "no-such-project"))
 
     def test_too_large_workspace_is_refused(self, apps: Apps, workspace_cfg: dict[str, Any], tmp_path: Path) -> None:
-        """Data below the code is a mistake that takes minutes and fills disks; the error names what is large."""
+        """Data in the folder of the code takes minutes and fills disks; the error names the large files."""
         self.needs(Capability.WORKSPACE)
         if not apps.has_option("workspace_max_mb"):
             pytest.skip("the scheduler has no option workspace_max_mb")
@@ -99,7 +99,7 @@ class WorkspaceTests(ContractBase):
 
 
 def _project(tmp_path: Path) -> Path:
-    """Return a directory with a program, a file below, one that is left out, and a link."""
+    """Return a directory with a program, a nested file, an ignored file and a link."""
     root = tmp_path / "project"
     (root / "lib").mkdir(parents=True)
     (root / "data").mkdir()

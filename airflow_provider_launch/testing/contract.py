@@ -1,4 +1,4 @@
-"""The contract that every scheduler keeps, as one class of tests."""
+"""The contract of all schedulers, as one test class."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _DECLARED = frozenset(
         "resource",
         "cfg",
         "workspace_cfg",
-        "never_begins",
+        "never_starts",
         "engine",
         "create",
     }
 )
-"""What a backend declares about itself. All else is the contract, or what its tests check with."""
+"""Attributes and fixtures that a backend declares. All others belong to the contract."""
 
 
 def _is_fixture(value: object) -> bool:
-    # An object of its own since pytest 8.4, a function with a mark before.
+    # A separate class since pytest 8.4, a marked function before.
     return type(value).__name__ == "FixtureFunctionDefinition" or hasattr(value, "_pytestfixturefunction")
 
 
@@ -71,16 +71,15 @@ class SchedulerContract(
 ):
     """All tests of the contract. Subclass it, name the subclass `Test...`, and give it fixtures.
 
-    A test cannot be overridden, since a contract that everybody amends promises nothing; nor can what the tests rely
-    on, such as `needs`, for a class that skips by it amends them all. A test that the backend fails is named in `xfail`
-    with the reason.
+    Tests and their helpers, such as `needs`, cannot be overridden, because an amended contract promises nothing. If the
+    backend fails a test, name the test in `xfail` with the reason.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         tests = [name for name in dir(SchedulerContract) if name.startswith("test_")]
         kept = [name for name in dir(SchedulerContract) if not name.startswith("__") and name not in _DECLARED]
-        # Static: a fixture makes itself anew at each access.
+        # Static, because a fixture returns a new object at each access.
         changed = [
             name
             for name in kept
@@ -88,16 +87,20 @@ class SchedulerContract(
         ]
         if changed:
             raise TypeError(
-                f"{cls.__name__} overrides {', '.join(changed)}; a test of the contract cannot be changed, nor what "
-                f"it relies on: name the test in `xfail` with the reason, or choose another name for yours"
+                f"{cls.__name__} overrides {', '.join(changed)}; tests of the contract and their helpers cannot "
+                f"be changed: name the test in `xfail` with the reason, or choose another name"
             )
         for name in sorted(_DECLARED):
             is_fixture = _is_fixture(inspect.getattr_static(SchedulerContract, name, None))
             if _is_fixture(inspect.getattr_static(cls, name, None)) != is_fixture:
-                kind = "a fixture, so decorate a method with `pytest.fixture`" if is_fixture else "no fixture"
+                kind = (
+                    "a fixture, so decorate a method with `pytest.fixture`"
+                    if is_fixture
+                    else "a plain attribute, not a fixture"
+                )
                 raise TypeError(f"{cls.__name__}.{name} must be {kind}; see the page on testing a scheduler")
         for name, reason in cls.xfail.items():
             if name.partition("[")[0] not in tests:
-                raise TypeError(f"{cls.__name__}.xfail names {name!r}, which is no test of the contract")
+                raise TypeError(f"{cls.__name__}.xfail names {name!r}, which is not a test of the contract")
             if not reason.strip():
-                raise TypeError(f"{cls.__name__}.xfail gives no reason for {name!r}")
+                raise TypeError(f"{cls.__name__}.xfail has no reason for {name!r}; add one")

@@ -1,4 +1,4 @@
-"""What the kit asks of the engine itself, so that it need not believe the scheduler."""
+"""Direct access to the engine, so that the tests can verify the scheduler."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """The view of the engine that does not go through the scheduler under test.
+    """Reads and disturbs the engine without the scheduler under test.
 
-    Each method answers None where it does not know; the test then believes the scheduler, or is skipped with a reason
-    when there is nothing else to check. A backend overrides what its engine can answer.
+    A method returns None if the engine cannot answer. The test then trusts the scheduler, or is skipped with a reason.
+    A backend overrides the methods that its engine supports.
     """
 
     def alive(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
-        """Return how many processes or containers of the app run now."""
+        """Return the number of running processes or containers of the app."""
         return None
 
     def starts(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
-        """Return how many attempts of replicas were ever started for the app."""
+        """Return the number of replica attempts ever started for the app."""
         return None
 
     def left(self, app_id: str) -> int | None:  # noqa: ARG002 - for subclasses
-        """Return how many things the engine keeps of the app: containers, networks, records, files, and what else."""
+        """Return the number of objects of the app in the engine: containers, networks, records, files and others."""
         return None
 
     def requests(self) -> int | None:
-        """Return how many requests the schedulers of `make_scheduler` have sent so far, counted at the wire."""
+        """Return the number of requests sent by the schedulers of `make_scheduler`, counted on the network."""
         return None
 
     def lose(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
-        """Remove what runs a role, with all that the engine knows of it, as somebody does who clears up; return True.
+        """Remove the running objects of a role and their history, as a manual clean-up does; return True.
 
-        The evidence of such an app stays.
+        The record of the app stays.
         """
         return None
 
     def stop(self, app_id: str, role: str) -> bool | None:  # noqa: ARG002 - for subclasses
-        """Stop what runs a role with TERM, as somebody does by hand and past the scheduler; return True.
+        """Stop a role with TERM by hand, without the scheduler; return True.
 
-        None: the engine keeps no trace of who has stopped it, so that exit code 0 then is a success for everybody.
+        None: the engine does not record outside stops, so exit code 0 is a success there.
         """
         return None
 
     def damaged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
-        """Damage what the engine keeps of an app that has ended, as its program or another user could, and restore it.
+        """Damage the record of an ended app, as its program or another user could, and restore it.
 
-        None: nothing of it can be changed.
+        None: the record cannot be changed.
         """
         return None
 
     def forged(self, app_id: str) -> AbstractContextManager[None] | None:  # noqa: ARG002 - for subclasses
-        """Put what carries the id of an app that was never launched, with nonsense in it, into the engine; remove it.
+        """Create, and then remove, an invalid object with the id of an app that was never launched.
 
-        None: only the scheduler can make such things.
+        None: only the scheduler can create such objects.
         """
         return None
 
     def cut_off(self) -> AbstractContextManager[None] | None:
-        """Make the engine unreachable for the schedulers of `make_scheduler` while the context lasts."""
+        """Make the engine unreachable for the schedulers of `make_scheduler` inside the context."""
         return None
 
     def clock(self, offset_s: float) -> AbstractContextManager[Callable[[float], None]] | None:  # noqa: ARG002 - the same
-        """Shift the engine's clock, as its answers report it, while the context lasts.
+        """Shift the clock of the engine, as seen in its answers, inside the context.
 
-        Its value is a function that lets the clock step by seconds; what was written before keeps its time.
+        The context yields a function that steps the clock by seconds; earlier lines keep their times.
         """
         return None
 
     def cut_streams(self) -> int | None:
-        """End the connections by which logs are followed now, and return how many there were."""
+        """Close the open log streams, and return their number."""
         return None
 
     def stall_logs(self) -> AbstractContextManager[None] | None:
-        """Let reads of logs hang, and nothing else, while the context lasts."""
+        """Make log reads hang inside the context; other requests work."""
         return None

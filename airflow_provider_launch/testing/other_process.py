@@ -1,8 +1,8 @@
-"""A scheduler in a process of its own: what a triggerer sees of an app that a worker launched.
+"""Serves a scheduler in a separate process, like a triggerer that follows an app of a worker.
 
 `python -m airflow_provider_launch.testing.other_process FACTORY PARAMS_JSON` reads one JSON request per line and
 writes one JSON answer per line. Every request is served by a scheduler made for it, so nothing is kept in memory.
-`_process.OtherProcess` is the other end, and lists which requests there are.
+`_process.OtherProcess` is the client and documents the requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAUSE_S = 1.0
 
 def main(factory: str, params: str) -> None:
     """Serve until the input ends."""
-    # What the scheduler, or a program that it starts, prints is no answer: from here on that goes to stderr.
+    # Output of the scheduler or of its programs must not mix with answers: redirect it to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     create: Callable[..., Scheduler[Any]] = pkgutil.resolve_name(factory)
@@ -38,7 +38,7 @@ def main(factory: str, params: str) -> None:
         scheduler = create("other", **json.loads(params))
         try:
             answer = {"answer": _COMMANDS[request.pop("command")](scheduler, **request)}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller shall see it
+        except Exception as error:  # noqa: BLE001 - all errors are sent to the caller
             answer = {"error": type(error).__name__, "message": str(error)}
         finally:
             scheduler.close()

@@ -106,7 +106,7 @@ def test_a_submitter_killed_at_a_request_is_replaced_and_nothing_starts_twice(
     app_id = make_unique("killed")
     batch_proxy.add(Fault(hold, "POST", path))
     with OtherProcess(FACTORY, params) as process:
-        process.begin("schedule", app=app_to_dict(app), cfg={"queue": batch_queue}, app_id=app_id)
+        process.send("schedule", app=app_to_dict(app), cfg={"queue": batch_queue}, app_id=app_id)
         deadline = time.monotonic() + 60
         while not batch_proxy.count("POST", path):
             assert time.monotonic() < deadline

@@ -195,11 +195,15 @@ def test_a_random_test_shows_its_seed_and_repeats_it(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize(
     "test",
-    ["test_a_read_is_bounded", "test_a_cursor_at_the_end_stays_there", "test_a_follower_goes_on_where_another_was_cut"],
+    [
+        "test_a_read_is_bounded",
+        "test_a_cursor_at_the_end_stays_there",
+        "test_a_follower_continues_where_another_was_cut",
+    ],
 )
 def test_a_cursor_that_does_not_move_is_named(test, tmp_path):
     """Its author would look for lines that are written twice."""
-    assert "the cursor did not move although lines came" in run_test("NeverMovesTheCursor", test, tmp_path).texts()
+    assert "the cursor did not move although lines were read" in run_test("NeverMovesTheCursor", test, tmp_path).texts()
 
 
 def test_every_test_of_the_contract_notices_some_defect():
@@ -297,7 +301,7 @@ def test_expected_failure_needs_a_reason(reason):
 
 def test_expected_failure_must_name_a_test_of_the_contract():
     """Else a typing error would hide that nothing is expected to fail."""
-    with pytest.raises(TypeError, match="no test of the contract"):
+    with pytest.raises(TypeError, match="not a test of the contract"):
 
         class TestMine(SchedulerContract):
             xfail = {"test_one_rol": "because"}  # noqa: RUF012 - the same

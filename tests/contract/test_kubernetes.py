@@ -196,5 +196,5 @@ class TestKubernetes(SchedulerContract):
         return {"pull": "never", "security": "none"}
 
     @pytest.fixture
-    def never_begins(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def never_starts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"image": "no-such-image:local"}, {}

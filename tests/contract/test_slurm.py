@@ -133,7 +133,7 @@ class _OnSlurm:
         return str(program)
 
     @pytest.fixture
-    def never_begins(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    def never_starts(self, slurm_cluster: Cluster) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """The job may run for longer than its partition lets it."""
         partition = f"short{uuid.uuid4().hex[:8]}"
         slurm_cluster.run("scontrol", "create", f"PartitionName={partition}", "Nodes=n1", "MaxTime=1")

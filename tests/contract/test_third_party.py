@@ -28,7 +28,7 @@ class TestThreads(SchedulerContract):
         return str(program)
 
     @pytest.fixture
-    def never_begins(self):
+    def never_starts(self):
         return {}, {"hold": "nobody lets it go"}
 
     @pytest.fixture

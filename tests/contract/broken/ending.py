@@ -324,7 +324,7 @@ class RefusesOddIds(Threads):
         return super().describe_many(ids)
 
 
-@caught_by("test_a_path_that_leads_to_an_app_is_no_name_of_it")
+@caught_by("test_a_path_that_leads_to_an_app_is_not_its_name")
 class TakesIdsForPaths(Threads):
     def describe_many(self, app_ids: Any) -> Any:
         names = {app_id: Path(app_id).name for app_id in app_ids}
@@ -371,7 +371,7 @@ class _Trusting(AppThread):
         pass
 
 
-@caught_by("test_what_somebody_else_has_stopped_is_no_success")
+@caught_by("test_an_app_stopped_from_outside_is_not_a_success")
 class TakesAStopForSuccess(Threads):
     app_thread = _Trusting
 

@@ -14,7 +14,7 @@ from tests.contract.broken.defects import Local, caught_by
 
 FILES = "test_apps_that_damage_their_files_harm_no_other"
 DAMAGED = "test_what_is_damaged_in_the_engine_harms_no_other_app"
-RESULTS = "test_results_that_are_no_documents_harm_no_other"
+RESULTS = "test_results_that_are_not_documents_harm_no_other"
 
 
 class _Failed(Local):

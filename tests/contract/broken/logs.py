@@ -270,7 +270,7 @@ class TakesLinesOfTheOtherStreamForTheEnd(Threads):
         return chunk
 
 
-@caught_by("test_a_reader_that_began_before_the_end_gets_all_of_a_large_log")
+@caught_by("test_a_reader_that_started_before_the_end_gets_all_of_a_large_log")
 class TakesTheEndOfThatMomentForTheEnd(Threads):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -299,7 +299,7 @@ class ReadsEverythingAtOnce(Threads):
     "test_nothing_is_lost_or_repeated_at_many_cuts",
     "test_a_cursor_is_good_in_another_process",
     "test_a_follower_shows_each_line_once_and_the_end",
-    "test_a_follower_goes_on_where_another_was_cut",
+    "test_a_follower_continues_where_another_was_cut",
 )
 class LosesALineOnResume(Threads):
     def read_logs(self, app_id: str, role_name: str, k: int, cursor: Any = None, **kwargs: Any) -> LogChunk:
@@ -307,7 +307,7 @@ class LosesALineOnResume(Threads):
         return LogChunk(chunk.lines[1:] if cursor and len(chunk.lines) > 1 else chunk.lines, chunk.cursor)
 
 
-@caught_by("test_nothing_is_lost_or_repeated_at_many_cuts", "test_a_follower_goes_on_where_another_was_cut")
+@caught_by("test_nothing_is_lost_or_repeated_at_many_cuts", "test_a_follower_continues_where_another_was_cut")
 class RepeatsALineOnResume(Threads):
     """As a cursor of whole seconds does."""
 
@@ -336,11 +336,11 @@ class KeepsCursorsInMemory(Threads):
     "test_logs_are_readable_after_the_end_and_elsewhere",
     "test_many_lines_on_both_streams_at_once",
     "test_a_read_is_bounded",
-    "test_a_reader_that_began_before_the_end_gets_all_of_a_large_log",
+    "test_a_reader_that_started_before_the_end_gets_all_of_a_large_log",
     "test_nothing_is_lost_or_repeated_at_many_cuts",
     "test_a_cursor_at_the_end_stays_there",
     "test_two_followers_see_the_same",
-    "test_a_follower_goes_on_where_another_was_cut",
+    "test_a_follower_continues_where_another_was_cut",
 )
 class NeverMovesTheCursor(Threads):
     """Whoever reads until nothing comes reads for ever."""
@@ -375,8 +375,8 @@ class ComparesItsClockWithTheEngines(Threads):
 
 
 @caught_by(
-    "test_a_cursor_of_the_first_attempt_goes_on_after_the_last[REPLICA]",
-    "test_a_cursor_of_the_first_attempt_goes_on_after_the_last[APPLICATION]",
+    "test_a_cursor_of_the_first_attempt_continues_after_the_last[REPLICA]",
+    "test_a_cursor_of_the_first_attempt_continues_after_the_last[APPLICATION]",
 )
 class JumpsToTheLastAttempt(Local):
     """A cursor of a former attempt goes on in the one that runs now."""
@@ -428,7 +428,7 @@ class TakesLinesFromOtherReaders(Threads):
         return chunk
 
 
-@caught_by("test_how_an_attempt_ended_stands_between_its_lines_and_the_next[REPLICA]")
+@caught_by("test_the_end_of_an_attempt_is_between_its_lines_and_the_next[REPLICA]")
 class ConfusesTheEndsOfAttempts(Local):
     def attempt_ending(self, *_: Any) -> str:
         return "exit code 0"

@@ -72,7 +72,7 @@ class ChangesReplicas(ChangesWhatIsTold):
         raise NotImplementedError
 
 
-@caught_by("test_what_cannot_begin_is_reported")
+@caught_by("test_an_app_that_cannot_start_is_reported")
 class TakesAllForWaiting(ChangesWhatIsTold):
     timeout_s = 3
 
@@ -80,13 +80,13 @@ class TakesAllForWaiting(ChangesWhatIsTold):
         found.is_stuck = False
 
 
-@caught_by("test_an_app_that_has_begun_may_run_on")
+@caught_by("test_an_app_that_has_started_may_continue")
 class TakesWhatRunsForStuck(ChangesWhatIsTold):
     def reported(self, found: DescribeAppResponse) -> None:
         found.is_stuck = True
 
 
-@caught_by("test_an_app_that_has_not_begun_in_time_is_cancelled")
+@caught_by("test_an_app_that_has_not_started_in_time_is_cancelled")
 class CancelsOnlyWhatRuns(Threads):
     timeout_s = 4
 
