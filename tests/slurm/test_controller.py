@@ -45,7 +45,7 @@ def test_a_killed_controller_never_makes_an_app_run_twice(make_own_cluster, mome
             assert counts(runs, 2) == [1, 1]
         else:
             assert found.state is AppState.FAILED
-            assert "disrupted" in found.msg or "could start no replica" in found.msg
+            assert "disrupted" in found.msg or "could not start any replica" in found.msg
         # A number of a job that is used again belongs to nobody else.
         place.scheduler.schedule(info)
         assert place.end(app_id).state is found.state

@@ -161,7 +161,7 @@ def test_a_link_in_place_of_a_directory_leads_nowhere(make_place, slurm_root, tm
     assert "secret" not in reader.scheduler.describe(app_id).structured_error_msg
     assert list(reader.scheduler.log_iter(app_id, "main")) == []
     assert list(mounted.scheduler.log_iter(app_id, "main")) == []
-    with pytest.raises(InvalidAppError, match="no plain file"):
+    with pytest.raises(InvalidAppError, match="not a plain file"):
         reader.scheduler.result(app_id)
 
 

@@ -39,7 +39,7 @@ def test_a_record_that_is_replaced_again_and_again_is_read_a_few_times() -> None
         assert ("app" in found) is not ("app" in damaged)
 
     assert store.read <= 20
-    assert "again and again" in damaged["app"]
+    assert "replaced too often" in damaged["app"]
     # One that is new is none of those.
     assert "other" in known.load({"other": Record("other", created="1 1")})[0]
 

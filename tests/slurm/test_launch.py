@@ -131,7 +131,7 @@ def test_a_step_that_slurm_refuses_shows_why(slurm_cluster, slurm_root, slurm_co
 
     assert found.state is AppState.FAILED
     assert found.msg == (
-        "Slurm could start no replica: srun: error: Unable to create step: Memory required is not available"
+        "Slurm could not start any replica: srun: error: Unable to create step: Memory required is not available"
     )
 
 

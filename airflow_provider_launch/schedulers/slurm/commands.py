@@ -1,6 +1,6 @@
-"""The scripts that run where Slurm is. Whatever comes from users is an argument, or comes by stdin.
+"""The shell scripts that run on the Slurm host. User input is passed only as arguments or on stdin.
 
-Each ends with `exit`: 0, or one of the codes below with a text on stderr.
+Each script ends with exit code 0, or with one of the codes below and a message on stderr.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ REFUSED: Final = 42
 UNUSABLE: Final = 43
 """The directory cannot be used."""
 GONE: Final = 44
-"""There is no such app."""
+"""The app does not exist."""
 NO_ACCOUNTS: Final = 45
-"""The cluster keeps no accounts, or they do not answer."""
+"""The cluster has no accounting, or it does not answer."""
 FOREIGN: Final = 46
-"""Another user owns a directory, or may write it."""
+"""Another user owns a directory, or can write to it."""
 DAMAGED: Final = 47
-"""A file of the app is not the one that was written."""
+"""A file of the app is not the one that the launcher wrote."""
 
 _ENDED = "CANCELLED|COMPLETED|FAILED|TIMEOUT|NODE_FAIL|BOOT_FAIL|DEADLINE|OUT_OF_MEMORY|PREEMPTED|REVOKED"
-"""States of a job that has ended, as a pattern of the shell and of grep: all of `status.ENDS`."""
+"""States of an ended job, as a pattern for the shell and grep: the keys of `status.ENDS`."""
 
 _ROOT = r"""
 case $1 in '~/'*) root=$HOME/${1#'~/'} ;; *) root=$1 ;; esac
 if [ -L "$root" ]; then
     case $(stat -c %u "$root") in 0 | "$(id -u)") ;; *) echo "the link $root is of another user" >&2; exit 46 ;; esac
 fi
-own() { # others would change what is read here, and what runs as this user
+own() { # other users could change the files that are read here and run as this user
     foreign=$(find "$@" -maxdepth 0 \( ! -type d -o ! -uid "$(id -u)" -o -perm /022 \) \
         -printf '%p (uid %U, mode %m, type %y) ') || exit 43
     [ ! "$foreign" ] || { echo "$foreign" >&2; exit 46; }
@@ -42,7 +42,7 @@ _ENTER = (
     _ROOT
     + r"""
 if ! cd "$root/apps" 2>/dev/null; then
-    # Nothing was launched below it yet, which only a directory can show that is there; all else is no answer.
+    # No app was launched below it yet, if the nearest existing directory can be entered; else this is an error.
     up=$root
     while [ ! -e "$up" ] && [ ! -L "$up" ]; do up=${up%/*}; [ "$up" ] || up=/; done
     cd "$up" || exit 43
@@ -55,7 +55,7 @@ top=$(pwd -P)
 )
 
 _IDENTITY = r"""
-identity() { # a file that an app can replace: nothing in its place may stop the shell
+identity() { # an app can replace this file, so nothing in its place may block the shell
     [ -f id ] && [ ! -L id ] && mine=$(dd if=id iflag=nofollow,nonblock bs=200 count=1 2>/dev/null) && [ "$mine" ]
 }
 """
@@ -63,8 +63,8 @@ identity() { # a file that an app can replace: nothing in its place may stop the
 _SHOW = r"""
 uid=$(id -u)
 exec 4>&1
-# `kind sent size inode ms path`, and the bytes: path, offset, bytes at most, and `whole` for none of a larger file.
-# Programs can replace their files: only a plain file of this user is read, behind no link, and nothing is waited for.
+# Writes `kind sent size inode ms path` and bytes. Arguments: path, offset, most bytes, `whole` to skip larger files.
+# Programs can replace their files: read only plain files of this user, follow no links, and never block.
 show() (
     into=${1%/*} kind=bad
     set -- "$1" "$2" "$3" "$4" - 0 0 0 0
@@ -81,7 +81,7 @@ show() (
     [ "$sent" -gt 0 ] && [ "$kind" = file ] || sent=0
     printf '%s %s %s %s %s %s\n' "$kind" "$sent" "$7" "$8" "${9%.*}${9##*.}" "$1"
     [ "$sent" -gt 0 ] || exit 0
-    # At most so many, and where the file was cut meanwhile the rest is made up: what follows keeps its place.
+    # If the file was cut meanwhile, fill up with zeros, so that the next header stays at its position.
     got=$(LC_ALL=C dd if="$name" iflag=nofollow,nonblock,skip_bytes,count_bytes,fullblock bs=64K \
         skip="$2" count="$sent" 2>&1 >&4)
     got=${got##*records out?}
@@ -94,7 +94,7 @@ show() (
 OBSERVE = (
     """
 none() { echo none; exit 0; }
-# Every job of the user: one request, whatever the number of apps. The comment is last, it may hold anything.
+# All jobs of the user with one request. The comment is the last field, because it can have any text.
 export SLURM_TIME_FORMAT=%s
 jobs=$(squeue --me -h -t all -o '%A|%i|%T|%r|%S|%e|%N|%k') || exit 41
 """
@@ -110,9 +110,9 @@ if [ "$2" = all ]; then ls | LC_ALL=C grep -xE '[A-Za-z0-9][A-Za-z0-9._-]{0,99}'
 exit 0
 """
 )
-"""`$1` root, `$2` `all` or `some`; ids by stdin. Jobs first, then files: what ended between has its record.
+"""`$1` root, `$2` `all` or `some`; ids on stdin. Lists jobs, then files, so that a job ended between has its record.
 
-The target of a link is any text that an app likes, with line feeds, too: each file ends with a NUL.
+An app can choose the target of a link, even with line feeds, so each entry ends with a NUL.
 """
 
 STATUS = (
@@ -123,7 +123,7 @@ xargs -r -d '\n' sh -c 'find "$@" -mindepth 1 -maxdepth 1 -printf "%p\0" 2>/dev/
 exit 0
 """
 )
-"""`$1` root; directories by stdin. The names of what is in them, each with a NUL behind it."""
+"""`$1` root; directories on stdin. Lists the names in them, each followed by a NUL."""
 
 READ = (
     "none() { exit 0; }"
@@ -134,7 +134,7 @@ while IFS= read -r path; do show "$path" 0 "$2" "$3"; done
 exit 0
 """
 )
-"""`$1` root, `$2` bytes of each file at most, `$3` `whole`: none of a larger one; paths by stdin."""
+"""`$1` root, `$2` most bytes of each file, `$3` `whole` to skip larger files; paths on stdin."""
 
 LOGS = (
     "none() { exit 44; }"
@@ -153,17 +153,17 @@ done
 exit 0
 """
 )
-"""`$1` root, id, role, replica; then path, offset and limit of each file. The attempts, and bytes of these files."""
+"""`$1` root, id, role, replica; then path, offset and limit of each file. Lists the attempts and reads the files."""
 
 ACCOUNTS = """
 command -v sacct >/dev/null || exit 0
-# Without states it leaves out jobs that never began.
+# Without states it omits jobs that never started.
 ended=CA,CD,F,TO,NF,OOM,PR,BF,DL
 timeout -k 2 10 sacct -X -n -P -D -u "$(id -un)" -S now-30days -E now -s "$ended" --name="$2" \
     -o JobName,State,Comment || { echo "sacct: exit code $?" >&2; exit 45; }
 exit 0
 """
-"""`$1` root, `$2` ids with commas between. How their jobs ended, where the cluster keeps accounts; else nothing."""
+"""`$1` root, `$2` ids separated by commas. Shows how their jobs ended; nothing if the cluster has no accounting."""
 
 SUBMIT = (
     _ROOT
@@ -178,8 +178,8 @@ own . apps building
 if [ -e "apps/$id/id" ]; then
     cat >/dev/null
 else
-    # Beside its place, and then renamed: an app exists whole or not at all. Who comes second finds the first.
-    # `-m`: the time of `id` is when the app began to be, by the clock of this host.
+    # Unpack elsewhere, then rename: an app exists completely or not at all, and a second submitter finds the first.
+    # `-m`: the time of `id` is the creation time of the app, by the clock of this host.
     new=building/$id.$nonce
     mkdir "$new" && tar -xmf - -C "$new" || { rm -rf "$new"; exit 43; }
     mv -T "$new" "apps/$id" 2>/dev/null
@@ -202,18 +202,18 @@ if [ ! "$found" ]; then
     touch submitted
     job=$(sbatch --parsable --hold --dependency=singleton --comment="launch:$mine:$nonce${comment:+ $comment}" \
         --open-mode=append --output=job.log --input=/dev/null --export=ALL --chdir="$PWD" "$@" launch.sh "$nonce") || {
-        # Refused, and nobody else has submitted it: nothing is left of it.
+        # Refused, and no other submitter has a job: nothing is left of it.
         if live && [ ! "$found" ] && [ ! -L claim ]; then exit 42; fi
         exit 41
     }
-    # Only a job of our own list is released: a number alone may be that of another cluster's job.
+    # Release only a job that squeue lists as ours: the number alone may belong to a job of another cluster.
     for pause in 0 1 2; do
         sleep "$pause"
         live || exit 41
         [ ! "$found" ] || break
     done
     if [ ! "$found" ]; then
-        # A wrapper of the site may print a banner beside the number.
+        # A wrapper of the site may print a banner in addition to the number.
         number=$(printf '%s\n' "$job" | sed -nE 's/^[[:space:]]*(Submitted batch job )?([0-9]+)[[:space:]]*$/\2/p')
         if [ ! "$number" ]; then
             echo "sbatch answered '$job', and squeue has no such job of this user: it may be held on another" \
@@ -233,16 +233,16 @@ if [ -e cancel ]; then
     exit 0
 fi
 case $(printf '%s\n' "$found" | head -n 1) in *'|JobHeldUser|'*)
-    # One that has ended meanwhile is an app like any other.
+    # A job that has ended meanwhile is not an error.
     error=$(scontrol release "$kept" 2>&1) || case $error in
         *'already finished'*) ;;
-        # sbatch takes a held job of any size.
+        # sbatch accepts a held job of any size, so an impossible size is refused only here.
         *'node configuration is not available'* | *'specification invalid'* | *'not permitted'*)
             scancel "$kept"
             echo "$error" >&2
             exit 42 ;;
         *)
-            # So it also answers about a job that is too large for its partition, which waits then.
+            # A job that is too large for its partition also gives an error, but it was released and waits.
             live || exit 41
             reason=$(printf '%s\n' "$found" | sed -n "s/^$kept|[^|]*|\([^|]*\)|.*/\1/p")
             [ "$reason" != JobHeldUser ] || { echo "$error" >&2; exit 41; } ;;
@@ -252,10 +252,10 @@ esac
 exit 0
 """
 )
-"""`$1` root, id, nonce, spec hash, comment, options of sbatch; a tar of the app's files by stdin.
+"""`$1` root, id, nonce, spec hash, comment, options of sbatch; a tar of the app's files on stdin.
 
-Submits only if neither Slurm nor the claim knows the app. Of several held jobs of racing submitters the one with the
-lowest number stays; whichever job starts in spite of all this has to win the claim.
+Submits only if the app has no job and no claim. If racing submitters hold several jobs, the one with the lowest number
+stays; and a job that starts anyway must win the claim.
 """
 
 CANCEL = (
@@ -274,40 +274,40 @@ identity || exit 0 # its script sees the mark
 jobs=$(squeue --me -h -t all --name="$2" -o '%A|%T|%k') || exit 41
 printf '%s\n' "$jobs" | grep -F "|launch:$mine:" | while IFS='|' read -r job state comment; do
     case $state in
-        # The script of the job ends its replicas with their grace, and records that.
+        # The script of the job stops its replicas with their grace, and records the end.
         RUNNING | RESIZING | SIGNALING) scancel --batch --signal=TERM "$job" ;;
         COMPLETING | STAGE_OUT | """
     + _ENDED
     + r""") ;;
-        # It waits, or is stopped; or a newer Slurm has a new word.
+        # It waits or is stopped; or a newer Slurm has a new state.
         *) scancel "$job" ;;
     esac
 done
 exit 0
 """
 )
-"""`$1` root, `$2` id, `$3` `cancel` or `delete`. Without a claim the app is over: no job can win it any more."""
+"""`$1` root, `$2` id, `$3` `cancel` or `delete`. Takes a free claim, so that no job can win it any more."""
 
 DISCARD = """
 shift
 scancel "$@"
 exit 0
 """
-"""`$1` root, then ids of jobs that can never win the claim of their app."""
+"""`$1` root, then ids of jobs to cancel, which can never win the claim of their app."""
 
 MARK_END = (
     "none() { exit 0; }"
     + _ENTER
     + r"""
 while IFS='|' read -r id claim end; do
-    # A claim that was missing: from now on no job can win it.
+    # Take a claim that was missing, so that no job can win it any more.
     if [ ! "$claim" ] || ln -sT "$claim" "$id/claim" 2>/dev/null; then ln -sT "$end" "$id/end" 2>/dev/null; fi
     echo "$id|$(readlink "$id/end" | head -n 1)"
 done
 exit 0
 """
 )
-"""`$1` root; `id|claim or nothing|end` by stdin: ends that an observer found. The first one stays, and is written."""
+"""`$1` root; `id|claim or nothing|end` on stdin: ends that an observer found. Prints the recorded ends."""
 
 REMOVE = (
     "none() { exit 0; }"
@@ -320,7 +320,7 @@ done
 exit 0
 """
 )
-"""`$1` root, `$2` something unique; ids by stdin. Each is gone in one step."""
+"""`$1` root, `$2` a unique text; ids on stdin. Removes each app in one step."""
 
 PROBE = (
     _ROOT
@@ -336,7 +336,7 @@ echo "$2" >"$file" || exit 43
 squeue --version
 squeue --me -h -t all -o %A >/dev/null || exit 41
 if [ "$3" ]; then
-    # Written by a node, and read here again.
+    # A node writes the file, and this host reads it.
     timeout "$4" srun -Q -N 1 -n 1 --time=1 --job-name="launch-probe-$2" sh -c 'cp "$1" "$1.node"' sh "$file" >&2 ||
     {
         scancel --name="launch-probe-$2"
@@ -353,7 +353,7 @@ fi
 exit 0
 """
 )
-"""`$1` root, `$2` something unique, `$3` whether a node is tried, `$4` for how many seconds. What is missing there.
+"""`$1` root, `$2` a unique text, `$3` whether to test a node, `$4` its time limit in seconds. Reports what is missing.
 
-It leaves `building/probe.<unique>`, by which the worker's mount is checked.
+Leaves `building/probe.<unique>`, with which the worker's mount is checked.
 """

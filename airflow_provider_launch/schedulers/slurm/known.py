@@ -1,4 +1,4 @@
-"""What was read of apps and does not change any more, so that it is read once."""
+"""Caches the parts of apps that no longer change, so that they are read once."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEPT = 10_000
-"""Apps at most."""
+"""Maximum number of cached apps."""
 _ERROR_BYTES = 64 * 1024
 _LINE_CHARS = 500
 _ERRORS_AT_ONCE = 200
 _ERRORS_BYTES = 32 * 1024 * 1024
-"""Of all replicas of an app together."""
+"""Maximum bytes of the errors of all replicas of an app."""
 _DAMAGED_S = 60.0
-"""A record that is damaged is read again so much later: a hand may have repaired it."""
+"""Seconds until a damaged record is read again, because a user may have repaired it."""
 _MOST_READS = 20
-"""Of the request of one app in that time: a program may replace it again and again, and all apps wait for a read."""
+"""Maximum reads of one app's request in that time: a program may keep replacing it, and each read delays all apps."""
 _FEW_ATTEMPTS = 1000
-"""So many of one app are believed, whatever its policies."""
+"""Number of attempts that an app may always have, whatever its retries."""
 
 
 @dataclass
 class KnownApp:
-    """One app. Its request never changes, its attempts only as long as it runs."""
+    """A cached app. Its request never changes, its attempts change only while it runs."""
 
     record: Record
     identity: str
@@ -49,7 +49,7 @@ class KnownApp:
     last_words: str | None = None
 
     def newest_path(self, role: int, k: int, name: str) -> str:
-        """Return the path of a file in the last attempt of a replica; empty: there is no attempt."""
+        """Return the path of a file in the last attempt of a replica; empty if there is no attempt."""
         mine = [one for one in self.attempts if (one.role, one.replica) == (role, k)]
         if not mine:
             return ""
@@ -66,32 +66,32 @@ class KnownApp:
         ]
 
     def error(self, role: int, replica: ReplicaStatus) -> str | None:
-        """Return what a failed replica wrote about its failure."""
+        """Return the error that a failed replica wrote."""
         return (self.errors or {}).get(self.newest_path(role, replica.id, "error.json"))
 
 
 class KnownApps:
-    """The apps that were asked for last. Not to be used by two threads at once."""
+    """The cache of recently requested apps. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._apps: OrderedDict[str, KnownApp] = OrderedDict()
         self._damaged: dict[str, tuple[str, float, str]] = {}
-        """App id to its version, when it is read again, and what is wrong."""
+        """App id to its version, the time of the next read, and the error."""
         self._reads: dict[str, tuple[int, float]] = {}
-        """App id to how often its request was read, and since when."""
+        """App id to the number of reads of its request, and since when."""
         self._overfull: dict[str, tuple[float, str]] = {}
-        """App id to when its attempts are read again, and what is wrong with them."""
+        """App id to the time when its attempts are read again, and their error."""
 
     def app(self, app_id: str) -> KnownApp:
-        """Return an app that was loaded."""
+        """Return a loaded app."""
         return self._apps[app_id]
 
     def request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app, maybe of one that was deleted meanwhile; None: there is no such app.
+        """Return the request of an app, which may be deleted meanwhile; None if the app does not exist.
 
         Raises:
-            AppUnavailableError: its record is damaged.
+            AppUnavailableError: the record of the app is damaged.
         """
         if app_id in self._apps:
             return self._apps[app_id].request
@@ -100,14 +100,14 @@ class KnownApps:
         return self._apps[app_id].request if app_id in self._apps else None
 
     def load(self, records: Mapping[str, Record]) -> tuple[dict[str, KnownApp], dict[str, str]]:
-        """Return the apps of these records, and why others are not known.
+        """Return the apps of these records, and the errors of apps with damaged records.
 
-        One that was deleted meanwhile is left out.
+        Apps that were deleted meanwhile are left out.
         """
         damaged = self._load_requests(
             record
             for app_id, record in records.items()
-            # The same id may be that of a later app.
+            # A later app may have the same id.
             if app_id not in self._apps or self._apps[app_id].record.created != record.created
         )
         found = {app_id: self._apps[app_id] for app_id in records if app_id in self._apps}
@@ -119,7 +119,7 @@ class KnownApps:
         return found, damaged
 
     def _load_requests(self, records: Iterable[Record]) -> dict[str, str]:
-        """Read the requests; return what is wrong with those that are damaged."""
+        """Read the requests; return the errors of damaged ones."""
         now = time.monotonic()
         self._damaged = {app_id: one for app_id, one in self._damaged.items() if one[1] > now}
         self._reads = {app_id: one for app_id, one in self._reads.items() if now - one[1] < _DAMAGED_S}
@@ -130,7 +130,7 @@ class KnownApps:
             if text and version == record.created:
                 damaged[record.app_id] = text
             elif self._reads.get(record.app_id, (0, now))[0] >= _MOST_READS:
-                damaged[record.app_id] = damage_text(record.app_id, "id is replaced again and again")
+                damaged[record.app_id] = damage_text(record.app_id, "id is replaced too often")
             else:
                 wanted[record.app_id] = record
         for app_id, one in (self._store.requests(wanted) if wanted else {}).items():
@@ -144,8 +144,8 @@ class KnownApps:
         return damaged
 
     def load_attempts(self, apps: Iterable[KnownApp]) -> dict[str, str]:
-        """Read the attempts of the apps that have new ones; return why those of others are not known."""
-        # A directory that is read shows all; its time may be old news on NFS: the end is always read.
+        """Read the attempts of the apps that have new ones; return the errors of apps whose attempts are unreadable."""
+        # On NFS the time of a directory may be outdated, but reading it shows all files: always read it at the end.
         now = time.monotonic()
         self._overfull = {app_id: one for app_id, one in self._overfull.items() if one[0] > now}
         changed = [app for app in apps if app.attempts_as_of != app.record.changed + app.record.end]
@@ -156,21 +156,21 @@ class KnownApps:
             attempts = found[app_id]
             if not isinstance(attempts, str) and len(attempts) > (most := most_attempts(app.request)):
                 attempts = damage_text(
-                    app_id, f"status has records of {len(attempts)} attempts, of which {most} can be"
+                    app_id, f"status has records of {len(attempts)} attempts; at most {most} are possible"
                 )
             if isinstance(attempts, str):
-                # They are as many in the next poll, and all who follow apps of the connection wait for each.
+                # Do not read them in each poll: all followers of the connection would wait.
                 self._overfull[app_id] = now + _DAMAGED_S, attempts
                 continue
             counts = [role.num_replicas for role in app.request.roles]
-            # The app can write there, too.
+            # The app itself can write records, so check them.
             app.attempts = [one for one in attempts if one.role < len(counts) and one.replica < counts[one.role]]
             app.attempts_as_of = app.record.changed + app.record.end
         ids = (app.record.app_id for app in changed)
         return {app_id: self._overfull[app_id][1] for app_id in ids if app_id in self._overfull}
 
     def last_words(self, app: KnownApp) -> str:
-        """Return the last line that srun wrote in an ended app, or its script; read once. Empty: there is none."""
+        """Return the last line of srun, or of the script, in the log of an ended app; empty if there is none."""
         if app.last_words is None:
             path = f"{app.record.app_id}/job.log"
             file = self._store.read([path], _ERROR_BYTES).get(path)
@@ -181,7 +181,7 @@ class KnownApps:
         return app.last_words
 
     def load_errors(self, app: KnownApp) -> None:
-        """Read what the replicas of a failed app wrote about their failures, once."""
+        """Read the errors that the replicas of a failed app wrote, once."""
         if app.errors is None:
             failed = [(one.role, one.replica) for one in app.attempts if one.code and not one.stopped]
             paths = sorted({app.newest_path(role, k, "error.json") for role, k in failed})
@@ -191,14 +191,14 @@ class KnownApps:
                     errors[path] = clean_text(file.data.decode("utf-8", "replace"))
                     size += len(file.data)
                     if not file.is_plain:
-                        log.warning("%s is no plain file of this user, and is left out", path)
+                        log.warning("%s is not a plain file of this user, and is ignored", path)
                 paths = paths[_ERRORS_AT_ONCE:]
             app.errors = errors
 
 
 def most_attempts(request: SlurmRequest, *, of_replica: bool = False) -> int:
-    """Return how many attempts the replicas of an app can have together, or one of them."""
+    """Return the maximum number of attempts of all replicas of an app together, or of one replica."""
     roles = request.app_def.roles
     tries = 1 + max((role.max_retries for role in roles), default=0)
-    # Those of the app, and in each those of a replica.
+    # Attempts of the app times attempts of the replica in each.
     return _FEW_ATTEMPTS + (1 if of_replica else sum(role.num_replicas for role in roles)) * tries**2

@@ -1,4 +1,4 @@
-"""Lines of one replica: from the files where the worker has them mounted, else through the scripts."""
+"""Reads the log of one replica: from mounted files, or through the scripts if the worker has no mount."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _INDEX = "times"
 _AT_ONCE = 100
-"""Attempts of which the sizes of logs are asked for together."""
+"""Number of attempts whose log sizes are read with one request."""
 
 
 def read_chunk(
     store: Store,
     mount: str | None,
     app_id: str,
-    place: tuple[int, str, int],
+    replica: tuple[int, str, int],
     cursor: JsonValue,
     streams: Stream | None,
     *,
@@ -34,43 +34,42 @@ def read_chunk(
     """Return the next lines of one replica.
 
     Args:
-        store: of the app.
-        mount: where its root is mounted here; None: nowhere.
+        store: the store of the app.
+        mount: the directory where its root is mounted on this host, or None.
         app_id: the app.
-        place: number and directory of the role, and the replica.
-        cursor: of an earlier chunk, or None.
-        streams: what to read; None means both.
-        most_attempts: so many the replica can have; the app can write such records itself.
+        replica: number and directory of the role, and the number of the replica.
+        cursor: cursor of an earlier chunk, or None.
+        streams: streams to read; None means both.
+        most_attempts: maximum number of attempts to accept, because the app can write such records itself.
 
     Raises:
-        UnknownAppException: there is no such app.
-        AppUnavailableError: there are records of more attempts.
-        SchedulerUnavailableError: the mount does not show the app, which has begun.
+        UnknownAppException: the app does not exist.
+        AppUnavailableError: there are records of too many attempts.
+        SchedulerUnavailableError: the mount does not show the app, although it has started.
     """
-    role, folder, k = place
+    role, folder, k = replica
 
     def path(at: tuple[int, int], name: str) -> str:
         return f"run/{at[0]}/{folder}/{k}/{at[1]}/{name}"
 
-    # Mostly the attempt that was read last is still the newest: then this is the only request.
-    place_read = cursor.get("at") if isinstance(cursor, dict) else None
-    at = (int(place_read[0]), int(place_read[1])) if isinstance(place_read, Sequence) else (0, 0)
+    # Usually the attempt that was read last is still the newest, and this is the only request.
+    last_read = cursor.get("at") if isinstance(cursor, dict) else None
+    at = (int(last_read[0]), int(last_read[1])) if isinstance(last_read, Sequence) else (0, 0)
     wanted = [one for one in (Stream.STDOUT, Stream.STDERR) if streams in {None, Stream.COMBINED, one}]
-    # The index first: what it has is then about what the logs have.
+    # Read the index first, so that it has no positions beyond the logs.
     parts = [(path(at, _INDEX), max(0, file_log.index_position_in(cursor, at, wanted) - 1), FIRST_BYTES)]
     parts += [(path(at, one.value), file_log.position_in(cursor, at, one), file_log.CHUNK_BYTES) for one in wanted]
     over, attempts, found = store.logs(app_id, role, k, [] if mount else parts)
     if len(attempts) > most_attempts:
         raise AppUnavailableError(
             damage_text(
-                app_id, f"status has records of {len(attempts)} attempts of one replica; {most_attempts} can be"
+                app_id, f"status has {len(attempts)} attempts of one replica; at most {most_attempts} are possible"
             )
         )
     offsets = {part[0]: part[1] for part in parts}
     numbers = [(one.app_attempt, one.number) for one in attempts]
-    # Of those asked for already it does not count.
     measured = {at: True}
-    """Whether an attempt has written lines."""
+    """Attempt to whether it has written lines; its value does not matter for the attempt that was just read."""
     local_dir = _mounted(mount, app_id, is_there=bool(attempts))
 
     @contextlib.contextmanager
@@ -81,7 +80,7 @@ def read_chunk(
                 yield file
             return
         if at not in measured:
-            # The app can write records of any number of attempts: not one question for each.
+            # The app can write records of any number of attempts, so do not send one request for each.
             first = numbers.index(at)
             some = numbers[first : first + _AT_ONCE]
             sizes = [(path(one, stream.value), 0, 0) for one in some for stream in wanted]
@@ -93,7 +92,7 @@ def read_chunk(
             yield None
             return
         if name not in offsets:
-            # All of an attempt at once: each question is a command on the login node.
+            # Read all files of an attempt at once, because each request is a command on the login node.
             more = [(path(at, _INDEX), 0, FIRST_BYTES)]
             more += [(path(at, one.value), 0, file_log.CHUNK_BYTES) for one in wanted]
             offsets.update((part[0], 0) for part in more)
@@ -116,7 +115,7 @@ def read_chunk(
 def _mounted(mount: str | None, app_id: str, *, is_there: bool) -> Path | None:
     local_dir = Path(mount).expanduser() / "apps" / app_id if mount else None
     if local_dir and is_there and not local_dir.exists():
-        # Without this a mount that is away would be a log without lines.
+        # Else a missing mount would read as a log without lines.
         raise SchedulerUnavailableError(
             f"the mount {mount!r} does not show app {app_id!r}; mount it again, or leave out mount in the connection"
         )
@@ -124,11 +123,11 @@ def _mounted(mount: str | None, app_id: str, *, is_there: bool) -> Path | None:
 
 
 class _Remote:
-    """A file of the cluster, of which a part is here already."""
+    """A file on the cluster, of which a part was already read."""
 
-    def __init__(self, store: Store, place: tuple[str, int, int, str], file: FilePart, offset: int) -> None:
+    def __init__(self, store: Store, address: tuple[str, int, int, str], file: FilePart, offset: int) -> None:
         self._store = store
-        self._place = place
+        self._address = address
         self.inode, self.size = file.inode, file.size
         self.modified = file.modified_ms / 1000
         self._offset, self._data = offset, file.data
@@ -136,6 +135,6 @@ class _Remote:
     def read(self, offset: int, count: int) -> bytes:
         if self._offset <= offset and offset + count <= self._offset + len(self._data):
             return self._data[offset - self._offset : offset - self._offset + count]
-        app_id, role, k, name = self._place
+        app_id, role, k, name = self._address
         _, _, found = self._store.logs(app_id, role, k, [(name, offset, count)])
         return found[name].data if name in found else b""

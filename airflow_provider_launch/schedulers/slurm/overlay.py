@@ -1,4 +1,4 @@
-"""Options of sbatch that have no option here: pure."""
+"""The option `overlay`: applies options of sbatch that have no option here: pure."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ _OURS = frozenset(
         "wrap",
     ]
 )
-"""Options on which the launcher itself relies."""
+"""Options that the launcher sets itself."""
 _WHERE = frozenset(["cluster-constraint", "clusters"])
-"""They let another cluster have the job, which this connection does not see."""
+"""Options that may submit the job to another cluster, which this connection does not see."""
 _WHETHER = frozenset(["help", "test-only", "usage", "version"])
-"""With them sbatch submits nothing."""
+"""Options with which sbatch submits nothing."""
 _LIKE_OURS = frozenset(["gpus"])
-"""Options that are the beginning of another one."""
+"""Options that are a prefix of another option."""
 
 
 def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
     """Return the options with the overlay: a value replaces, True is a flag, False and None remove, a list repeats.
 
     Raises:
-        InvalidAppError: a name is none of a long option, is the launcher's own, or has no plain value.
+        InvalidAppError: a name is not a long option, the launcher sets it itself, or its value is not plain.
     """
     result = list(options)
     for name, value in (overlay or {}).items():
         if not re.fullmatch(r"[a-z][a-z-]+", name):
-            raise InvalidAppError(f"option overlay: {name!r} is no long option of sbatch; write 'nice', not '--nice'")
+            raise InvalidAppError(f"option overlay: {name!r} is not a valid long option; write 'nice', not '--nice'")
         _refuse_reserved(name)
         result = [one for one in result if one.partition("=")[0] != f"--{name}"]
         for item in value if isinstance(value, list) else [value]:
@@ -71,13 +71,13 @@ def applied(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
 
 
 def applied_to_step(options: list[str], overlay: Mapping[str, Any] | None) -> list[str]:
-    """Return the options of a step of the job, which repeat those of the job, with what the overlay changes in them."""
+    """Return the options of a step with those overlay options that the step has, too."""
     names = {one.partition("=")[0].removeprefix("--") for one in options}
     return applied(options, {name: value for name, value in (overlay or {}).items() if name in names})
 
 
 def _refuse_reserved(name: str) -> None:
-    # sbatch takes the beginning of a name for the name.
+    # sbatch accepts a prefix of a name.
     meant = {one for one in _OURS | _WHERE | _WHETHER if one.startswith(name) and name not in _LIKE_OURS}
     if meant & _WHERE:
         raise InvalidAppError(

@@ -1,7 +1,7 @@
-"""What is known of apps: their jobs in Slurm, and the records beside them. Parsed from what the scripts write; pure.
+"""The jobs and records of apps, parsed from the output of the scripts: pure.
 
-Names of files, targets of links and comments of jobs can be any text that a program of the same user likes. One that
-was not written by our scripts is damage of that app, or nothing; it is never an error of this module.
+A program of the same user can write any text into names of files, targets of links and comments of jobs. Text that our
+scripts did not write marks the app as damaged or is ignored; it never raises an error here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from airflow_provider_launch.util.untrusted import UntrustedError, parse_int
 
 _LATEST = 100_000_000_000
-"""Epoch seconds beyond which no date can be shown."""
+"""Epoch seconds beyond which a date cannot be shown."""
 _END = re.compile(r"(SUCCEEDED|FAILED|CANCELLED),\w{1,40},[0-9]{1,11}(\.[0-9]{1,9})?")
 _ATTEMPT = re.compile(
     r"(?P<kind>start|exit),(?P<at>[0-9]{1,6},[0-9]{1,6},[0-9]{1,6},[0-9]{1,6}),"
@@ -27,19 +27,19 @@ _COMMENT = re.compile(r"launch:(?P<app>\w+:\w+):(?P<nonce>\w+)(?: |$)")
 
 @dataclass(frozen=True)
 class Job:
-    """One job as squeue shows it; of a heterogeneous job its leader."""
+    """One job as squeue shows it; for a heterogeneous job its leader."""
 
     id: str
     state: str
     reason: str
     start: int | None
-    """Epoch seconds; of a waiting job when it is expected to start."""
+    """Epoch seconds; for a waiting job the expected start."""
     end: int | None
     app: str
-    """`<spec hash>:<instance>` of the app, which its record has too."""
+    """`<spec hash>:<instance>` of the app, as in its record."""
     nonce: str
     has_nodes: bool = False
-    """Whether it has, or had, nodes: Slurm has begun to start it."""
+    """Whether it has or had nodes, so that its start has at least begun."""
 
 
 @dataclass
@@ -48,21 +48,21 @@ class Record:
 
     app_id: str
     created: str = ""
-    """Inode and time of `id`: a later app with the same id differs. File systems use an inode at once again."""
+    """Inode and time of `id`, which differ for a later app with the same id; file systems reuse inodes."""
     claim: str = ""
     end: str = ""
     """`state,word,time`."""
     cancelled: bool = False
     deleted: bool = False
     terminated: bool = False
-    """Whether its job was ended by a signal: by us, by somebody else or by Slurm."""
+    """Whether a signal ended its job, sent by the launcher, another user or Slurm."""
     alive: float = 0.0
-    """When its job showed last that it lives."""
+    """Time of the last sign of life of its job."""
     submitted: float = 0.0
     changed: str = ""
-    """Differs when there are more records of attempts."""
+    """Changes with each new record of an attempt."""
     damage: str = ""
-    """What in it was not written by our scripts."""
+    """The part that was not written by our scripts."""
 
 
 @dataclass
@@ -86,41 +86,41 @@ class Attempt:
     host: str = ""
     started: float | None = None
     code: int | None = None
-    """Its exit code; None: it runs, or was lost."""
+    """Its exit code; None if it runs or was lost."""
     stopped: bool = False
     ended: float | None = None
 
 
 @dataclass(frozen=True)
 class Account:
-    """How one job ended, by the accounts of the cluster."""
+    """The end of one job in the accounting of the cluster."""
 
     app_id: str
     state: str
     comment: str
-    """Empty where the cluster keeps none: then nothing shows whose job it was."""
+    """Empty if the cluster does not store comments; then the app of the job is unknown."""
 
     def is_of(self, identity: str, nonce: str) -> bool:
-        """Return whether it is a job of this app; of this submission, if there is a nonce."""
+        """Return whether it is a job of this app, and of this submission if there is a nonce."""
         known = _COMMENT.match(self.comment)
         return known is not None and known["app"] == identity and nonce in {"", known["nonce"]}
 
 
 def parse_accounts(text: str) -> list[Account]:
-    """Return what `commands.ACCOUNTS` wrote; a state may have more words, as `CANCELLED by 0`."""
+    """Parse the output of `commands.ACCOUNTS`; a state may have more words, such as `CANCELLED by 0`."""
     rows = (line.split("|", 2) for line in text.split("\n") if line.count("|") > 1)
     return [Account(name, state.partition(" ")[0], comment) for name, state, comment in rows]
 
 
 def parse_observation(text: str) -> Observation:
-    """Return what `commands.OBSERVE` wrote."""
+    """Parse the output of `commands.OBSERVE`."""
     found = Observation()
     head, _, files = text.partition("\nfiles\n")
     first, *lines = head.split("\n")
     found.now = _epoch(first.removeprefix("now ")) or 0
     for line in lines:
         raw, *fields = line.split("|", 7)
-        # A comment of another job may have several lines.
+        # The comment of a foreign job may have several lines.
         if len(fields) == _JOB_FIELDS and raw.isascii() and raw.isdigit() and (known := _COMMENT.match(fields[-1])):
             _, state, reason, start, end, nodes, _ = fields
             times = _epoch(start), _epoch(end)
@@ -130,7 +130,7 @@ def parse_observation(text: str) -> Observation:
         app_id, _, name = path.partition("/")
         record = found.records.setdefault(app_id, Record(app_id))
         _fill(record, name, f"{inode} {changed}", _time(changed), target if kind == "l" else "")
-    # Without `id` it is half removed.
+    # A directory without `id` is partly removed.
     found.records = {app_id: record for app_id, record in found.records.items() if record.created}
     return found
 
@@ -161,7 +161,7 @@ def _fill(record: Record, name: str, version: str, changed: float, target: str) 
 
 
 def parse_attempts(names: Iterable[str]) -> list[Attempt]:
-    """Return the attempts of all replicas in order, from names of records: `start,...` and `exit,...`."""
+    """Parse the attempts of all replicas, in order, from names of records: `start,...` and `exit,...`."""
     known: dict[tuple[int, ...], dict[str, object]] = {}
     for match in filter(None, map(_ATTEMPT.fullmatch, names)):
         attempt = known.setdefault(tuple(map(int, match["at"].split(","))), {})
@@ -180,11 +180,11 @@ def _epoch(text: str) -> int | None:
 
 
 def _time(text: str) -> float:
-    """Return a time of a file, which its owner can set."""
+    """Parse the time of a file, which its owner can set to any value."""
     time = float(text)
     return time if 0 <= time <= _LATEST else 0.0
 
 
 def damage_text(app_id: str, why: str) -> str:
-    """Return the text of an error about a record."""
+    """Return the error message for a damaged record."""
     return f"the record of app {app_id!r} is damaged: {why}; delete the app, or repair its directory below root"

@@ -1,4 +1,4 @@
-"""From an app to what Slurm is given: the options of sbatch and srun, and what its role files hold. Pure."""
+"""Builds the request of an app: options of sbatch and srun, and the contents of role files. Pure."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from airflow_provider_launch.specs.sentinels import NONE
 from airflow_provider_launch.workspace.files import WorkspaceFiles, digests, workspaces_of
 
 APP_DIR = "\0d"
-"""Stands for the directory of the app, which only its job knows; no text of a user has this character."""
+"""Placeholder for the directory of the app, which only its job knows; texts of users never have this character."""
 CHECK_S = 10
-"""Seconds after which a replica checks again whether its app has ended without a signal for it."""
+"""Interval in seconds at which a replica checks whether its app has ended without a signal to it."""
 _MOST_REPLICAS = 1_000_000
 _LATER = {"on_setup_failure": "fail"}
-"""Options that came after others with their defaults: an app that was submitted before must be found again."""
+"""Options that were added later, with their defaults: the spec hash of older apps must not change."""
 _GIVEN = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI*", "OMPI_*", "HOSTNAME", *GPU_VARIABLES)
-"""Variables that Slurm gives to replicas; a launcher that runs in a job has those of its own job and rank."""
+"""Variables that Slurm sets for replicas; a launcher inside a job must not copy its own."""
 _OF_BASH = frozenset(
     [
         "BASHOPTS",
@@ -68,31 +68,31 @@ _OF_BASH = frozenset(
         "_",
     ]
 )
-"""Variables that bash sets itself, whatever is assigned."""
+"""Variables that bash sets itself, so that assignments have no effect."""
 
 
 @dataclass
 class SlurmRole(RoleRequest):
-    """What `role-<n>.sh` is made of; `slug` is the directory of the role."""
+    """The contents of `role-<n>.sh`; `slug` is the directory of the role."""
 
     prologue: list[str]
     """Lines of bash between the variables and the program."""
     prefix: list[str]
-    """What runs the container; empty: the program runs on the node itself."""
+    """Command that runs the container; empty if the program runs directly on the node."""
     img_root: str
     """Value of the macro."""
 
 
 @dataclass
 class SlurmRequest(AppRequest[SlurmRole]):
-    """All that is needed to run the app, as it is written to `app.json`; a port that is 0 is chosen at the start."""
+    """All data to run the app, as stored in `app.json`; a port 0 is chosen at the start."""
 
     components: list[list[str]]
     """Options of sbatch; more than one list make a heterogeneous job."""
     steps: list[list[str]]
     """Options of srun for each component."""
     order: list[int]
-    """Roles by number, in the order of their tasks."""
+    """Numbers of the roles, in the order of their tasks."""
     comment: str
     grace_s: float
     signal: str
@@ -100,10 +100,10 @@ class SlurmRequest(AppRequest[SlurmRole]):
     requeue: bool
     login_shell: bool
     workspaces: dict[str, WorkspaceFiles] = field(default_factory=dict)
-    """Name of a directory of the app to what is copied there when the app is submitted."""
+    """Name of a directory of the app to the files that are copied there at submission."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, without what is copied."""
+        """Return the request as plain JSON, without `workspaces`."""
         document = replace(self, workspaces={}).__dict__ | {"roles": [asdict(role) for role in self.roles]}
         return {name: value for name, value in document.items() if name != "workspaces"}
 
@@ -118,7 +118,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
         environ: variables of the launcher.
 
     Raises:
-        UnsupportedError: a role wants what Slurm cannot give.
+        UnsupportedError: a role uses a feature that Slurm does not have.
         InvalidAppError: an option or a variable cannot be used.
     """
     refuse_equal_port_variables(app)
@@ -130,7 +130,7 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
     components, steps = [], []
     for number, members in enumerate(groups):
         needs = _needs(app.roles[members[0]], sum(app.roles[at].num_replicas for at in members), opts)
-        # Not one name for all: they would wait for each other, as jobs of one name shall.
+        # Components need different names: jobs with the same name wait for each other, by `singleton`.
         name = app_id if number == 0 else f"{app_id}+{number}"
         components.append(applied([f"--job-name={name}", *needs, *_placement(opts), *_limits(opts)], opts.overlay))
         step = [*applied_to_step([*needs, *_binding(app.roles[members[0]], opts)], opts.overlay)]
@@ -161,15 +161,15 @@ def build_request(app: AppDef, opts: SlurmOpts, app_id: str, environ: Mapping[st
 
 
 def _asked_for(opts: SlurmOpts) -> dict[str, Any]:
-    """Return the options without those that came later and have their defaults."""
+    """Return the options without later ones that have their defaults."""
     return {name: value for name, value in opts.items() if _LATER.get(name, ...) != value}
 
 
 def request_from(document: Mapping[str, object]) -> SlurmRequest:
-    """Return the request that `to_json` gave.
+    """Return the request of a document that `to_json` returned.
 
     Raises:
-        ValueError: it has another shape; any other error says the same.
+        ValueError: the document has another shape; other errors mean the same.
     """
     request = request_from_json(SlurmRequest, SlurmRole, document)
     counts = [role.num_replicas for role in request.roles]
@@ -177,9 +177,9 @@ def request_from(document: Mapping[str, object]) -> SlurmRequest:
     if not all(isinstance(text, str) for text in texts) or any("/" in role.slug for role in request.roles):
         raise ValueError("names are missing")
     if not all(isinstance(count, int) for count in counts) or sum(counts) > _MOST_REPLICAS:
-        raise ValueError("more replicas than Slurm starts")
+        raise ValueError("there are more replicas than Slurm can start")
     if [role.name for role in request.app_def.roles] != [role.name for role in request.roles]:
-        raise ValueError("its roles are not those of the app")
+        raise ValueError("its roles differ from those of the app")
     return request
 
 
@@ -212,9 +212,9 @@ def format_request(request: SlurmRequest) -> str:
 
 
 def _components(roles: Sequence[Role], *, by_image: bool) -> list[list[int]]:
-    """Return the roles by number, those with equal needs together; by image too if srun itself starts it.
+    """Return the numbers of the roles, grouped by equal resources, and by image if srun itself starts it.
 
-    A component of a heterogeneous job shares no node with another, and waits longer: as few as possible.
+    Use as few components as possible: each has its own nodes, and a job with more of them waits longer.
     """
     groups: dict[tuple[int, int, int, str], list[int]] = {}
     for at, role in enumerate(roles):
@@ -227,7 +227,7 @@ def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
     cpus = max(role.resource.cpu, 1)
     needs = [f"--ntasks={tasks}", f"--cpus-per-task={cpus}"]
     if role.resource.memMB > 0 and not any((opts.overlay or {}).get(name) for name in ("mem", "mem-per-gpu")):
-        # The memory of a task; `--mem` is that of a node. sbatch takes only one of them.
+        # The memory of a task, whereas `--mem` is the memory of a node. sbatch accepts only one of them.
         needs.append(f"--mem-per-cpu={math.ceil(role.resource.memMB / cpus)}M")
     if role.resource.gpu > 0:
         kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
@@ -238,7 +238,7 @@ def _needs(role: Role, tasks: int, opts: SlurmOpts) -> list[str]:
 def _binding(role: Role, opts: SlurmOpts) -> list[str]:
     """Return the option of srun that gives each replica its own GPUs.
 
-    Without a type Slurm derives it from the number of GPUs. With one it does not, and each would use the first GPU.
+    Slurm binds GPUs by itself only without a GPU type. With a type all replicas would use the first GPU.
     """
     if role.resource.gpu <= 0 or not opts.gpu_type or (opts.overlay or {}).keys() & {"gpu-bind", "tres-bind"}:
         return []
@@ -246,7 +246,7 @@ def _binding(role: Role, opts: SlurmOpts) -> list[str]:
 
 
 def _container(role: Role, opts: SlurmOpts) -> list[str]:
-    """Return the options of srun that pyxis adds. Our script runs inside, so it needs the directory of the app."""
+    """Return the options of srun for pyxis. Our script runs inside, so mount the directory of the app."""
     if opts.container != "pyxis":
         return []
     mounts = ",".join([f"{APP_DIR}:{APP_DIR}", *(opts.container_mounts or [])])
@@ -264,7 +264,7 @@ def _placement(opts: SlurmOpts) -> list[str]:
 def _limits(opts: SlurmOpts) -> list[str]:
     limits = ["--requeue" if opts.on_disruption == "retry" else "--no-requeue"]
     if opts.time_limit_s is not None:
-        # A net below our own limit: Slurm counts minutes.
+        # A fallback after our own limit, rounded up because Slurm counts minutes.
         limits.append(f"--time={math.ceil((opts.time_limit_s + opts.grace_s) / 60) + 1}")
     return limits
 
@@ -276,17 +276,17 @@ def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], 
         start = f'"$launch_dir/{workspace}"' if workspace else "/"
         prologue.append(f"cd -- {start} || exit 126")
     elif opts.container:
-        # The directory of the attempt, for result and error: the same path inside.
+        # Bind the directory of the app to the same path, for result and error.
         prologue.append('export APPTAINER_BINDPATH="${launch_at%/run/*}"')
         prefix += ["apptainer", "exec", *(["--nv"] if role.resource.gpu > 0 else [])]
         prefix += [f"--bind={mount}" for mount in opts.container_mounts or []]
         working_dir = opts.working_dir or (f"{APP_DIR}/{workspace}" if workspace else None)
         prefix += [*([f"--pwd={working_dir}"] if working_dir else []), image]
     elif workspace:
-        # In place of the image directory.
+        # The workspace replaces the image directory.
         prologue += [f'cd -- "$launch_dir/{workspace}" || exit 126', 'PATH="$PATH:$PWD"']
     elif image:
-        # Below the home directory if it is relative.
+        # A relative path is below the home directory.
         prologue += ["cd", f"cd -- {shlex.quote(image)} || exit 126", 'PATH="$PATH:$PWD"']
     else:
         prologue.append("cd")
@@ -301,8 +301,8 @@ def _role(number: int, role: Role, opts: SlurmOpts, environ: Mapping[str, str], 
 def _setup(opts: SlurmOpts) -> list[str]:
     """Return the lines of the option `setup`.
 
-    A trap, because a command may have several lines. It concerns commands of these lines alone: what a file that they
-    source does on its way is its own affair.
+    A trap catches failures, because a command may have several lines. It ignores commands in files that these lines
+    source.
     """
     if not opts.setup or opts.on_setup_failure == "continue":
         return opts.setup or []
@@ -311,11 +311,11 @@ def _setup(opts: SlurmOpts) -> list[str]:
 
 
 def _refuse_mixed_retries(app: AppDef) -> None:
-    """Retries are counted inside of the allocation; for an app that mixes policies the counts were not shown exact."""
+    """Refuse mixed retry policies, because the job's script counts retries exactly only for one policy."""
     policies = {role.retry_policy: role.name for role in app.roles if role.max_retries}
     if len(policies) > 1:
         named = " and ".join(f"role {name!r} has {policy.value}" for policy, name in policies.items())
-        raise UnsupportedError(f"'slurm' keeps one retry policy for an app, but {named}; give all roles the same")
+        raise UnsupportedError(f"'slurm' has one retry policy per app, but {named}; give all roles the same")
 
 
 def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
@@ -325,12 +325,12 @@ def _refuse_unusable(role: Role, opts: SlurmOpts) -> None:
             f"ask for them by the option overlay, as `gres`"
         )
     if opts.container and role.image in {"", NONE, IMAGE}:
-        raise InvalidAppError(f"role {role.name!r}: image is empty, and option container runs it; name an image")
+        raise InvalidAppError(f"role {role.name!r}: image is empty, but option container needs one; name an image")
     for name in role.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII) or name.startswith("launch_"):
             raise InvalidAppError(
                 f"role {role.name!r}: env: {name!r} cannot be set by a shell script; use letters, digits and '_', "
-                f"and no 'launch_' in front"
+                f"and a name that does not start with 'launch_'"
             )
         if name in _OF_BASH:
             raise InvalidAppError(f"role {role.name!r}: env: {name!r} is a variable of bash itself; rename it")

@@ -53,14 +53,14 @@ _RESULTS_AT_ONCE = 50
 _SWEEP_EVERY_S = 3600.0
 _DAY_S = 86400.0
 _DEAD_S = 120.0
-"""Seconds without a sign of life after which the job of a deleted app has ended; it shows one every 15."""
+"""Seconds without a sign of life after which the job of a deleted app counts as ended; it gives one every 15."""
 
 
 class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConnection, SlurmRequest]):
-    """Runs each app as one job, whose script runs its attempts and keeps its record in a shared directory.
+    """Runs each app as one job, whose script runs the attempts and keeps the record in a shared directory.
 
-    The truth is in that directory; what Slurm knows of the job is added to it. Any process that reaches both sees the
-    same apps.
+    That directory is authoritative, and Slurm adds the state of the job. Every process that reaches both sees the same
+    apps.
     """
 
     name: ClassVar[str] = "slurm"
@@ -93,9 +93,9 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         super().__init__(session_name, connection)
         self._store = Store(self.connection, _transport(self.connection))
         self._known = KnownApps(self._store)
-        # Without ssh the directory is here by itself.
+        # Without ssh the directory is on this host.
         self._mount = self.connection.mount or (None if self.connection.ssh_host else self.connection.root)
-        # Describe is called from the threads of several followers.
+        # Several followers call describe from their threads.
         self._mutex = threading.Lock()
         self._next_sweep = 0.0
 
@@ -120,7 +120,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         ids = list(app_ids)
         found: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
-        # Ids come from handles, which anybody can write.
+        # Ids come from handles, which users can write.
         valid = [app_id for app_id in found if self._is_app_id(app_id)]
         if valid:
             responses, damaged = self._responses(self._store.observe(valid))
@@ -130,9 +130,9 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return found
 
     def _responses(self, seen: Observation) -> tuple[dict[str, DescribeAppResponse], dict[str, str]]:
-        """Return the answer for each app that there is, and why there is none for others.
+        """Return the response for each app, and the error for each damaged app.
 
-        What was deleted and has ended is removed.
+        Deleted apps that have ended are removed.
         """
         with self._mutex:
             apps, damaged = self._known.load(seen.records)
@@ -146,7 +146,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             self._store.remove([*gone, *dead])
             damaged = {app_id: text for app_id, text in damaged.items() if app_id not in dead}
             left = {app_id: apps[app_id] for app_id in standings if app_id not in gone}
-            # Before their states nothing of a replica is known, and after the end nothing changes any more.
+            # An app without a claim has no attempts yet.
             damaged |= self._known.load_attempts([app for app in left.values() if app.record.claim])
             responses = {}
             for app_id, app in left.items():
@@ -163,7 +163,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return responses, damaged
 
     def _standings(self, seen: Observation, apps: Mapping[str, KnownApp]) -> dict[str, Standing]:
-        """Return the state of each app; ends that were found out here are put on record, and the record counts."""
+        """Return the state of each app; record newly found ends, and use the recorded end."""
         jobs: dict[str, builtins.list[Job]] = {}
         for job in seen.jobs:
             jobs.setdefault(job.app, []).append(job)
@@ -188,7 +188,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         for app_id, end in self._store.mark_ends(new).items():
             apps[app_id].record.end = end
             found[app_id] = standing(apps[app_id].record, [], seen.now, self.connection.settle_s)
-        # One that lost the race for the claim runs: its next poll shows how.
+        # If we lost the race for the claim, the app runs, and its next poll shows the state.
         return {app_id: Standing(AppState.PENDING) if one.is_new else one for app_id, one in found.items()}
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[SlurmRequest] | None:
@@ -251,18 +251,18 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
 
     def _delete_existing(self, app_id: str) -> None:
         if self._store.cancel(app_id, "delete"):
-            # One that has ended is removed at once, another when its end is seen: by its own job, or by a poll.
-            with contextlib.suppress(AppUnavailableError):  # of a damaged one, after its job
+            # An ended app is removed now, another one after its end, by its own job or by a poll.
+            with contextlib.suppress(AppUnavailableError):  # a damaged app is removed after its job
                 self.describe(app_id)
 
     def close(self) -> None:
         self._store.close()
 
     def probe(self) -> str:
-        """Return what was found, when worker, login node and directory have all that is needed.
+        """Check worker, login node and directory, and return a summary.
 
         Raises:
-            LaunchError: names what is missing, and where.
+            LaunchError: names the missing part and its host.
         """
         return self._store.probe(mount=self._mount, with_node=self.connection.test_node)
 
@@ -276,9 +276,9 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
             raise UnknownAppException(app_id)
         role = check_replica(request.app_def.roles, role_name, k)
         number = request.app_def.roles.index(role)
-        place = (number, request.roles[number].slug, k)
+        replica = (number, request.roles[number].slug, k)
         most = most_attempts(request, of_replica=True)
-        return read_chunk(self._store, self._mount, app_id, place, cursor, streams, most_attempts=most)
+        return read_chunk(self._store, self._mount, app_id, replica, cursor, streams, most_attempts=most)
 
     def attempt_ending(self, app_id: str, role_name: str, k: int, attempt: int) -> str:
         request = self._request(app_id)
@@ -289,7 +289,7 @@ class SlurmScheduler(CopiedWorkspaceMixin, BuiltinScheduler[SlurmOpts, SlurmConn
         return ending_of(attempts[attempt]) if attempt < len(attempts) else ""
 
     def _request(self, app_id: str) -> SlurmRequest | None:
-        """Return the request of an app; the one that is kept may be of an app that was deleted meanwhile."""
+        """Return the request of an app, which may be cached from an app that was deleted meanwhile."""
         if not self._is_app_id(app_id):
             return None
         with self._mutex:
@@ -311,7 +311,7 @@ def _result_in(file: FilePart | None) -> JsonValue:
     if file is None:
         return None
     if not file.is_plain:
-        raise InvalidAppError("the result is no plain file; write one JSON document to LAUNCH_RESULT_PATH")
+        raise InvalidAppError("the result is not a plain file; write one JSON document to LAUNCH_RESULT_PATH")
     return parse_result(file.data, file.size)
 
 
@@ -324,5 +324,5 @@ def _is_idle(record: Record, since: float) -> bool:
 
 
 def _is_dead(record: Record, since: float) -> bool:
-    """Return whether a deleted app has ended, of which no more is known."""
+    """Return whether a deleted app with a damaged record has ended."""
     return record.deleted and (bool(record.end) or _is_idle(record, since))

@@ -1,4 +1,4 @@
-"""The files of an app that its batch script reads: variables, and one file per role. Pure."""
+"""Builds the files of an app that its batch script reads: the plan, and one file per role. Pure."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from airflow_provider_launch.workspace.files import WorkspaceFiles
 
 APP_BYTES = 8 * 1024 * 1024
-"""Of `app.json` at most: a hundred times what a large app needs."""
+"""Maximum bytes of `app.json`: a hundred times the need of a large app."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REPLICA = "\0k"
-"""Stands for the number of the replica, as `APP_DIR` for its directory, until a text is quoted."""
+"""Placeholder for the number of the replica, as `APP_DIR` is for the directory; replaced when a text is quoted."""
 _VARIABLES = {"k": "launch_k", "d": "launch_dir"}
 _STEP_COMMAND = """bash -c '[ -O . ] && [ -O replica.sh ] && [ -O plan ] && exec bash ./replica.sh "$1"' bash"""
-"""The path of the app may lead elsewhere on this node, or since; only files of this user are run."""
+"""Runs only files of this user, because the path of the app may lead to other files on this node."""
 _STEP = "--input=none --output=none --kill-on-bad-exit=1 --export=ALL"
 
 
 def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
     """Return name to content of all files of a new app.
 
-    `instance` differs between two apps that have the same id one after the other.
+    `instance` distinguishes a later app with the same id.
 
     Raises:
-        InvalidAppError: its record would not be read again, since it is too large or is not JSON.
+        InvalidAppError: the record could not be read again, because it is too large or not JSON.
     """
     roles = {f"role-{number}.sh": _role_file(role, request.app_id) for number, role in enumerate(request.roles)}
     document: dict[str, Any] = {"request": request.to_json(), "instance": instance}
@@ -62,7 +62,7 @@ def app_files(request: SlurmRequest, instance: str) -> dict[str, str]:
 
 
 def packed(contents: Mapping[str, str], workspaces: Mapping[str, WorkspaceFiles]) -> bytes:
-    """Return the files as a tar, readable by nobody else: they hold what was given as secret.
+    """Return the files as a tar that only the user can read, because they contain secrets.
 
     Raises:
         InvalidAppError: a file of a workspace cannot be read.
@@ -123,15 +123,15 @@ def _role_file(role: SlurmRole, app_id: str) -> str:
     values = macros.Values(img_root=role.img_root, app_id=app_id, replica_id=_REPLICA, rank0_env=RANK0_ENV)
     known = replica_env(app_id, Role(role.name, "", num_replicas=role.num_replicas), 0, "")
     known["LAUNCH_REPLICA_ID"] = _REPLICA
-    del known[RANK0_ENV]  # it is known when an attempt starts
+    del known[RANK0_ENV]  # set when an attempt starts
     env = {**role.copied_env, **known, **{name: values.substitute(text) for name, text in role.env.items()}}
     words = [*role.prefix, role.entrypoint, *(values.substitute(arg) for arg in role.args)]
-    # What is copied by a pattern may have a name that no shell takes; such names of a role are refused.
+    # Variables copied by a pattern may have names that a shell does not accept; the role's own were checked.
     exports = [f"export {name}={_quoted(value)}" for name, value in env.items() if _NAME.fullmatch(name)]
     return "\n".join([*exports, *role.prologue, f"set -- {' '.join(map(_quoted, words))}", ""])
 
 
 def _quoted(text: str) -> str:
-    """Return the text as one word of bash, with the variables where they belong."""
+    """Return the text quoted as one word of bash, with variables in place of the placeholders."""
     parts = re.split("\0([kd])", text)
     return "".join(f'"${_VARIABLES[part]}"' if at % 2 else shlex.quote(part) for at, part in enumerate(parts))

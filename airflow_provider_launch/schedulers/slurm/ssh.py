@@ -1,4 +1,4 @@
-"""The commands of a cluster by ssh: scripts go to shells that stay open, each answer comes in a frame of its own."""
+"""Runs scripts over ssh: in shells that stay open, with a frame around each answer."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from airflow_provider_launch.schedulers.slurm.options import SlurmConnection
 
 _SHELLS = 4
-"""At once; sshd allows ten sessions on a connection by default, and closed ones may linger."""
+"""Maximum number of shells: sshd allows ten sessions per connection by default, and closed ones may linger."""
 _KEEPALIVE_S = 30
 _PAUSES_S = (0.2, 0.5, 1.0)
-"""Between attempts to connect to a server that has too many logins."""
+"""Pauses between attempts to connect to a server with too many logins."""
 _CONNECT_LIMITS = 3
-"""How many limits of one step all steps of a connection have together."""
+"""Time limit for a whole connect, as a multiple of the limit of one step."""
 _RECV_BYTES = 256 * 1024
 _GREETING_BYTES, _CODE_BYTES, _ERROR_BYTES = 1024 * 1024, 10, 4 * 1024 * 1024
-"""At most: of what files of the login write, of an exit code, and of the texts of errors."""
+"""Maximum bytes of the output of login files, of an exit code, and of error texts."""
 
 
 class SshTransport:
-    """Runs scripts on a login node, by one connection that is made when it is needed."""
+    """Runs scripts on a login node, over one connection that is opened on demand."""
 
     def __init__(self, connection: SlurmConnection) -> None:
         self._connection = connection
         self.place = f"login node {connection.ssh_host}"
         self._free = threading.Semaphore(_SHELLS)
-        # A log that hangs must not delay the states of apps.
+        # Reads of logs that hang must not delay the states of apps.
         self._free_to_wait = threading.Semaphore(_SHELLS // 2)
         self._mutex = threading.Lock()
         self._clients: list[Any] = []
@@ -78,18 +78,18 @@ class SshTransport:
                 except _ClosedError as error:
                     shell.close()
                     if is_used:
-                        continue  # the server has hung up meanwhile; scripts may be run again
-                    raise SchedulerUnavailableError(f"{self.place} hung up: {error}") from error
+                        continue  # the server has closed the connection meanwhile; scripts may be run again
+                    raise SchedulerUnavailableError(f"{self.place} closed the connection: {error}") from error
                 except TimeoutError as error:
                     shell.close()
-                    # Nothing can be known of a connection that is silent.
+                    # Other shells of a silent connection would hang, too.
                     self._hang_up()
                     raise SchedulerUnavailableError(f"{self.place} has not answered within {timeout_s:g} s") from error
                 except _EndlessError as error:
                     shell.close()
                     raise AnswerTooLargeError(self.place) from error
                 except BaseException:
-                    shell.close()  # its answer is for nobody
+                    shell.close()  # its answer must not be read later
                     raise
                 with self._mutex:
                     self._idle.append(shell)
@@ -98,7 +98,7 @@ class SshTransport:
             self._free.release()
 
     def close(self) -> None:
-        """End the connection; the next command makes another."""
+        """Close the connection; the next command opens another."""
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -120,14 +120,14 @@ class SshTransport:
                 limit_s = self._connection.timeout_s
                 channel = transport.open_session(timeout=limit_s)
                 channel.settimeout(limit_s)
-                # Without it a server that accepts a session and then falls silent is waited for without an end.
+                # A server may accept a session and then stop answering, so limit the time.
                 limited(limit_s, functools.partial(channel.exec_command, "exec /bin/sh"), channel.close)
                 return _Shell(channel, limit_s), False
             except (paramiko.SSHException, OSError, EOFError) as error:
-                # A connection that has ended shows it here.
+                # A closed connection is first noticed here.
                 self._hang_up()
                 if is_last:
-                    raise SchedulerUnavailableError(f"{self.place} opens no session: {error}") from error
+                    raise SchedulerUnavailableError(f"{self.place} does not open a session: {error}") from error
         raise AssertionError("unreachable")
 
     def _transport(self) -> Any:
@@ -144,7 +144,7 @@ class SshTransport:
             try:
                 return self._connect()
             except _DroppedError:
-                # All drop at once where many tasks start at once.
+                # Vary the pause: many tasks that start together are refused together.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         return self._connect()
 
@@ -165,7 +165,7 @@ class SshTransport:
             return [first, self._client(way, host, where.ssh_port, user, where.ssh_host_key)]
         except paramiko.SSHException as error:
             first.close()
-            raise SchedulerUnavailableError(f"{jump} does not reach {self.place}: {error}") from error
+            raise SchedulerUnavailableError(f"{jump} cannot connect to {self.place}: {error}") from error
         except BaseException:
             first.close()
             raise
@@ -174,8 +174,8 @@ class SshTransport:
         try:
             sock = socket.create_connection((host, port), self._connection.timeout_s)
         except OSError as error:
-            raise SchedulerUnavailableError(f"{host}:{port} is not reached: {error}") from error
-        # Requests are small, and each would wait for the answer to the one before.
+            raise SchedulerUnavailableError(f"cannot connect to {host}:{port}: {error}") from error
+        # Requests are small, so do not delay them until the answer to the previous one.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -213,7 +213,7 @@ class SshTransport:
                 auth_timeout=limit,
                 channel_timeout=limit,
             )
-            # Each of its steps has a limit, and a server may take many of them.
+            # Each step has a limit, but a server can prolong the login by many steps.
             limited(_CONNECT_LIMITS * limit, connect, client.close)
         except BaseException as error:
             client.close()
@@ -221,31 +221,35 @@ class SshTransport:
             raise self._explained(error, host, user) from error
         transport = client.get_transport()
         transport.set_keepalive(_KEEPALIVE_S)
-        # Its thread would live as long as the server does, after nobody has this object any more.
+        # Without this the reader thread would outlive this object, as long as the server stays connected.
         weakref.finalize(self, _end, transport.sock).atexit = False
         return client
 
     def _explained(self, error: BaseException, host: str, user: str) -> BaseException:
         paramiko = _paramiko()
         if isinstance(error, paramiko.BadHostKeyException):
-            return SchedulerRejectedError(f"{host} proves another host key than the known one; somebody may be between")
+            return SchedulerRejectedError(
+                f"{host} has another host key than expected; check the server, then the key in the connection"
+            )
         if isinstance(error, paramiko.AuthenticationException):
             return SchedulerRejectedError(
                 f"{host} refuses user {user!r}: {error}; check key and user in the connection"
             )
         if isinstance(error, paramiko.SSHException) and "known_hosts" in str(error):
             return SchedulerRejectedError(
-                f"the host key of {host} is not known; set ssh_host_key in the connection, or add it to known_hosts"
+                f"the host key of {host} is unknown; set ssh_host_key in the connection, or add it to known_hosts"
             )
         if isinstance(error, paramiko.SSHException) and "banner" in str(error):
-            return _DroppedError(f"{host} hung up before it greeted; it may have too many logins at once: {error}")
+            return _DroppedError(
+                f"{host} closed the connection before the SSH banner; it may have too many logins: {error}"
+            )
         if isinstance(error, paramiko.SSHException | OSError | EOFError):
-            return SchedulerUnavailableError(f"no ssh with {host}: {error}")
+            return SchedulerUnavailableError(f"cannot connect to {host} by SSH: {error}")
         return error
 
 
 class _DroppedError(SchedulerUnavailableError):
-    """The server has hung up at once, as sshd does by chance beyond `MaxStartups` logins that have not ended."""
+    """The server has closed the connection at once, as sshd does at random beyond `MaxStartups` open logins."""
 
 
 class _ClosedError(Exception):
@@ -253,16 +257,16 @@ class _ClosedError(Exception):
 
 
 class _EndlessError(Exception):
-    """The answer is larger than any that is expected."""
+    """The answer exceeds the size limit."""
 
 
 class _Shell:
-    """One shell on the other side, which runs one script after the other."""
+    """One shell on the login node, which runs one script after the other."""
 
     def __init__(self, channel: Any, timeout_s: float) -> None:
         self._channel = channel
         self._rest = b""
-        # What files of the login write comes before this, and is no answer.
+        # Skip the output of login files, which comes before this mark.
         mark = uuid.uuid4().hex
         try:
             deadline = time.monotonic() + timeout_s
@@ -272,12 +276,12 @@ class _Shell:
             raise OSError(f"its shell does not answer: {error}") from error
 
     def run(self, script: str, args: tuple[str, ...], stdin: bytes, deadline: float) -> Answer:
-        """Return the answer.
+        """Run a script and return its answer.
 
         Raises:
-            _ClosedError: the frame is missing.
-            TimeoutError: the same, in time.
-            _EndlessError: it does not end.
+            _ClosedError: the frame of the answer is incomplete.
+            TimeoutError: the deadline has passed.
+            _EndlessError: the answer is too large.
         """
         mark = uuid.uuid4().hex
         command = shlex.join(["/bin/sh", "-c", script, "launch", *args])
@@ -295,7 +299,7 @@ class _Shell:
         return Answer(int(code), out, error.decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """End the shell."""
+        """Close the shell."""
         with contextlib.suppress(Exception):  # of a connection that has ended
             self._channel.close()
 
@@ -325,7 +329,7 @@ class _Shell:
             if not part:
                 raise _ClosedError("the answer was cut off")
             data += part
-            # What comes behind the end belongs to the next part of the answer.
+            # Bytes after `end` belong to the next part of the answer.
             if len(data) > limit + len(end) and data.find(end, 0, limit + len(end)) < 0:
                 raise _EndlessError
         self._rest = bytes(data[found + len(end) :])
@@ -352,7 +356,7 @@ def _paramiko() -> Any:
 
 def _private_key(text: str, password: str | None, option: str = "ssh_key_secret") -> Any:
     paramiko = _paramiko()
-    # A form keeps no line breaks; JSON spells them.
+    # The form has no line breaks; in JSON they are `\\n`.
     text = text.replace("\\n", "\n").strip() + "\n"
     reason = ""
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
@@ -361,12 +365,12 @@ def _private_key(text: str, password: str | None, option: str = "ssh_key_secret"
         except (paramiko.SSHException, ValueError, IndexError) as error:
             reason = reason or type(error).__name__
     raise InvalidAppError(
-        f"{option} of the connection is no private key, or ssh_key_password does not open it ({reason})"
+        f"{option} of the connection is not a valid private key, or ssh_key_password does not open it ({reason})"
     )
 
 
 def _check_key_file(path: str, password: str | None) -> None:
-    """Refuse what paramiko, which reads the file with its certificate, would only not use."""
+    """Refuse an invalid key file, which paramiko would ignore without an error."""
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -379,12 +383,12 @@ def _host_key(name: str, text: str) -> Any:
     known, reason = None, ""
     try:
         known = hostkeys.HostKeyEntry.from_line(f"{name} {text.strip()}")
-    except Exception as error:  # noqa: BLE001 - paramiko parses it with whatever comes
+    except Exception as error:  # noqa: BLE001 - paramiko raises any error
         reason = f" ({type(error).__name__})"
     if known is None:
         raise InvalidAppError(
-            f"the host key of {name} in the connection is not valid{reason}; write `type key`, as a line of "
-            f"`ssh-keyscan` has it behind the name"
+            f"the host key of {name} in the connection is not valid{reason}; write `type key`, as "
+            f"`ssh-keyscan` prints it after the name"
         )
     return known
 
@@ -393,11 +397,11 @@ def _split_address(text: str, user: str) -> tuple[str, str, int]:
     name, _, rest = text.rpartition("@")
     host, _, port = rest.partition(":")
     if port and not port.isdigit():
-        raise InvalidAppError(f"ssh_jump_host {text!r} has no number as port; write user@host:port")
+        raise InvalidAppError(f"ssh_jump_host {text!r} has a port that is not a number; write user@host:port")
     return name or user, host, int(port or 22)
 
 
 def _end(sock: Any) -> None:
     with contextlib.suppress(OSError):
-        # After a plain close the thread that reads would log an error. A way through a jump host can only be closed.
+        # After a plain close the reader thread would log an error. A channel through a jump host can only be closed.
         sock.shutdown(socket.SHUT_RDWR) if isinstance(sock, socket.socket) else sock.close()

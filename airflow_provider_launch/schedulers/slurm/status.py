@@ -1,4 +1,4 @@
-"""From jobs and records to the state of an app: pure."""
+"""Decides the state of an app from its job and record: pure."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LIVE = {
     "SUSPENDED": AppState.RUNNING,  # the nodes are kept, the processes stopped
     "STOPPED": AppState.RUNNING,
 }
-"""States of a job that has not ended. A word that is not here nor below is one of a newer Slurm: UNKNOWN."""
+"""States of a job that has not ended. A state that is neither here nor in `ENDS` comes from a newer Slurm: UNKNOWN."""
 ENDS = {
-    "COMPLETED": "its record of the end is missing",  # never a success: that is what the records of replicas show
+    "COMPLETED": "its record of the end is missing",  # not a success: only the records of replicas show that
     "CANCELLED": "cancelled in Slurm",
     "FAILED": "its job failed",
     "TIMEOUT": "time limit of its job reached",
@@ -46,13 +46,13 @@ ENDS = {
     "PREEMPTED": "disrupted: preempted by another job",
     "REVOKED": "its job was revoked by a sibling cluster",
 }
-"""Word of Slurm to the message. CANCELLED is CANCELLED, the others are FAILED."""
+"""Final state of a job to the message. CANCELLED is CANCELLED, the others are FAILED."""
 _OURS = {
     "cancel": "cancelled",
     "limit": "time limit reached",
     "TimeLimit": "time limit of its job reached",
     "NodeDown": "disrupted: a node was lost",
-    "nostart": "Slurm could start no replica; job.log in its directory shows why",
+    "nostart": "Slurm could not start any replica; job.log in its directory shows why",
     "dropped": "disrupted: Slurm has dropped its job",
     "lost": "disrupted: Slurm has lost its job",
     "unstarted": "disrupted: Slurm has lost its job before it started",
@@ -61,7 +61,7 @@ _OURS = {
 _STUCK = frozenset(
     {
         "AccountNotAllowed",
-        "BadConstraints",  # no node has what is asked for
+        "BadConstraints",  # no node has the requested features
         "DependencyNeverSatisfied",
         "InvalidAccount",
         "InvalidQOS",
@@ -72,15 +72,15 @@ _STUCK = frozenset(
     }
 )
 _STUCK_AT_A_LIMIT = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)\w*")
-"""The job alone is larger than it may be; limits of a user or group pass when other jobs end."""
+"""The job alone exceeds the limit of a job; limits of a user or group end when other jobs end."""
 FORGOTTEN = frozenset({"lost", "unstarted"})
-"""Words of ends of which only the accounts of the cluster may know more."""
+"""Reasons of ends for which the accounting of the cluster may have more details."""
 _STEPS_SEEN = frozenset({"exit", "nostart", "limit", "TimeLimit"})
-"""Words of ends before which srun has seen the end of each replica. Of other ones a node may not know yet."""
+"""Reasons of ends before which srun has seen all replicas end. With other reasons replicas may still run."""
 _STOPS_S = 5.0
-"""Seconds that a replica may need to check, and to record that its program is dead."""
+"""Seconds that a replica may need to check for the end, and to record that its program is dead."""
 _UNSEEN_S = 60.0
-"""Seconds without a sign of life after which a job that Slurm does not know has ended; it shows one every 15."""
+"""Seconds without a sign of life after which a job unknown to Slurm counts as ended; it gives one every 15."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class Standing:
 
     state: AppState
     word: str = ""
-    """Why, as the record of the end has it."""
+    """The reason, as in the record of the end."""
     msg: str = NONE
     claim: str = ""
-    """Set with a new end: who takes the claim, so that no job can win it any more."""
+    """With a new end: the value to claim the app with, so that no job can win the claim any more."""
     is_new: bool = False
-    """Whether the end has still to be recorded."""
+    """Whether the end must still be recorded."""
     is_stuck: bool = False
-    """Whether it waits for what only a person can change."""
+    """Whether it cannot start until a user or administrator fixes the cause."""
 
     @property
     def end(self) -> str:
@@ -108,16 +108,16 @@ def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
     """Return the state of an app.
 
     Args:
-        record: its directory.
-        jobs: those of its submissions.
-        now: by the clock that wrote the times of jobs and records.
-        settle_s: seconds that a record may need until it is seen here.
+        record: the record of the app.
+        jobs: the jobs of its submissions.
+        now: epoch seconds by the clock of the login node.
+        settle_s: seconds until a record of a node is visible on the login node.
     """
     if record.end:
         name, word = record.end.split(",")[:2]
         return Standing(AppState[name], word)
     if record.claim in _OURS:
-        # Its observer was interrupted before it recorded the end.
+        # The observer that claimed the app was interrupted before it recorded the end.
         state = AppState.CANCELLED if record.claim == "cancel" else AppState.FAILED
         return Standing(state, record.claim, is_new=True)
     if record.claim:
@@ -130,9 +130,9 @@ def standing(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
 def until_stopped(
     found: Standing, record: Record, request: SlurmRequest, attempts: Sequence[Attempt], now: int
 ) -> Standing:
-    """Return RUNNING for an app that has ended while programs of it may live, on a node that Slurm takes for lost.
+    """Return RUNNING for an ended app whose programs may still run on a node that Slurm considers lost.
 
-    They end themselves soon after the record of the end; what is not seen after that time is dead with its node.
+    They stop themselves soon after the end is recorded. After that time they are dead, together with their node.
     """
     if not is_terminal(found.state) or found.word in _STEPS_SEEN:
         return found
@@ -146,8 +146,8 @@ def until_stopped(
 
 
 def accounted(found: Standing, record: Record, identity: str, accounts: Sequence[Account]) -> Standing:
-    """Return the end of an app whose job Slurm has forgotten, as the accounts of the cluster have it, if they do."""
-    # An unclaimed one may have had several jobs; those of other submitters were cancelled.
+    """Return the end of an app whose job Slurm has forgotten, from the accounting of the cluster if possible."""
+    # An unclaimed app may have had several jobs; those of other submitters were cancelled.
     mine = [one for one in accounts if one.is_of(identity, record.claim) and one.state in ENDS]
     best = next((one for one in mine if one.state != "CANCELLED"), mine[0] if mine else None)
     if best is None or record.cancelled:
@@ -159,7 +159,7 @@ def accounted(found: Standing, record: Record, identity: str, accounts: Sequence
 def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> Standing:
     job = next((job for job in jobs if job.nonce == record.claim), None)
     if job is None or ((job.state, job.reason) == ("PENDING", "JobHeldUser") and not record.terminated):
-        # Held again: after a crash the controller has it as it was before it was released, and it has begun since.
+        # A controller that crashed shows the job as held, as it was before its release, but it has started since.
         return _unseen(record, now, settle_s)
     if job.state not in ENDS:
         state = LIVE.get(job.state, AppState.UNKNOWN)
@@ -170,14 +170,14 @@ def _claimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -> 
     if record.cancelled:
         return Standing(AppState.CANCELLED, "cancel", is_new=True)
     if job.state == "CANCELLED" and not record.terminated:
-        # So ends what a controller does not recognise after a crash; nobody has asked for it.
+        # After a crash a controller cancels jobs that it does not recognise; no user has cancelled it.
         return Standing(AppState.FAILED, "dropped", is_new=True)
     return _of_slurm(job)
 
 
 def _unseen(record: Record, now: int, settle_s: float) -> Standing:
     if now - record.alive < _UNSEEN_S + settle_s:
-        return Standing(AppState.RUNNING, msg="Slurm does not know its job any more; whether it still runs shows soon")
+        return Standing(AppState.RUNNING, msg="Slurm no longer knows its job; checking whether it still runs")
     return Standing(AppState.CANCELLED if record.cancelled else AppState.FAILED, "lost", is_new=True)
 
 
@@ -186,16 +186,16 @@ def _unclaimed(record: Record, jobs: Sequence[Job], now: int, settle_s: float) -
     if live:
         if all(job.reason == "JobHeldUser" for job in live):
             return Standing(AppState.SUBMITTED, msg="its job is held until its submission is complete")
-        # A job that runs has not begun its script yet.
+        # A running job without a claim has not started its script yet.
         return Standing(AppState.PENDING, msg=_waits(live[0]), is_stuck=all(map(_is_stuck, live)))
-    # Held ones that were cancelled are those of other submitters.
+    # Held jobs that were cancelled belong to other submitters.
     ended = [job for job in jobs if (job.state, job.reason) != ("CANCELLED", "JobHeldUser")]
     if ended:
         if any(job.end is None or now - job.end < settle_s for job in ended):
             return Standing(AppState.PENDING, msg=f"its job has ended ({ended[-1].state}); waits for its records")
         found = _of_slurm(ended[-1])
         if ended[-1].state == "CANCELLED" and ended[-1].has_nodes:
-            # After a crash a node refuses a number that is used again, and the controller cancels the job.
+            # After a crash a node refuses a reused job number, and the controller cancels the job.
             found = Standing(AppState.FAILED, "dropped")
         return Standing(found.state, found.word, claim="ended", is_new=True)
     if now - record.submitted < _UNSEEN_S + settle_s:
@@ -221,7 +221,7 @@ def _waits(job: Job) -> str:
 def response_from(
     record: Record, found: Standing, request: SlurmRequest, attempts: Sequence[Attempt]
 ) -> DescribeAppResponse:
-    """Return the answer for one app."""
+    """Return the response for one app."""
     current = max((one.app_attempt for one in attempts), default=0)
     newest = {(one.role, one.replica): one for one in attempts if one.app_attempt == current}
     has_cause = any(_failed_by_itself(one) for one in newest.values())
@@ -259,7 +259,7 @@ def _end_text(found: Standing, request: SlurmRequest) -> str:
     if found.word == "limit" and request.time_limit_s is not None:
         return f"time limit of {request.time_limit_s:g} s reached"
     if found.word == "nostart" and found.msg != NONE:
-        return f"Slurm could start no replica: {found.msg}"
+        return f"Slurm could not start any replica: {found.msg}"
     return _OURS.get(found.word) or ENDS.get(found.word) or NONE
 
 
@@ -280,7 +280,7 @@ def _replica(role: str, k: int, newest: Attempt | None, state: AppState, *, has_
     )
     if newest.code is None:
         if ended:
-            # Ended without a record: with the others, or it is the cause itself.
+            # A replica without a record of its end was stopped with the others, or is the cause itself.
             is_lost = state is AppState.FAILED and not has_cause
             status.state = AppState.FAILED if is_lost else AppState.CANCELLED
             status.exit_code = 137

@@ -1,4 +1,4 @@
-"""The apps of one cluster: what the scripts do and read, behind a transport."""
+"""The store of the apps of one cluster: runs the scripts through a transport and parses their output."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _UNREACHED = (
 
 _NO_ACCOUNTS_S = 60.0
 _BYTES_PER_S = 1_000_000
-"""What a connection must carry at least."""
+"""Minimum speed of a connection."""
 _BATCH = 500
-"""Files that are read by one script, each by some processes of its own."""
+"""Files read by one script, which starts some processes for each."""
 _MOST_NAMES = 300_000
-"""Records of attempts of one app: more than ten attempts of ten thousand replicas."""
+"""Maximum records of attempts of one app: more than ten attempts of ten thousand replicas."""
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -67,10 +67,10 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class FilePart:
-    """A file of an app, and what was read of it."""
+    """A part of a file of an app."""
 
     is_plain: bool
-    """Whether it is a plain file of this user, behind no link; nothing else is opened."""
+    """Whether it is a plain file of this user and not behind a link; other files are not opened."""
     data: bytes
     size: int
     inode: int
@@ -78,7 +78,7 @@ class FilePart:
 
 
 class Store:
-    """Runs the scripts of `commands`, and turns their codes into errors."""
+    """Runs the scripts of `commands`, and translates their exit codes into errors."""
 
     def __init__(self, connection: SlurmConnection, transport: Transport) -> None:
         self._connection = connection
@@ -86,7 +86,7 @@ class Store:
         self._no_accounts_until = 0.0
 
     def submit(self, request: SlurmRequest) -> None:
-        """Create the app and its job, or adopt what is there.
+        """Create the app and its job, or adopt them.
 
         Raises:
             AppConflictError: the id belongs to another app.
@@ -118,7 +118,7 @@ class Store:
             self._refuse(answer.error, f"Slurm refuses app {request.app_id!r}")
 
     def observe(self, app_ids: Iterable[str] | None) -> Observation:
-        """Return all jobs, and the records of these apps; None: of all."""
+        """Return all jobs, and the records of these apps; None means all apps."""
         ids = "" if app_ids is None else "".join(f"{app_id}\n" for app_id in app_ids)
         answer = self._run(commands.OBSERVE, "all" if app_ids is None else "some", stdin=ids.encode())
         try:
@@ -127,7 +127,7 @@ class Store:
             raise self._unreadable(error) from error
 
     def attempts(self, app_ids: Sequence[str]) -> dict[str, list[Attempt] | str]:
-        """Return the attempts of the replicas of each app; a text: why they are not known."""
+        """Return the attempts of each app, or an error text."""
 
         def ask(some: Sequence[str]) -> dict[str, list[Attempt] | str]:
             paths = "".join(f"{app_id}/status\n" for app_id in some)
@@ -144,12 +144,12 @@ class Store:
         return _divided(app_ids, ask, _too_many)
 
     def read(self, paths: Sequence[str], limit: int, *, whole: bool = False) -> dict[str, FilePart]:
-        """Return each file that exists, up to `limit` bytes of it.
+        """Return up to `limit` bytes of each file that exists.
 
         Args:
-            paths: below the directory of all apps.
-            limit: bytes of each file.
-            whole: the beginning of a larger file is of no use.
+            paths: paths below the directory of all apps.
+            limit: maximum bytes of each file.
+            whole: read no data of a larger file.
         """
 
         def ask(some: Sequence[str]) -> dict[str, FilePart]:
@@ -163,31 +163,33 @@ class Store:
         return found
 
     def requests(self, app_ids: Iterable[str]) -> dict[str, tuple[str, SlurmRequest] | str]:
-        """Return identity and request of each app that exists; a text: why they are not known."""
+        """Return identity and request of each app that exists, or an error text."""
         found = self.read([f"{app_id}/app.json" for app_id in app_ids], APP_BYTES, whole=True)
         return {path.partition("/")[0]: _request_in(path.partition("/")[0], file) for path, file in found.items()}
 
     def accounts(self, app_ids: Sequence[str]) -> list[Account]:
-        """Return how jobs of these apps ended, where the cluster keeps accounts; none while these do not answer.
+        """Return how jobs of these apps ended; empty if the cluster has no accounting, or it does not answer.
 
-        They add detail to an end: their failure is not one of Slurm, and after it they are left alone for a minute.
+        Accounting only adds details, so its failure is not an error of Slurm. It is asked again after a minute.
         """
         if not app_ids or time.monotonic() < self._no_accounts_until:
             return []
         answer = self._run(commands.ACCOUNTS, ",".join(app_ids), codes={commands.NO_ACCOUNTS})
         if answer.code == commands.NO_ACCOUNTS:
             self._no_accounts_until = time.monotonic() + _NO_ACCOUNTS_S
-            # So ends sacct, too, where the cluster keeps none.
+            # sacct also fails if the cluster has no accounting.
             if "accounting storage is disabled" not in answer.error:
-                log.warning("the accounts of Slurm do not answer (%s); apps end without them", answer.error.strip())
+                log.warning(
+                    "Slurm's accounting does not answer (%s); apps end without its details", answer.error.strip()
+                )
             return []
         return parse_accounts(answer.out.decode("utf-8", "replace"))
 
     def mark_ends(self, ends: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-        """Record ends that an observer found; return those that are on record now.
+        """Record ends that an observer found; return the recorded ends, which may be earlier ones.
 
         Args:
-            ends: app id, who takes the claim (empty: it is taken), text of the end.
+            ends: app id, value to claim the app with (empty if it is claimed), text of the end.
         """
         lines = "".join("|".join(end) + "\n" for end in ends)
         if not lines:
@@ -197,12 +199,12 @@ class Store:
         return {app_id: end for app_id, _, end in rows if end}
 
     def discard(self, jobs: Sequence[str]) -> None:
-        """End held jobs of apps that have ended: a submitter was killed before it did."""
+        """Cancel held jobs of ended apps, whose submitter was killed before it could do so."""
         if jobs:
             self._run(commands.DISCARD, *jobs)
 
     def cancel(self, app_id: str, mark: str) -> bool:
-        """Mark the app and end its job; return whether there is such an app."""
+        """Mark the app and end its job; return whether the app exists."""
         return self._run(commands.CANCEL, app_id, mark, codes={commands.GONE}).code != commands.GONE
 
     def remove(self, app_ids: Iterable[str]) -> None:
@@ -214,16 +216,16 @@ class Store:
     def logs(
         self, app_id: str, role: int, k: int, parts: Sequence[tuple[str, int, int]]
     ) -> tuple[bool, list[Attempt], dict[str, FilePart]]:
-        """Return whether the app has ended, the attempts of one replica, and parts of those files that are plain.
+        """Return whether the app has ended, the attempts of one replica, and the requested parts of plain files.
 
         Args:
             app_id: the app.
-            role: by number.
-            k: the replica.
-            parts: path below the app, offset and limit.
+            role: number of the role.
+            k: number of the replica.
+            parts: path below the app, offset and limit of each file.
 
         Raises:
-            UnknownAppException: there is no such app.
+            UnknownAppException: the app does not exist.
         """
         flat = [str(item) for path, *numbers in parts for item in (f"{app_id}/{path}", *numbers)]
         answer = self._run(commands.LOGS, app_id, str(role), str(k), *flat, codes={commands.GONE}, can_wait=True)
@@ -235,10 +237,10 @@ class Store:
         return "end" in names, parse_attempts(names), files
 
     def probe(self, *, mount: str | None, with_node: bool) -> str:
-        """Return what was found, when all that is needed is there.
+        """Check the host and the directory, and return a summary.
 
         Raises:
-            SchedulerRejectedError: names what is missing, and where.
+            SchedulerRejectedError: names the missing part and its host.
         """
         mark = uuid.uuid4().hex
         limit = max(1, int(self._connection.timeout_s) - 5)
@@ -250,15 +252,15 @@ class Store:
         self._run(f'case $1 in "~/"*) cd;; esac; rm -f "${{1#"~/"}}/{name}"; exit 0')
         if not is_seen:
             raise SchedulerRejectedError(
-                f"what {self._transport.place} writes below {self._connection.root!r} is not seen on the worker "
-                f"below {mount!r}; correct or leave out mount in the connection"
+                f"files that {self._transport.place} writes below {self._connection.root!r} are not visible on the "
+                f"worker below {mount!r}; correct or leave out mount in the connection"
             )
         version = answer.out.decode("utf-8", "replace").strip()
         tried = "; a node wrote a file that was read back" if with_node else ""
         return f"{version} answers on {self._transport.place}, which can write {self._connection.root!r}{tried}"
 
     def close(self) -> None:
-        """Free the transport."""
+        """Close the transport."""
         self._transport.close()
 
     def _run(
@@ -268,7 +270,7 @@ class Store:
         lines = [f"export SLURM_CONF={shlex.quote(where.slurm_conf)}\n"] if where.slurm_conf else []
         if where.slurm_bin:
             lines.append(f"PATH={shlex.quote(where.slurm_bin)}:$PATH\n")
-        # A workspace may be large, and the way to the login node slow.
+        # A workspace may be large, and the connection slow.
         timeout_s = where.timeout_s + len(stdin) // _BYTES_PER_S
         answer = self._transport.run(
             "".join(lines) + script, where.root, *args, stdin=stdin, timeout_s=timeout_s, can_wait=can_wait
@@ -278,8 +280,8 @@ class Store:
         text = answer.error.strip() or f"exit code {answer.code}"
         if answer.code == commands.FOREIGN:
             raise SchedulerRejectedError(
-                f"the directory {where.root!r} is open to other users on {self._transport.place}: {text}; what they "
-                f"write there would run as this user; let root be a directory that only this user can write "
+                f"the directory {where.root!r} is open to other users on {self._transport.place}: {text}; files that "
+                f"they write there would run as this user; let root be a directory that only this user can write "
                 f"(chown, 'chmod go-w'), or choose another one in the connection"
             )
         if answer.code == commands.UNUSABLE:
@@ -288,7 +290,9 @@ class Store:
                     f"the directory {where.root!r} cannot be used on {self._transport.place}: {text}; "
                     f"choose another root in the connection"
                 )
-            raise SchedulerUnavailableError(f"the directory {where.root!r} is away on {self._transport.place}: {text}")
+            raise SchedulerUnavailableError(
+                f"the directory {where.root!r} is unavailable on {self._transport.place}: {text}"
+            )
         if "not found" in text.lower() and "squeue" in text:
             raise SchedulerRejectedError(
                 f"{self._transport.place} has no commands of Slurm: {text}; set slurm_bin in the connection"
@@ -302,10 +306,10 @@ class Store:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: ValueError) -> SchedulerUnavailableError:
-        return SchedulerUnavailableError(f"the answer of {self._transport.place} is not understood: {error}")
+        return SchedulerUnavailableError(f"the answer of {self._transport.place} cannot be parsed: {error}")
 
     def _refuse(self, error: str, what: str) -> None:
-        text = error.strip().replace("\n", "; ") or "without a word"
+        text = error.strip().replace("\n", "; ") or "without a reason"
         if any(word in text.lower() for word in _UNREACHED):
             raise SchedulerUnavailableError(f"{what} for now: {text}")
         raise SchedulerRejectedError(f"{what}: {text}")
@@ -317,9 +321,9 @@ def _too_many(app_id: str) -> str:
 
 def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest] | str:
     if not file.is_plain:
-        return damage_text(app_id, "app.json is no plain file of this user")
+        return damage_text(app_id, "app.json is not a plain file of this user")
     if file.size > APP_BYTES:
-        return damage_text(app_id, f"app.json has {file.size} bytes, and at most {APP_BYTES} are written")
+        return damage_text(app_id, f"app.json has {file.size} bytes; at most {APP_BYTES} are possible")
     try:
         document = parse_json(file.data, APP_BYTES)
         request = request_from(document["request"])
@@ -327,7 +331,7 @@ def _request_in(app_id: str, file: FilePart) -> tuple[str, SlurmRequest] | str:
     except UntrustedError as error:
         return damage_text(app_id, f"app.json: {error}")
     except Exception as error:  # noqa: BLE001 - any text in place of any field
-        return damage_text(app_id, f"app.json holds no app ({type(error).__name__})")
+        return damage_text(app_id, f"app.json is not a valid app ({type(error).__name__})")
 
 
 def _divided(
@@ -335,7 +339,7 @@ def _divided(
     ask: Callable[[Sequence[KeyT]], dict[KeyT, ValueT]],
     otherwise: Callable[[KeyT], ValueT] | None = None,
 ) -> dict[KeyT, ValueT]:
-    """Return the answers of `ask`, in parts where one would be too large; `otherwise` answers for one that is alone."""
+    """Return the answers of `ask`, split into parts if too large; use `otherwise` if a single one is too large."""
     try:
         return ask(keys)
     except AnswerTooLargeError:
@@ -348,7 +352,7 @@ def _divided(
 
 
 def _framed(data: bytes) -> Iterator[tuple[str, FilePart]]:
-    """Yield path and content of each file that exists: `kind sent numbers... path`, and then as many bytes."""
+    """Parse `kind sent numbers... path`, followed by `sent` bytes; yield path and content of each file that exists."""
     at = 0
     while at < len(data):
         end = data.index(b"\n", at)

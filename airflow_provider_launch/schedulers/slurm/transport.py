@@ -1,4 +1,4 @@
-"""How the commands of a cluster are run: on the worker itself, or on a login node.
+"""Runs the commands of a cluster, on the worker itself or on a login node.
 
 ```python
 answer = transport.run("squeue --me -h", stdin=b"", timeout_s=30)     # a script for sh; arguments are $1, $2, ...
@@ -20,7 +20,7 @@ from typing import Protocol
 from airflow_provider_launch.specs.errors import SchedulerUnavailableError
 
 ANSWER_BYTES = 128 * 1024 * 1024
-"""Of one answer at most: that about a hundred thousand apps has half of it."""
+"""Maximum bytes of one answer: an answer about a hundred thousand apps has half of it."""
 _PIPE_BYTES = 64 * 1024
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "SLURM_CONF", "LD_LIBRARY_PATH")
 
@@ -29,12 +29,12 @@ class AnswerTooLargeError(SchedulerUnavailableError):
     """A script wrote more than `ANSWER_BYTES`."""
 
     def __init__(self, place: str) -> None:
-        super().__init__(f"{place}: an answer has more than {ANSWER_BYTES >> 20} MB, and was not read to its end")
+        super().__init__(f"{place}: an answer has more than {ANSWER_BYTES >> 20} MB, and was not read completely")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a script wrote, and its exit code."""
+    """The output and exit code of a script."""
 
     code: int
     out: bytes
@@ -42,23 +42,23 @@ class Answer:
 
 
 class Transport(Protocol):
-    """Runs scripts where the commands of Slurm are. Calls may come from several threads at once."""
+    """Runs scripts on the host that has the commands of Slurm. Thread-safe."""
 
     place: str
-    """Where that is, for messages."""
+    """The host, for messages."""
 
     def run(self, script: str, *args: str, stdin: bytes = b"", timeout_s: float, can_wait: bool = False) -> Answer:
-        """Run a script of sh to its end; one that can wait leaves room for others, even if it hangs.
+        """Run a script of sh to its end; scripts with `can_wait` leave capacity for others, even if they hang.
 
         Raises:
-            SchedulerUnavailableError: not reached, or no whole answer in time; what was run may have had its effect.
+            SchedulerUnavailableError: unreachable, or no complete answer in time; the script may have had its effect.
             AnswerTooLargeError: the answer has more than `ANSWER_BYTES`.
-            SchedulerRejectedError: reached, and refused: host key, user, key.
+            SchedulerRejectedError: the host refuses the login, or has another host key.
         """
         ...
 
     def close(self) -> None:
-        """Free the connections; may be repeated."""
+        """Close the connections; may be repeated."""
         ...
 
 
@@ -73,10 +73,10 @@ class LocalTransport:
         *args: str,
         stdin: bytes = b"",
         timeout_s: float,
-        can_wait: bool = False,  # noqa: ARG002 - each has a process of its own
+        can_wait: bool = False,  # noqa: ARG002 - each script has its own process
     ) -> Answer:
         """Run a script to its end; see `Transport`."""
-        # The rest of the launcher's environment holds secrets, and sbatch takes it over into the job.
+        # The launcher's environment has secrets, and sbatch would copy it into the job.
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
         process = subprocess.Popen(
             ["/bin/sh", "-c", script, "launch", *args],
@@ -97,14 +97,14 @@ class LocalTransport:
                     f"a command of Slurm on this host has not ended within {timeout_s:g} s"
                 ) from late
             finally:
-                # Also what the shell has started and waits for.
+                # Kill the children of the shell, too.
                 if process.poll() is None:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
         return Answer(process.returncode, out, error.decode("utf-8", "replace"))
 
     def _exchange(self, process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
-        """Return what the process writes until it closes its outputs: `communicate` with a limit for the bytes."""
+        """Return the output of a process: like `communicate`, with a limit for the bytes."""
         assert process.stdin
         assert process.stdout
         assert process.stderr
@@ -136,11 +136,11 @@ class LocalTransport:
         return b"".join(parts[out]), b"".join(parts[error])
 
     def close(self) -> None:
-        """Do nothing: nothing is kept."""
+        """Do nothing: there are no connections."""
 
 
 def _written(fd: int, data: memoryview) -> memoryview:
-    """Write what a pipe takes; return the rest, which is empty where the other end was closed."""
+    """Write as much as the pipe accepts; return the rest, which is empty if the other end was closed."""
     try:
         return data[os.write(fd, data) :]
     except BlockingIOError:

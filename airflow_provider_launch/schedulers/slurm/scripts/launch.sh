@@ -1,8 +1,8 @@
 #!/bin/bash
 # The job of an app: claims it, runs its attempts, records its end. Slurm starts it in the directory of the app.
-# Argument: the nonce of this submission. The state is in names of files and targets of links, which exist whole or not.
+# Argument: the nonce of this submission. The state is in names of files and targets of links, which are atomic.
 
-# Slurm has gone to a path, which others may have changed while the job waited.
+# Slurm has entered a path that other users may have changed while the job waited.
 launch_foreign=$(find . .. ../.. plan -maxdepth 0 \( ! -uid "$EUID" -o -perm /022 \)) && [ ! "$launch_foreign" ] || {
     echo "$PWD or a directory above it is open to other users: nothing in it is run" >&2
     exit 78
@@ -12,15 +12,15 @@ launch_dir=$PWD
 signalled='' term='' timers=()
 
 now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
-# Who removes the directory has ended the app. All other errors pass, as those of NFS do.
+# If the directory was removed, the app was deleted. Other errors are temporary, such as those of NFS.
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
-note() { until : >"status/$1" || is_removed; do sleep 1; done; } # a full disk: the record comes when there is room
+note() { until : >"status/$1" || is_removed; do sleep 1; done; } # if the disk is full, retry until there is room
 end() { until ln -s "$1,$(now)" end 2>/dev/null || [ -L end ] || is_removed; do sleep 1; done; }
-in_background() { set -m; "$@" & set +m; timers+=($!); } # a group of its own, so that its sleep ends with it
+in_background() { set -m; "$@" & set +m; timers+=($!); } # its own process group, so that its sleep ends with it
 stop_timers() { local t; for t in "${timers[@]}"; do kill -KILL -- "-$t" 2>/dev/null; done; timers=(); }
 signal_replicas() { timeout 20 scancel --signal="$1" "$SLURM_JOB_ID"; } # steps only, of all components
 
-keep_stopping() { # again and again: a step that has just begun does not get the first one, nor does a busy controller
+keep_stopping() { # repeat: a step that has just started, or a busy controller, may miss the first signal
     local until=$((SECONDS + launch_grace_ms / 1000 + 30))
     while kill -0 $$; do
         if [ "$SECONDS" -lt "$until" ]; then signal_replicas TERM; else signal_replicas KILL; fi
@@ -28,12 +28,12 @@ keep_stopping() { # again and again: a step that has just begun does not get the
     done
 }
 
-# Both end with the script: where it is killed alone, nothing must go on in its name.
-watch_clock() { # shows that this script lives; warns before the time limit, and keeps it
+# Both end with the script: if only the script is killed, they must stop, too.
+watch_clock() { # gives signs of life, warns before the time limit, and enforces it
     local warned='' left
     while kill -0 $$; do
         touch alive || ! is_removed || keep_stopping
-        ! is_over || kill -TERM $$ # that of the cancel may have been lost, and an end that Slurm declares brings none
+        ! is_over || kill -TERM $$ # the signal of a cancel may be lost, and other recorded ends send none
         left=15
         if [ "$launch_limit_s" ]; then
             if [ "$launch_warn_s" ] && [ ! "$warned" ]; then
@@ -48,23 +48,23 @@ watch_clock() { # shows that this script lives; warns before the time limit, and
     done
 }
 
-# The trap only notes its signal: `read -t` of bash leaves a trap half way when its time is over.
+# The trap only sets a flag: bash aborts a trap when the timeout of `read -t` expires.
 is_stopped() {
     [ ! "$signalled" ] || [ "$term" ] || stop
     [ "$term" ]
 }
-stop() { # by our cancel, by scancel, or by Slurm itself: the reason is known now and not later
+stop() { # by our cancel, by scancel, or by Slurm itself: the reason is available only now
     term=$(timeout 5 scontrol -o show job "$SLURM_JOB_ID" | sed -n '1s/.* Reason=\([A-Za-z_]*\).*/\1/p')
     term=${term:-None}
     note "term,$term,$(now)"
     touch term
-    # Also where Slurm itself signals the replicas: a step that is just being made has none yet. But one that is put
-    # back into the queue has the same number, and would be cancelled there.
+    # Do this even if Slurm itself signals the replicas, because a step that just starts may miss it. But not if the job
+    # is put back into the queue: it has the same number, and would be cancelled there.
     [ "$launch_requeue" = 1 ] && ! is_marked cancel || in_background keep_stopping
 }
-is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS remembers that a file was missing, until the directory is read anew
+is_marked() { ls >/dev/null; [ -e "$1" ]; } # NFS caches that a file was missing, until the directory is read again
 is_over() { is_marked cancel || [ -L end ]; }
-is_current() { # whether Slurm runs this very start of its job; a controller that gives no answer has not given it up
+is_current() { # whether Slurm still runs this start of the job; true if the controller does not answer
     local found tries=0
     while [ $((tries += 1)) -le 3 ] && ! is_stopped; do
         found=$(LC_ALL=C timeout 5 scontrol -o show job "$SLURM_JOB_ID" 2>&1 | sed -n '/ JobState=\|Invalid job id/{p;q}')
@@ -76,10 +76,10 @@ is_current() { # whether Slurm runs this very start of its job; a controller tha
     done
     return 0
 }
-# Of a job that Slurm has put back into its queue, while this node was away.
+# Slurm has put the job back into its queue while this node was unreachable, and it has started again.
 is_replaced() { ls run >/dev/null; [ -e "run/$((attempt + 1))" ]; }
 
-await_last_attempt() { # its programs may live on a node that Slurm takes for lost, until they find this attempt
+await_last_attempt() { # its programs may run on a node that Slurm considers lost, until they notice this attempt
     local until=$((SECONDS + launch_check_s + launch_grace_ms / 1000 + 5))
     while [ "$SECONDS" -lt "$until" ] && ! is_stopped; do
         ls status | awk -F, -v a="$1" '
@@ -105,8 +105,8 @@ choose_ports() {
     done
 }
 
-# What is true of one attempt: SUCCEEDED, STOPPED, or FAILED,<role>,<replica>,<code>,<again> with the first failure; LOST
-# instead of FAILED where no replica failed by itself.
+# The outcome of one attempt: SUCCEEDED, STOPPED, or FAILED,<role>,<replica>,<code>,<again> with the first failure; LOST
+# instead of FAILED if no replica failed by itself.
 outcome() {
     ls status | awk -F, -v a="$1" -v used="$2" -v policies="$launch_policies" '
         $1 == "exit" && $2 == a {
@@ -149,11 +149,11 @@ run_attempt() {
 
 mkdir -p status run
 trap 'signalled=1' TERM
-# Job ids are used again after a crash of the controller; a nonce is not. A requeued job has its own claim.
+# Job ids are reused after a crash of the controller, a nonce is not. A requeued job finds its own claim.
 ln -s "$1" claim 2>/dev/null
 [ "$(readlink claim)" = "$1" ] || exit 78
 in_background watch_clock
-last=$(ls run | sort -n | tail -n 1) # of the job before it was put back into the queue
+last=$(ls run | sort -n | tail -n 1) # the last attempt before the job was put back into the queue
 while :; do
     attempt=$(ls run | sort -n | tail -n 1)
     attempt=$((${attempt:--1} + 1))
@@ -164,9 +164,9 @@ while :; do
         run_attempt "$attempt"
         ! is_removed && ! is_replaced || { stop_timers; exit 78; }
         found=$(outcome "$attempt" "$used")
-        # Not by the app: who ends the job as a whole signals this script, too, but maybe later.
+        # Not stopped by the app: if the whole job is being ended, this script gets a signal, too, maybe later.
         case $found in STOPPED | LOST*) is_stopped || { in_background sleep 5; wait "$!"; } ;; esac
-        # Replicas without an end, and a job that Slurm has given up: it alone knows what becomes of the app.
+        # Replicas have no recorded end, and Slurm has given up the job: leave the end of the app to Slurm.
         case $found in LOST*) is_stopped || is_current || { stop_timers; exit 78; } ;; esac
     fi
     [ "$found" != SUCCEEDED ] || break
@@ -187,7 +187,7 @@ elif [ ! "$term" ] && [ "$found" != STOPPED ]; then
     end FAILED,nostart
 elif [ "$launch_requeue" = 0 ] && { [ "$term" = TimeLimit ] || [ "$term" = NodeDown ]; }; then
     end "FAILED,$term"
-fi # else Slurm alone knows: preempted, put back, cancelled by somebody
+fi # else only Slurm knows: preempted, requeued, or cancelled by another user
 if is_marked delete && [ -L end ]; then
     dir=$PWD
     cd / && rm -rf "$dir"

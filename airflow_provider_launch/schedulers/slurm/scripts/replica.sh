@@ -27,8 +27,8 @@ if [ "$1" = program ]; then
     [ ! "$launch_result" ] || export LAUNCH_RESULT_PATH=$launch_at/result
     . "$launch_env"
     . "$launch_role_file"
-    exec 9>&2 2>>"${launch_at%/*}/replica.log" # what bash writes about a killed program is not the program's
-    trap : TERM USR1 USR2 INT HUP # they are for the program; this shell waits for it
+    exec 9>&2 2>>"${launch_at%/*}/replica.log" # messages of bash about a killed program are not output of the program
+    trap : TERM USR1 USR2 INT HUP # the program handles them, and this shell waits for it
     (exec 2>&9 8>&- 9>&-; exec "$@")
     exit
 fi
@@ -50,17 +50,17 @@ now() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; echo "${t/[!0-9]/.}"; }
 ms() { local t=${EPOCHREALTIME:-$(date +%s.%N)}; t=${t/[!0-9]/}; echo "${t:0:13}"; }
 is_removed() { case $(LC_ALL=C stat -- "$PWD/plan" 2>&1) in *'No such file'*) ;; *) return 1 ;; esac; }
 note() { until : >"status/$1" || is_removed; do sleep 1; done; }
-# Slurm may take a node for lost on which all lives, and then the app ends, or begins again, elsewhere: nothing but this
-# script ends its program. NFS remembers that a file was missing until the directory is read anew.
+# Slurm may consider a node lost that still runs. The app then ends or restarts elsewhere, and only this script can stop
+# its program. NFS caches that a file was missing until the directory is read again.
 is_over() {
     timeout -s KILL 5 ls . run >/dev/null
     [ "$?" != 137 ] || return
     [ -L end ] || [ -e cancel ] || [ -e "run/$((app_attempt + 1))" ] || { [ ! -e plan ] && is_removed; }
 }
 forward() { [ ! "$pid" ] || kill -s "$1" -- "-$pid"; }
-# Traps only note their signal: `read -t` of bash leaves a trap half way when its time is over.
+# Traps only set flags: bash aborts a trap when the timeout of `read -t` expires.
 trap 'signalled=1' TERM
-# Slurm signals all processes of a step. What is meant for the program alone, and once, comes as one that others ignore.
+# Slurm signals all processes of a step. URG, which other processes ignore, stands for the signal to the program.
 trap 'warned=1' URG
 trap : USR1 USR2 INT HUP
 take_signals() {
@@ -71,8 +71,8 @@ take_signals() {
 }
 keep_grace() { [ ! "$stop" ] || [ "$(ms)" -lt "$kill_at" ] || forward KILL; }
 
-# The index of times: `time bytes-of-stdout bytes-of-stderr` while these grow. The kernel's position in a file that is
-# only appended to is its size; asking it starts no process and needs no file server.
+# The index of times: `time bytes-of-stdout bytes-of-stderr` while these grow. The kernel's position in an append-only
+# file is its size; reading it needs neither a process nor the file server.
 note_times() {
     local out err t
     read -r _ out </proc/self/fdinfo/5 && read -r _ err </proc/self/fdinfo/6 || return
@@ -82,11 +82,11 @@ note_times() {
     echo "${t:0:13} $noted" >&7
 }
 # The end of the program comes through a pipe: `wait` of bash may miss it when a signal comes at the same time.
-await_program() { # indexes twice a second, after a day every 1.4 seconds: so an index has a few MB at most
+await_program() { # indexes twice a second, after a day every 1.4 seconds, so that an index has at most a few MB
     local began=$SECONDS pause part ended=''
     code='' noted='0 0'
     while [ ! "$ended" ]; do
-        kill -0 "$pid" || ended=1 # what its shell has written is in the pipe
+        kill -0 "$pid" || ended=1 # its shell has written to the pipe
         note_times
         printf -v pause '%d.%02d' $(((50 + (SECONDS - began) / 1000) / 100)) $(((50 + (SECONDS - began) / 1000) % 100))
         ! read -r -t "$pause" part <&8 || ended=1
@@ -110,18 +110,18 @@ while [ ! "$stop" ] && ! is_over; do
     mkdir -p "$at"
     exec 5>>"$at/stdout" 6>>"$at/stderr" 7>>"$at/times" 8<> <(:)
     note "start,$app_attempt,$r,$k,$n,${node//[^A-Za-z0-9._-]/_},$(now)"
-    # A group of its own: a signal for this script must not end the program before it is known who sent it.
+    # Its own process group: a signal to this script must not end the program directly.
     set -m
     bash $launch_login ./replica.sh program "$k" "./role-$r.sh" "./run/$app_attempt/env" \
         $((app_attempt > n ? app_attempt : n)) "$at" "$result" >&5 2>&6 5>&- 6>&- 7>&- &
     pid=$!
     set +m
     await_program
-    # Slurm may signal both of us, and the program first: was it stopped, or has it failed?
+    # Slurm may signal the program before this script, so wait a moment to see whether it was stopped or has failed.
     [ "$code" = 0 ] || [ "$stop" ] || sleep 0.3
     take_signals
     [ ! "$stop" ] || stopped=1
-    kill -KILL -- "-$pid" # what it left in the background
+    kill -KILL -- "-$pid" # its background processes
     pid=''
     note_times
     exec 5>&- 6>&- 7>&- 8>&-
