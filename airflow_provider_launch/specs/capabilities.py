@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class CapabilityKey(Generic[V]):
-    """One hardware fact: stored under the plain string `namespace.name`, always of one type.
+    """One hardware fact, stored under the plain string `namespace.name`, with a fixed type.
 
     `MEMORY: CapabilityKey[int] = CapabilityKey("acme", "memory", int)`.
     """
@@ -36,7 +36,7 @@ class CapabilityKey(Generic[V]):
         """Return the stored value, or `default`.
 
         Raises:
-            TypeError: the stored value is of another type; a bool is no int.
+            TypeError: the stored value has another type; a bool is not an int.
         """
         if self.key not in resource.capabilities:
             return default

@@ -1,4 +1,4 @@
-"""The apps that builtin components make."""
+"""The apps that builtin components build."""
 
 from __future__ import annotations
 

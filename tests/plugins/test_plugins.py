@@ -1,4 +1,4 @@
-"""Decorators for authors of plug-ins."""
+"""Decorators for plug-in authors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register(registry):
 
 @pytest.fixture
 def own_registry():
-    """The one of the process, empty again after the test."""
+    """The registry of the process, empty again after the test."""
     yield plugins.registry
     plugins.registry.clear()
 
@@ -81,7 +81,7 @@ def test_a_registered_scheduler_is_known_to_runners():
 
 @pytest.mark.usefixtures("own_registry", "installed")
 def test_the_scheduler_registered_here_goes_before_entry_points_and_those_before_ours():
-    """Who writes code in this process knows best; a package that is installed may replace what we bring."""
+    """Code in this process has precedence; an installed package may replace our own schedulers."""
 
     @plugins.register.scheduler()
     def mine(session_name, **kwargs):
@@ -155,7 +155,7 @@ def test_gpus_that_cannot_be_halved_are_refused(gpus):
 
 @pytest.mark.parametrize(("mib", "least"), [(96 * 1024, 1), (1500, 1), (500, 1)])
 def test_memory_that_cannot_be_halved_is_refused(mib, least):
-    """Else a variant would be called 1 and have 1.5 GiB."""
+    """Otherwise a variant would be named 1 and have 1.5 GiB."""
     with pytest.raises(ValueError, match=f"{mib} MB"):
         halve_mem_down_to(minGiB=least)(Resource(1, 0, mib))
 

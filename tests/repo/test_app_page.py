@@ -36,8 +36,8 @@ def page(checkout) -> str:
 
 @pytest.fixture
 def variables(page) -> set[str]:
-    """Those of the last table."""
-    return set(re.findall(r"`([A-Z][A-Z0-9_<>]+)`", page.partition("## What a replica finds")[2]))
+    """The variables of the last table."""
+    return set(re.findall(r"`([A-Z][A-Z0-9_<>]+)`", page.partition("## Environment of a replica")[2]))
 
 
 def an_app(entrypoint: str = "env") -> AppDef:

@@ -1,4 +1,4 @@
-"""Defaults in a file: found, read, merged, written as a template."""
+"""Config files: found, read, merged, and written as a template."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Typed(FakeScheduler):
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A home and a current directory without files, and one scheduler."""
+    """A home and a current directory without config files, and one scheduler."""
     for name in ("LAUNCHCONFIG", "TORCHXCONFIG"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "home").mkdir()
@@ -105,8 +105,8 @@ def test_a_wrong_value_names_its_option():
         loaded("[typed]\ncount = many\n")
 
 
-def test_no_ini_is_reported():
-    with pytest.raises(ValueError, match="no INI"):
+def test_an_invalid_file_is_reported():
+    with pytest.raises(ValueError, match="not valid INI"):
         loaded("queue = q\n")
 
 

@@ -1,4 +1,4 @@
-"""Which apps are orphans: tables of rules, and random histories of tasks in which no wanted app may ever be ended."""
+"""Find orphans: tables of rules, and random histories of tasks in which a needed app must never be cancelled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(app_id: str = "a", state: AppState = AppState.RUNNING, **owner: str | No
 
 
 def ended(state: str | None, *, seen: bool = True, rows: tuple[ListAppResponse, ...] = (row(),)) -> list[str]:
-    """The apps that are orphans after two checks at which Airflow reports the same."""
+    """Return the apps that are orphans after two checks at which Airflow reports the same."""
     runs = SeenRuns()
     if seen:
         runs.add("d", "r")
@@ -55,7 +55,7 @@ def test_every_other_state_keeps_the_app(state: str | None) -> None:
 
 
 def test_a_run_that_was_never_seen_is_not_taken_for_deleted() -> None:
-    """A copy of a database has the same deployment and other runs: it must not end the apps of the original."""
+    """A copy of a database has the same deployment but other runs: it must not cancel the apps of the original."""
     assert ended(GONE, seen=False) == []
 
 
@@ -81,7 +81,7 @@ def test_an_app_that_has_ended_is_not_asked_about(state: AppState) -> None:
 
 
 def checks(*answers: tuple[float, str | None]) -> list[list[str]]:
-    """The orphans of each check; `"no answer"` is no answer."""
+    """Return the orphans of each check; `"no answer"` stands for a missing answer."""
     finder = OrphanFinder("here")
     found = []
     for now, state in answers:
@@ -138,16 +138,16 @@ TASKS = ["a", "b", "a_1"]
 
 @dataclass
 class Task:
-    """A row of Airflow, and the app that its tries want."""
+    """A row of Airflow, and the app that its tries need."""
 
     state: str | None = None
     app: str | None = None
-    apps: set[str] = field(default_factory=set)  # all that are alive
+    apps: set[str] = field(default_factory=set)  # all running ones
 
 
 @dataclass
 class World:
-    """One Airflow with its tasks, and an engine. An app is wanted while a task that may come back by itself has it."""
+    """One Airflow with its tasks, and an engine. An app is needed while a task that may resume by itself has it."""
 
     dice: random.Random
     now: float = 0.0
@@ -179,8 +179,8 @@ class World:
             )
         return found
 
-    def act(self) -> None:  # noqa: C901, PLR0912 - one branch for each thing that may happen
-        """One thing that happens to a task in Airflow."""
+    def act(self) -> None:  # noqa: C901, PLR0912 - one branch for each possible event
+        """Do one random event of a task in Airflow."""
         key = self.dice.choice(sorted(self.tasks))
         task = self.tasks[key]
         match self.dice.choice(
@@ -194,7 +194,7 @@ class World:
             case "retry" if task.state == "running":
                 task.state = self.dice.choice(["up_for_retry", "up_for_reschedule"])
             case "mark":
-                # The kill may be lost: that is why there are orphans.
+                # The kill may get lost: this is the reason for orphans.
                 task.state = self.dice.choice(["success", "failed", "skipped"])
                 if self.dice.random() < 0.5:
                     task.apps.clear()
@@ -223,7 +223,7 @@ class World:
         return task is not None and task.app == app and task.state not in OVER
 
     def answer(self, keys: set[TaskKey], runs: SeenRuns) -> dict[TaskKey, str | None]:
-        """Airflow's answer, which is sometimes late, in part or not there."""
+        """Return Airflow's answer, which is sometimes late, incomplete or missing."""
         if self.dice.random() < 0.15:
             return {}
         known = {key: self.tasks[key].state if key in self.tasks else ABSENT for key in keys}
@@ -245,7 +245,7 @@ class World:
 
 
 def history(seed: int, *, steps: int = 60) -> tuple[list[str], list[str], int]:  # noqa: C901 - it reads from top to end
-    """Return the apps that were ended wrongly, those that three quiet rounds leave, and how many were ended."""
+    """Return the apps cancelled wrongly, the orphans left after three quiet rounds, and the number of cancels."""
     dice = random.Random(seed)
     world = World(dice)
     for run in ("r1", "r2"):
@@ -271,7 +271,7 @@ def history(seed: int, *, steps: int = 60) -> tuple[list[str], list[str], int]: 
             here = {(key.dag_id, key.run_id) for key in world.tasks}
             absent = {key: ABSENT if (key.dag_id, key.run_id) in here else GONE for key in apps.values()}
             states = {key: world.tasks[key].state if key in world.tasks else absent[key] for key in apps.values()}
-        # The task may be cleared, or run, between the question and the cancel.
+        # The task may be cleared, or run, between query and cancel.
         if dice.random() < 0.3 and not is_calm:
             world.act()
         for orphan in finder.check(apps, states, world.now).orphans:
@@ -283,7 +283,7 @@ def history(seed: int, *, steps: int = 60) -> tuple[list[str], list[str], int]: 
         for key in world.tasks:
             if world.tasks[key].state in ("running", "deferred"):
                 runs.add(key.dag_id, key.run_id)
-        # Clocks of machines jump, that of the process does not.
+        # Clocks of machines jump, the clock of the process does not.
         world.now += dice.choice([0, 1, 5, 20, 300])
         if dice.random() < 0.7:
             round_()

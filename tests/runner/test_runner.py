@@ -1,4 +1,4 @@
-"""The front door: launch, watch by handle, end."""
+"""The public API: launch, follow by handle, cancel."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_workspace_that_cannot_be_mirrored_is_ignored_with_a_warning(runner):
 
 
 def test_the_same_key_is_the_same_app(make_runner, engine):
-    """A launcher that was killed after it submitted asks again, from another process."""
+    """A launcher that was killed after it submitted submits again, from another process."""
     handles = {make_runner().run(an_app(), "fake", idempotency_key="2024-01-01") for _ in range(3)}
 
     assert len(handles) == engine.started == 1
@@ -135,7 +135,7 @@ def test_a_key_that_the_scheduler_cannot_keep_is_warned_of(make_runner, monkeypa
 
 @pytest.mark.parametrize("name", ["My App", "日本", "x" * 300, "../up", "-"])
 def test_a_key_gives_an_id_that_every_scheduler_takes(runner, name):
-    """Without a key these names work, and nobody has given an id."""
+    """Without a key these names work, and the user has not chosen an id."""
     ids = [
         str(runner.dryrun(AppDef(each, an_app().roles), "fake", idempotency_key=key).request.app_id)
         for each, key in [(name, "a"), (name, "a"), (name, "b"), (f"{name} ", "a"), (name, " a")]
@@ -284,7 +284,7 @@ def test_wait_gives_up_after_its_time(runner):
 
 
 def test_wait_gives_up_in_time_while_a_request_hangs(runner, engine):
-    """A server that does not answer must not keep a program beyond the time it has given."""
+    """A server that does not answer must not block a program beyond its timeout."""
     handle = runner.run(an_app(), "fake", app_id="app-1")
     engine.state("app-1", AppState.RUNNING)
     is_over = threading.Event()
@@ -404,18 +404,18 @@ def test_options_are_read_from_text(runner):
     [("local", "rooot", "root"), ("kubernetes", "namespce", "namespace"), ("slurm", "ssh_hots", "ssh_host")],
 )
 def test_a_misspelt_parameter_of_a_scheduler_is_refused(backend, name, meant):
-    """It would launch into the default namespace, by the default account."""
+    """It would launch into the default namespace, with the default account."""
     with Runner("s", scheduler_params={backend: {name: "x"}}) as runner:
         with pytest.raises(
             InvalidRunConfigException, match=f"{backend}.*unknown parameter '{name}'; did you mean '{meant}'"
         ):
             runner.scheduler(backend)
-        # Keywords for all factories are known to some of them.
+        # Some factories accept the keyword arguments for all.
         assert Runner("s", scheduler_params={name: "x"}).scheduler("local")
 
 
 def test_a_misspelt_parameter_of_all_schedulers_is_warned_of(caplog):
-    """It is refused by none: another one may know it."""
+    """No scheduler refuses it, because another one may accept it."""
     with Runner("s", scheduler_params={"namespce": "x", "image_repo": "y"}) as runner:
         runner.scheduler("kubernetes")
 

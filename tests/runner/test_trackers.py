@@ -54,5 +54,5 @@ def test_every_replica_gets_them():
     assert first["TORCHX_TRACKER_ONE_CONFIG"] == "of $$HOME"  # a macro's escape: the replica reads `of $HOME`
     assert own["TORCHX_TRACKERS"] == "own"
     assert "TORCHX_TRACKERS" not in none
-    # Another worker may have other trackers; it must find the app all the same.
+    # Another worker may have other trackers, but must find the same app.
     assert spec_hash(info.app, {}) == spec_hash(plain.app, {})

@@ -199,7 +199,7 @@ def test_all_problems_are_listed_in_one_error():
 
 @pytest.mark.parametrize("value", ["hunter2\0", 31337, ["hunter2"], {"hunter2": 1}])
 def test_a_value_of_env_never_stands_in_the_error(value):
-    """Error texts end up in task logs."""
+    """Error texts are written to task logs."""
     with pytest.raises(InvalidAppError) as caught:
         check_app(_app(env={"PASSWORD": value}))
 
@@ -226,7 +226,7 @@ def test_a_long_value_is_cut():
     ],
 )
 def test_what_is_no_character_is_refused(fields, path):
-    """It cannot be encoded: some schedulers would alter it without a word."""
+    """It cannot be encoded: some schedulers would change it silently."""
     with pytest.raises(InvalidAppError, match=rf"\n  roles\.0\.{path}: .*surrogate") as caught:
         check_app(_app(**fields))
 

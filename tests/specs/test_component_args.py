@@ -1,4 +1,4 @@
-"""Arguments of components: from text and from values."""
+"""Arguments of components, from text and from values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rest(*args: str, needed: str, also: str = "a") -> AppDef:
 
 
 def given(arguments: Any, fn: Any = one, **options: Any) -> dict[str, Any]:
-    """What differs from the defaults of `one`."""
+    """Arguments that differ from the defaults of `one`."""
     default = one().metadata if fn is one else {}
     made = materialize_appdef(fn, arguments, **options).metadata
     return {name: value for name, value in made.items() if value != default.get(name, "")}

@@ -1,4 +1,4 @@
-"""What a program wrote of its failure is shown to people, and stored in a database."""
+"""A program's report of its failure is shown to users, and stored in a database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_launch.specs.error_reply import ErrorReply
 
 @pytest.mark.parametrize("text", ["boom\0", "boom\ud800"])
 def test_letters_that_databases_refuse_are_replaced(text):
-    """An escape stands for such a letter, so the text of the file has none."""
+    """The text of the file has an escape for such a letter, not the letter itself."""
     reply = ErrorReply.parse(json.dumps({"message": text}))
 
     assert reply is not None
@@ -19,7 +19,7 @@ def test_letters_that_databases_refuse_are_replaced(text):
 
 
 def test_a_long_word_is_no_work():
-    """The search once began again at each of its letters: minutes for a text of this size."""
+    """The search once restarted at each letter, which took minutes for a text of this size."""
     reply = ErrorReply.parse(json.dumps({"message": "x" * 500_000}))
 
     assert reply is not None

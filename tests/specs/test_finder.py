@@ -48,7 +48,7 @@ def {name}(a: str = "x") -> AppDef:
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """An installed package with components, which entry points name."""
+    """An installed package with components, which has entry points for them."""
     root = tmp_path / "site"
     package = root / "their_components"
     (package / "sub").mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_only_a_function_is_a_component(name):
 
 
 def test_a_function_of_a_file_is_a_component(tmp_path, monkeypatch):
-    """The file is a module: dataclasses and pickle work, and it may import what lies beside it."""
+    """The file is a module: dataclasses and pickle work, and it can import files next to it."""
     (tmp_path / "beside_component.py").write_text("NAME = 'from beside'\n")
     (tmp_path / "mine.py").write_text(
         textwrap.dedent("""

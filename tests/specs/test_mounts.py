@@ -77,6 +77,6 @@ def test_a_short_text_of_another_form_is_refused(text):
 
 @pytest.mark.parametrize("folder", [".", "..", "./data", "../data", "data/x", "~", "~/data"])
 def test_a_relative_folder_is_refused(folder):
-    """Each worker would take it from another place."""
+    """It would be a different folder on each worker."""
     with pytest.raises(ValueError, match="absolute path, or the name of a volume"):
         parse_mount(f"{folder}:/data")

@@ -18,7 +18,7 @@ OWN = "from airflow_provider_launch.specs.resources import Resource\n"
 
 @pytest.fixture
 def write_module(tmp_path, monkeypatch, request):
-    """Make modules that can be imported; their names are the test's own, since imports are remembered."""
+    """Create modules that can be imported; each test uses its own names, because imports are cached."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(source: str, entry_points: str = "") -> str:
@@ -174,7 +174,7 @@ def test_a_lookup_during_a_scan_for_names_is_refused_and_the_scan_ends(write_mod
 
 
 def test_a_resource_registered_later_is_found():
-    """A module may register its resources after somebody has looked up another one."""
+    """A module may register its resources after another one was looked up."""
     found = NamedResources()
     assert "late.one" not in found
     registry.add(PluginType.NAMED_RESOURCE, {"late.one": lambda: Resource(7, 0, 1)})

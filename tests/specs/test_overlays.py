@@ -217,7 +217,7 @@ CHAINED = "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{'[' * 50}*a{n}{']' *
     ids=lambda value: value[:12],
 )
 def test_a_file_of_any_form_is_read_in_bounded_time(tmp_path, text, reason):
-    """Nine levels of aliases took minutes, and memory without a bound."""
+    """Nine levels of aliases took minutes and unlimited memory."""
     path = tmp_path / "overlay.yaml"
     path.write_text(text)
 

@@ -1,4 +1,4 @@
-"""The task of an app: anybody can write a label."""
+"""The task of an app; any user can write a label."""
 
 from __future__ import annotations
 

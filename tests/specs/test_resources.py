@@ -31,7 +31,7 @@ def test_tags_show_the_name_and_whether_it_is_a_fraction():
 
 
 def test_the_default_resource_of_a_role_equals_null_and_can_be_filled_in():
-    """Whoever fills in the resource of one role must not change it for all roles."""
+    """Filling in the resource of one role must not change it for all roles."""
     role = Role(name="r", image="")
     assert role.resource == NULL_RESOURCE
 

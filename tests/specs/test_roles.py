@@ -83,7 +83,7 @@ def test_str_of_an_app_is_one_short_line_without_args_and_env():
 
     assert str(app) == f"{app}" == "AppDef(train: trainer x4, ps x1)"
     assert repr(app).startswith("AppDef(name='train', roles=[Role(name='trainer', ")
-    # Airflow takes it for what it cannot serialise.
+    # Airflow uses it for objects that it cannot serialize.
     assert "hunter2" not in repr(app)
 
 

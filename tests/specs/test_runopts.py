@@ -231,7 +231,7 @@ def test_a_deprecated_spelling_warns(opts):
 
 
 def test_an_error_lists_names_and_no_values(opts):
-    """A misspelt name of a password is no name of a password."""
+    """The misspelt name of a password is not recognized as a secret."""
     with pytest.raises(InvalidRunConfigException, match=r"Given: run_as, registry_pasword, 'a\\nb'$"):
         opts.resolve({"run_as": "hunter2", "registry_pasword": "hunter2", "a\nb": "hunter2"}, strict=True)
 
@@ -327,7 +327,7 @@ def test_usage_shows_required_options_first():
 
 
 def test_a_secret_is_not_shown_in_an_error():
-    """Error texts end up in task logs."""
+    """Error texts are written to task logs."""
     opts = runopts()
     opts.add("api_token", int, "")
 
@@ -338,6 +338,6 @@ def test_a_secret_is_not_shown_in_an_error():
 
 
 def test_a_dict_of_wrong_parts_is_not_only_named_by_its_own_type(opts) -> None:
-    """It said: must be of type dict[str, str], but {'a': 1} is dict."""
+    """The message was: must be of type dict[str, str], but {'a': 1} is dict."""
     with pytest.raises(InvalidRunConfigException, match=r"type dict\[str, str\], but \{'a': 1\} is dict of int"):
         opts.resolve({"run_as": "x", "env": {"a": 1}})

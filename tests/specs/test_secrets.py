@@ -1,4 +1,4 @@
-"""Names and texts that look like secrets are hidden wherever a request, an error or a log shows them."""
+"""Names and texts that look like secrets are masked wherever a request, an error or a log shows them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_secrets_in_arguments_without_a_name_are_hidden(args: list[str], shown: 
 
 
 def test_parts_of_native_requests_are_hidden() -> None:
-    """Labels, options of drivers, checks of health: whatever the engine calls them."""
+    """Labels, options of drivers, health checks: under any name of the engine."""
     body = {
         "Image": "me:hunter2@registry.io/image",
         "Env": ["DB_PASS=hunter2", "X=1"],
@@ -161,7 +161,7 @@ def test_parts_of_native_requests_are_hidden() -> None:
      "token= ", "bearer ", "x:y@", "a=b:c@", "token", "=\t"],
 )  # fmt: skip
 def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
-    """20 000 letters in one argument once took seconds, in which a worker handled no signal."""
+    """20 000 letters in one argument once took seconds, during which a worker handled no signal."""
 
     def seconds(length: int) -> float:
         text = (part * length)[:length]
@@ -171,12 +171,12 @@ def test_the_work_grows_with_the_text_and_no_faster(part: str) -> None:
             hidden_in_env({"X": text})
         return time.process_time() - began
 
-    # Eight times the text: 8 for linear work, 64 for quadratic. What takes no time at all has no ratio.
+    # Eight times the text: 8 for linear work, 64 for quadratic. A time of zero has no ratio.
     assert seconds(64_000) < max(30 * seconds(8_000), 0.5)
 
 
 def test_many_addresses_in_one_word_take_little_time() -> None:
-    """Each one once had the whole word copied."""
+    """Each one once copied the whole word."""
     began = time.process_time()
     masked_args(["x " + "a://@" * 100_000])
 
@@ -185,7 +185,7 @@ def test_many_addresses_in_one_word_take_little_time() -> None:
 
 @pytest.mark.parametrize("quote", ['"', "'", '\\"'])
 def test_a_long_value_in_quotes_takes_little_memory(quote: str) -> None:
-    """A pattern that repeats a choice of letters keeps a place for each of them."""
+    """A pattern that repeats a choice of letters stores a position for each of them."""
     text = f"password={quote}{'x' * 4_000_000}{quote} and more"
     tracemalloc.start()
     try:

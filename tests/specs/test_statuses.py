@@ -271,7 +271,7 @@ ODD_TEXTS = [
 
 @pytest.mark.parametrize("text", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
 def test_no_text_of_a_job_makes_a_text_form_fail(text):
-    """The job may have been killed while it wrote."""
+    """The job may have been killed while it wrote the text."""
     status = _app(_failed(text, error_msg=text, reason=text), msg=text, structured_error_msg=text, ui_url=text)
 
     assert status.format().startswith("AppStatus:\n")

@@ -1,4 +1,4 @@
-"""Trackers in a job: made from the environment, and what they keep."""
+"""Trackers in a job: created from the environment, and their stored records."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def test_a_tracker_by_module_and_factory(monkeypatch):
     ("name", "word"),
     [
         ("no_such", "no entry point"),
-        ("json:decoder", "no function"),
+        ("json:decoder", "not a function"),
         ("fsspec", "needs a URL"),
         ("no.mod:x", "no.mod:x"),
     ],
 )
 def test_a_tracker_that_cannot_be_made_is_left_out_and_reported(monkeypatch, caplog, name, word):
-    """The run goes on: its notes are not worth the training."""
+    """The run continues: a failed tracker is not worth stopping the training."""
     monkeypatch.setenv("TORCHX_TRACKERS", name)
 
     assert trackers_from_environ() == []
@@ -155,5 +155,5 @@ def test_results_by_key(tmp_path):
 
     assert tracker["attempt_1/out"]["accuracy"] == 0.2
     assert tracker["none"] == {}
-    with pytest.raises(ValueError, match="leads out"):
+    with pytest.raises(ValueError, match="points outside of"):
         tracker["../x"] = {}

@@ -1,4 +1,4 @@
-"""Pauses grow up to their limit."""
+"""Pauses grow to their limit."""
 
 from __future__ import annotations
 

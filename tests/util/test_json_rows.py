@@ -1,4 +1,4 @@
-"""Rows of a JSON array that comes in pieces."""
+"""Rows of a JSON array that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_objects_that_are_too_large_are_left_out_and_no_others(rows, step, ascii
         found = list(json_rows(chunks, skipped.append))
 
     assert len(found) + len(skipped) == len(rows)
-    # Of those that are not much larger some come whole, in one piece.
+    # Some of the slightly larger objects arrive complete, in one piece.
     assert [row for row in rows if len(json.dumps(row, ensure_ascii=ascii_only)) <= 30] == [
         row for row in found if len(json.dumps(row, ensure_ascii=ascii_only)) <= 30
     ]
 
 
 def test_a_long_object_costs_little() -> None:
-    """An image may have labels of megabytes, which its engine repeats in each list."""
+    """An image may have labels of megabytes, which its engine repeats in every list."""
     data = json.dumps([{"x": "y" * 15_000_000}, {"x": "y" * 40_000_000}, {"n": 1}]).encode()
     skipped: list[str] = []
     tracemalloc.start()
@@ -63,12 +63,12 @@ def test_a_long_object_costs_little() -> None:
     assert [row.keys() for row in found] == [{"x"}, {"n"}]
     assert skipped == ['{"x": "' + "y" * 293]
     assert peak < 250 * 2**20
-    # Of minutes, when each piece has all that came before parsed again.
+    # It took minutes when each piece caused the previous text to be parsed again.
     assert took_s < 20
 
 
 def test_an_object_of_escapes_that_is_left_out_costs_little() -> None:
-    """The regular expression that finds its end remembered each of them."""
+    """A regular expression remembered each escape while searching for the end."""
     piece = b"\\n" * 32 * 1024
     chunks = [b'[{"x": "', *[piece] * 500, b'"}, {"n": 1}]']
     tracemalloc.start()
@@ -96,13 +96,13 @@ def test_rows_come_before_the_document_has_ended() -> None:
 
 @pytest.mark.parametrize("text", ["", "[", '[{"n": 1}', '[{"n": 1}, {"n"', "{}", "[1, 2]", "null", '[{"n" 1}]', "[] 7"])
 def test_what_is_cut_off_or_something_else_is_an_error(text) -> None:
-    """Half a list must never look like a list in which the other half of the apps is gone."""
+    """Half a list must never be taken for a list in which the other apps are gone."""
     with pytest.raises(ValueError, match="array of objects"):
         list(json_rows([text.encode()]))
 
 
 def test_an_object_a_little_too_large_is_left_out_however_it_is_cut():
-    """It was read as a whole where no piece ended between the limit and twice of what had been tried."""
+    """It was read completely when no piece ended between the limit and twice the size already tried."""
     document = json.dumps([{"a": "x" * 20_000_000}, {"b": 1}]).encode()
     pieces = [document[at : at + 1_000_000] for at in range(0, len(document), 1_000_000)]
     left_out: list[str] = []
@@ -125,7 +125,7 @@ def test_the_end_of_a_long_object_is_found_behind_escapes(size, monkeypatch) -> 
 
 
 def test_a_long_object_of_escapes_takes_little_memory() -> None:
-    """A pattern that repeats a group keeps a place for each time."""
+    """A pattern that repeats a group stores a position for each repetition."""
     piece = '{"x": "' + '\\"' * 1_000_000
     tracemalloc.start()
     try:

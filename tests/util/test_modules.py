@@ -1,4 +1,4 @@
-"""Modules and attributes by name; absent and broken are two things."""
+"""Modules and attributes by name; absent and broken modules differ."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_broken_module_is_reported_with_its_cause(broken_module, caplog):
 
 
 def test_the_default_is_only_for_an_absent_module(broken_module):
-    """A default in place of a broken module would hide the plug-in that somebody asked for."""
+    """A default instead of a broken module would hide the plug-in that the user asked for."""
     assert import_attr("surely_not_installed", "x", 5) == 5
     assert import_attr("json", "dumps", None) is json.dumps
     with pytest.raises(AttributeError):

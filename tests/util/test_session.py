@@ -1,4 +1,4 @@
-"""One id for everything that a process launches."""
+"""The session id, shared by everything that a process launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher's home: the new variable wins over the old one."""
+"""The launcher's home: the new variable takes precedence over the old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that native systems accept, and proposals for misspelt ones."""
+"""Names that native systems accept, and suggestions for misspelt names."""
 
 from __future__ import annotations
 

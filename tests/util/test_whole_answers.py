@@ -1,4 +1,4 @@
-"""Lines of an answer that comes in any pieces, however long they are."""
+"""Lines of a response that arrives in pieces of any size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_line_that_is_too_long_is_refused_or_left_out(size: int, text: bytes) 
 
 
 def test_a_long_line_costs_each_of_its_bytes_once() -> None:
-    """16 MB took minutes, in which no other app of the engine was seen."""
+    """16 MB took minutes, during which no other app of the engine was polled."""
     began = time.process_time()
     (line,) = lines_of((b"x" * 512 for _ in range(32 * 1024)), 2**24)
 

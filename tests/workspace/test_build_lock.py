@@ -1,4 +1,4 @@
-"""The folder by which builds of one host wait for each other is in /tmp, where any user may put something first."""
+"""The folder with build locks of one host is in /tmp, where any user may create something first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a workspace reaches the replicas, and what an ignore file leaves out."""
+"""The files of a workspace that reach the replicas, and the files that an ignore file leaves out."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def found(root: Path, lines: str | None = None) -> list[str]:
     return [path for path in files.entries if path != ".launchignore"]
 
 
-# Each line as the page on ignore files says it: pattern, path, left out or not.
+# Each line as on the page about ignore files: pattern, path, left out or not.
 RULES = [
     ("data", "data", True),
-    ("data", "src/data", False),  # patterns are about the path below the root
+    ("data", "src/data", False),  # patterns match the path below the root
     ("*data", "src/data", True),  # and `*` crosses directories
     ("*.pyc", "a/b.pyc", True),
     ("/data/", "data", True),
@@ -52,7 +52,7 @@ def test_rules_of_ignore_files(lines, path, left_out):
 
 
 def test_within_a_directory_only_later_patterns_count(tmp_path):
-    """So that `*` and `!src` mean "nothing but src, and that as a whole"."""
+    """So `*` and `!src` mean "only src, completely"."""
     tree(tmp_path, "src/a", "src/lib/b", "other/c", "d")
 
     assert found(tmp_path, "*\n!src\n") == ["src", "src/a", "src/lib", "src/lib/b"]
@@ -61,7 +61,7 @@ def test_within_a_directory_only_later_patterns_count(tmp_path):
 
 
 def test_what_differs_from_worker_to_worker_stays_away(tmp_path):
-    """Byte code and the files of git would make another image on each."""
+    """Byte code and the files of git would change the image on each worker."""
     tree(tmp_path, ".git/HEAD", "src/__pycache__/a.pyc", "src/a.py")
 
     assert found(tmp_path) == ["src", "src/a.py"]
@@ -89,7 +89,7 @@ def test_one_file_is_a_project(tmp_path):
 
 
 def test_equal_files_make_equal_archives(tmp_path):
-    """Whoever owns them and whenever they were checked out: only then is nothing built or pushed twice."""
+    """Whatever their owner and checkout time: only then is nothing built or pushed twice."""
     packed = []
     for name in ("one", "two"):
         root = tree(tmp_path / name, "a", "b/c")

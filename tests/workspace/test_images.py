@@ -1,4 +1,4 @@
-"""Workspaces on a real Docker engine and a real registry: what is built and pushed, and what fails."""
+"""Workspaces on a real Docker engine and a real registry: build, push, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine("docker"), pytest.mark.engine("registry")]
 
 @pytest.fixture
 def project(tmp_path: Path, docker_engine: DockerEngine, docker_proxy: FaultProxy):
-    """A workspace that no other test has; its images are removed, and no others: more tests may run beside this one."""
+    """A workspace that no other test has. Only its own images are removed, because other tests may run now."""
     root = tmp_path / "project"
     root.mkdir()
     (root / "mark").write_text(secrets.token_hex(8))
@@ -87,7 +87,7 @@ def test_a_recipe_that_fails_is_reported_and_nothing_launched(runner, docker_eng
 
 
 def test_a_registry_that_refuses_is_reported_and_nothing_launched(runner, docker_engine, project, tmp_path):
-    # `user:password` by bcrypt; nobody logs in here.
+    # `user:password` by bcrypt; no test logs in.
     (tmp_path / "passwords").write_text("user:$2y$05$6vWkKpxpHqHfQ4nB1eZdfeCRoIfMvNpmPrZmXH0nUvOXJX0ZyPSoW\n")
     (tmp_path / "registry").mkdir()
     auth = f"auth:\n  htpasswd:\n    realm: tests\n    path: {tmp_path / 'passwords'}\n"
@@ -118,7 +118,7 @@ def test_another_builder_needs_a_repository(runner, docker_engine, project):
 
 
 def test_kubernetes_wants_a_repository_before_it_builds(project):
-    """Without one no node could pull the image."""
+    """Otherwise no node could pull the image."""
     app = AppDef("ws", [Role("main", "base", entrypoint="true")])
     with Runner("tests") as runner, pytest.raises(KeyError, match="image_repo"):
         runner.dryrun(app, "kubernetes", {}, str(project))

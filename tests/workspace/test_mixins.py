@@ -1,4 +1,4 @@
-"""The mixins in schedulers of other people, as they write them for TorchX."""
+"""The mixins in third-party schedulers, written for TorchX."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_dir_workspace_copies_into_the_job_dir(tmp_path):
     Directory().build_workspaces([there], {"job_dir": str(tmp_path / "job")})
     assert there.image == str(tmp_path / "job")
     assert (tmp_path / "job" / "x").read_text() == "x"
-    with pytest.raises(InvalidAppError, match="exists already"):
+    with pytest.raises(InvalidAppError, match="already exists"):
         Directory().build_workspaces([there], {"job_dir": str(tmp_path / "job")})
 
     kept = role("a", workspace=Workspace({str(tmp_path / "project"): ""}))

@@ -1,4 +1,4 @@
-"""One event per call of a runner, for users who want to see what a launcher does."""
+"""One event per call of a runner, for users who want to observe a launcher."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _loggers: dict[str, logging.Logger] = {}
 
 
 def record(event: LaunchEvent, destination: str = "null") -> None:
-    """Send the event to a destination, `null` or `console`; never raises."""
+    """Send the event to a destination, `null` or `console`; never raise."""
     try:
         _logger_of(destination).info(event.serialize())
-    except Exception:  # noqa: BLE001 - an event that is not reported must not break the call it reports
+    except Exception:  # noqa: BLE001 - a failed event must not break the call that it describes
         _log.debug("event of %s was not recorded", event.api, exc_info=True)
 
 
@@ -42,10 +42,10 @@ def _logger_of(destination: str) -> logging.Logger:
     return logger
 
 
-class log_event:  # noqa: N801 - the known name, used like a function
-    """Context manager that measures a call and records it at the end, also when it fails; errors pass.
+class log_event:  # noqa: N801 - a name of TorchX, used like a function
+    """Context manager that measures a call and records it at the end, also if it fails; errors are not caught.
 
-    What is learnt during the call may be set on `.event`.
+    Fields that are known only during the call may be set on `.event`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The content of an event."""
+"""The fields of an event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class SourceType(str, Enum):
-    """Who made the call."""
+    """The caller of the method."""
 
     UNKNOWN = "<unknown>"
     INTERNAL = "INTERNAL"
@@ -48,7 +48,7 @@ class LaunchEvent:
 
     @staticmethod
     def deserialize(data: str | LaunchEvent) -> LaunchEvent:
-        """Return the event of a JSON text; an event is returned as it is.
+        """Return the event of a JSON text; an event is returned unchanged.
 
         Raises:
             TypeError: `data` is neither.
@@ -56,7 +56,7 @@ class LaunchEvent:
         if isinstance(data, LaunchEvent):
             return data
         if not isinstance(data, str):
-            raise TypeError(f"an event is made of JSON text, not of {type(data).__name__}")
+            raise TypeError(f"an event is read from JSON text, not from {type(data).__name__}; pass text")
         fields = json.loads(data)
         fields["source"] = SourceType(fields["source"])
         return LaunchEvent(**fields)

@@ -1,4 +1,4 @@
-"""Where events go."""
+"""Logging handlers for events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
     """Return the handler of a destination: `console` writes to stderr, `null` nowhere.
 
     Raises:
-        ValueError: there is no such destination.
+        ValueError: the destination does not exist.
     """
     if destination == "null":
         return logging.NullHandler()
     if destination == "console":
         return logging.StreamHandler()
-    raise ValueError(f"no event destination {destination!r}; there are `console` and `null`")
+    raise ValueError(f"unknown event destination {destination!r}; use `console` or `null`")

@@ -1,4 +1,4 @@
-"""A tracker that keeps runs as JSON files below a directory of any fsspec file system."""
+"""A tracker that stores runs as JSON files below a directory on any fsspec file system."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["FsspecTracker", "create"]
 
 
 class FsspecTracker(TrackerBase):
-    """One file for each value, artifact and source: replicas that write at the same time lose nothing of each other.
+    """One file for each value, artifact and source, so that replicas can write at the same time without losing data.
 
     Args:
         fs: an fsspec file system.
-        root_dir: directory of the runs; made if missing.
+        root_dir: directory of the runs; created if missing.
     """
 
     def __init__(self, fs: Any, root_dir: str) -> None:
@@ -28,7 +28,7 @@ class FsspecTracker(TrackerBase):
         self._root = root_dir.rstrip("/") or "/"
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Write the artifact to a file of its name."""
+        """Write the artifact to a file with its name."""
         self._write(run_id, "artifacts", name, {"name": name, "path": path, "metadata": metadata and dict(metadata)})
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
@@ -36,7 +36,7 @@ class FsspecTracker(TrackerBase):
         return {name: TrackerArtifact(**found) for name, found in self._read(run_id, "artifacts").items()}
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Write each value to a file of its name."""
+        """Write each value to a file with its name."""
         for key, value in kwargs.items():
             self._write(run_id, "metadata", key, value)
 
@@ -50,16 +50,16 @@ class FsspecTracker(TrackerBase):
         self._write(run_id, "sources", key, {"source_run_id": source_id, "artifact_name": artifact_name})
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """Return what the run has used; with a name only sources of that artifact."""
+        """Return the sources of the run; with a name, only sources of that artifact."""
         found = [TrackerSource(**source) for source in self._read(run_id, "sources").values()]
         return [source for source in found if artifact_name in {None, source.artifact_name}]
 
     def lineage(self, run_id: str) -> Lineage:
-        """Refuse: sources are all that is kept."""
-        raise NotImplementedError("the fsspec tracker knows sources, but no lineage; use `sources`")
+        """Not supported: only sources are stored."""
+        raise NotImplementedError("the fsspec tracker stores sources, but no lineage; use `sources`")
 
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Return the ids of all runs; `parent_run_id` selects those with this source."""
+        """Return the ids of all runs; `parent_run_id` selects the runs with this source."""
         parent = kwargs.get("parent_run_id")
         found = [unquote(posixpath.basename(path.rstrip("/"))) for path in self._list(self._root)]
         if parent is None:
@@ -74,7 +74,7 @@ class FsspecTracker(TrackerBase):
         self._fs.makedirs(directory, exist_ok=True)
         path = posixpath.join(directory, f"{quote(key, safe='')}.json")
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-        # Whole or not at all, also for who reads meanwhile.
+        # Written completely or not at all, also for concurrent readers.
         self._fs.pipe_file(temporary, json.dumps(value, default=str).encode())
         self._fs.mv(temporary, path)
 
@@ -94,11 +94,11 @@ class FsspecTracker(TrackerBase):
 
 
 def create(config: str | None) -> FsspecTracker:
-    """Return the tracker below a URL: `s3://bucket/runs`, `/shared/runs`.
+    """Return the tracker for a URL: `s3://bucket/runs`, `/shared/runs`.
 
     Raises:
-        ValueError: there is no URL.
-        MissingDependencyError: fsspec, or what it needs for the URL, is not installed.
+        ValueError: the URL is missing.
+        MissingDependencyError: fsspec, or its package for the URL, is not installed.
     """
     if not config:
         raise ValueError("the tracker fsspec needs a URL; set `config` in the section tracker:fsspec")
