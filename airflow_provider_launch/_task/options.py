@@ -114,7 +114,8 @@ def check_seconds(name: str, value: object, *, may_be_0: bool = False) -> None:
         raise InvalidAppError(f"{name}={value!r} must be a number of seconds, not {type(value).__name__}")
     # Locks cannot wait longer.
     if not value <= threading.TIMEOUT_MAX:
-        raise InvalidAppError(f"{name}={value!r} is too long; the longest wait is {threading.TIMEOUT_MAX:.0f} seconds")
+        longest = f"{threading.TIMEOUT_MAX:.0f} seconds"
+        raise InvalidAppError(f"{name}={value!r} is not a valid time to wait; the longest is {longest}")
     if not (value >= 0 if may_be_0 else value > 0):
         raise InvalidAppError(f"{name}={value!r} must {'not be negative' if may_be_0 else 'be more than 0 seconds'}")
 

@@ -1,4 +1,4 @@
-"""What happens to an app, written into the log of its task."""
+"""Writes the events and lines of an app into the log of its task."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TAIL_CHARS = 500
 _KEPT_TAILS = 8
 _STDERR = Stream.STDERR
 PROGRESS_S = 30.0
-"""After so much silence a line shows how far the app is."""
+"""After this many seconds without a line the current status is logged."""
 
 
 _SHOWN_CODES = 8
@@ -63,22 +63,22 @@ class _Replica:
     attempt: int = 0
     """The last one that was reported."""
     pieces: int = 0
-    """Of its next line, which another part of the task has written."""
+    """Pieces of its next line that another part of the task has written."""
 
 
 class TaskLog:
     """Writes `[role/k] text` per line, stderr at level WARNING, and one line for each change of state.
 
-    Of a line that was written over and over, as a progress bar, the last text is shown.
+    Of a line that is rewritten, such as a progress bar, only the last text is shown.
 
-    The last state stands behind the last lines: it is written with `Ended`, which comes to one part of a task only.
+    The last state is logged after the last lines, with `Ended`, which only one part of a task gets.
 
     Args:
         log: the logger of the operator or sensor.
-        name: what the app is called in the lines about its state.
-        progress: what an earlier part of the task has logged, which is not logged again.
-        on_url: takes the page of the app in its scheduler's user interface, and its other pages; each time they change.
-        limit: how much of a long log is shown. None: all.
+        name: name of the app in the lines about its state.
+        progress: what an earlier part of the task has logged; it is not logged again.
+        on_url: takes the app's page in the scheduler's user interface and its other pages, each time they change.
+        limit: limits how much of a long log is shown. None: all.
     """
 
     __slots__ = (
@@ -117,21 +117,21 @@ class TaskLog:
         self._replicas = {key: _Replica([*tail]) for key, tail in progress.tails.items()}
         for key, attempt in progress.attempts.items():
             self._replicas.setdefault(key, _Replica([])).attempt = attempt
-        for key, place in progress.cursors.items():
-            if pieces := pieces_in(place):
+        for key, position in progress.cursors.items():
+            if pieces := pieces_in(position):
                 self._replicas.setdefault(key, _Replica([])).pieces = pieces
         self.last_state = progress.state
         self.has_gap = progress.has_gap
-        """Whether lines may be missing here."""
+        """Whether lines may be missing in this log."""
         self.began = progress.began
         """Epoch seconds of the first state that was not PENDING. None: not yet."""
         self._quiet_since = time.monotonic()
 
     def hide(self, values: Iterable[str]) -> None:
-        """Show `***` for these texts of the app from now on; those that Airflow masks it masks by itself.
+        """Show `***` for these texts of the app from now on, in addition to the masks of Airflow.
 
-        A triggerer follows many apps for months. Were their secrets Airflow's, each line of all would be searched for
-        each of them.
+        A triggerer follows many apps for months. If their secrets were masks of Airflow, every line of every app would
+        be searched for all of them.
         """
         ordered = sorted(values, key=len, reverse=True)
         self._mask = re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -140,7 +140,7 @@ class TaskLog:
         return text if self._mask is None else self._mask.sub(MASK, text)
 
     def _writers(self) -> tuple[Callable[[str], object], Callable[[str], object]]:
-        """Return what writes a line of stdout, and one of stderr."""
+        """Return the functions that write a line of stdout and one of stderr."""
         out, err = self._line_log.info, self._line_log.warning
         if (mask := self._mask) is None:
             return out, err
@@ -152,7 +152,7 @@ class TaskLog:
         return {key: [line[:_TAIL_CHARS] for line in replica.tail] for key, replica in self._replicas.items()}
 
     def masked_tails(self, *keys: str) -> Mapping[str, Sequence[str]]:
-        """Return the last lines of these replicas, without any of those that wrote last, masked as in the log."""
+        """Return the last lines of these replicas, masked as in the log; without keys, of the latest writers."""
         from airflow.sdk.log import redact  # type: ignore[attr-defined] # as the supervisor does it for the log
 
         tails = self.tails
@@ -161,11 +161,11 @@ class TaskLog:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """The last attempt that was reported, by `role/replica`, where that is not the first."""
+        """The last reported attempt by `role/replica`, unless it is the first."""
         return {key: replica.attempt for key, replica in self._replicas.items() if replica.attempt}
 
     def progress(self, cursors: Mapping[str, Any]) -> FollowProgress:
-        """Return what was logged, without last lines and shown bytes; `cursors` are where the logs continue."""
+        """Return the progress so far, without last lines and shown bytes; the logs continue at `cursors`."""
         return FollowProgress(
             cursors,
             self.last_state,
@@ -176,7 +176,7 @@ class TaskLog:
         )
 
     def write_event(self, event: Event) -> None:
-        """Write the event; what has no line of its own (a tick, the end) writes nothing."""
+        """Write the event to the log, if it has a line of its own."""
         if isinstance(event, LogLines):
             self._limited(f"{event.role}/{event.replica}", event.lines)
             metrics.count("log_lines", len(event.lines))
@@ -205,7 +205,7 @@ class TaskLog:
             self._end(event.response)
 
     def finish(self) -> None:
-        """Write the last lines of what was cut short; may be repeated."""
+        """Write the last lines of logs that were cut; may be repeated."""
         if self._limit is None:
             return
         for key, rest in self._limit.rests():
@@ -217,7 +217,7 @@ class TaskLog:
             self._lines(key, [*rest.lines])
 
     def report_cut(self, key: str, max_bytes: int | None) -> None:
-        """Mark that the next lines of a replica come at the end."""
+        """Log that the remaining lines of a replica follow at the end."""
         self._log.info("[%s] --- max_log_bytes=%s: the last lines follow when the app has ended ---", key, max_bytes)
 
     def _limited(self, key: str, lines: Sequence[LogLine]) -> None:
@@ -246,21 +246,21 @@ class TaskLog:
         if known is not None and event.attempt < known.attempt:
             return  # an earlier part of the task has logged it
         replica = self._begin_lines(key)
-        self._writers()[1](f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'how is not known'} ---")
-        self._begin_attempt(key, replica, event.attempt + 1)
+        self._writers()[1](f"[{key}] --- attempt {event.attempt} ended: {event.ending or 'cause unknown'} ---")
+        self._start_attempt(key, replica, event.attempt + 1)
 
-    def _begin_attempt(self, key: str, replica: _Replica, attempt: int) -> None:
+    def _start_attempt(self, key: str, replica: _Replica, attempt: int) -> None:
         replica.attempt = attempt
         self._line_log.info(f"[{key}] --- attempt {attempt} ---")
 
     @property
     def is_quiet(self) -> bool:
-        """Whether so long nothing was written that `Progress` writes a line."""
+        """Whether the log was silent for long enough that `Progress` writes a line."""
         return time.monotonic() - self._quiet_since >= PROGRESS_S
 
     @property
     def _is_early(self) -> bool:
-        """Whether nothing was written that shows that the app has run."""
+        """Whether nothing in the log shows yet that the app has run."""
         return self.last_state.partition(" ")[0] in _EARLY
 
     def _state(self, event: StateChanged) -> None:
@@ -268,7 +268,7 @@ class TaskLog:
         if not is_terminal(event.new):
             self._change(event.new, msg)
         elif self._is_early and _has_run(event.response):
-            # Nobody asked while it ran.
+            # It ran between two polls.
             self._change(AppState.RUNNING, "")
         self._show_url(event.response.ui_url, event.response.pages)
 
@@ -315,7 +315,7 @@ class TaskLog:
         )  # fmt: skip
 
     def _show_url(self, url: str | None, pages: Mapping[str, str]) -> None:
-        # Directories of this host (`file://`) are no page that a browser elsewhere can show.
+        # A browser on another host cannot open directories of this host (`file://`).
         if not url or not url.startswith(("http://", "https://")):
             return
         if url != self.url:
@@ -324,22 +324,22 @@ class TaskLog:
             for what, address in pages.items():
                 self._log.info("app %s: %s: %s", self._name, what, address)
         if self._on_url is not None and self._linked != (url, pages):
-            # Also by the worker that goes on with a deferred task: Airflow stores its links once more.
+            # Also in the worker that resumes a deferred task, because Airflow stores its links again.
             self._linked = (url, pages)
             self._on_url(url, pages)
 
     def _lines(self, key: str, lines: Sequence[LogLine]) -> None:
         replica = self._begin_lines(key)
         prefix = f"[{key}] "
-        # Bound once: looking up a method of Airflow's logger costs as much as our own work per line.
+        # Bind once: looking up a method of Airflow's logger costs as much as the rest of the work per line.
         out, err = self._writers()
         for line in lines:
             if line.attempt != replica.attempt:
-                self._begin_attempt(key, replica, line.attempt)
+                self._start_attempt(key, replica, line.attempt)
             text = line.text
             text = text.removesuffix("\n") if "\r" not in text else last_refresh(text)
             write = err if line.stream is _STDERR else out
-            # Four bytes is the longest character, so most lines need no second check.
+            # A character has at most four bytes, so most lines need no exact check.
             if len(text) * 4 > PIECE_BYTES:
                 self._long(_label(key, line), text, write, replica.pieces)
             elif line.container:
@@ -356,11 +356,11 @@ class TaskLog:
             key: `role/replica`.
             line: the whole line.
             parts: all its pieces.
-            number: of the piece, from 0.
+            number: number of the piece, from 0.
         """
         replica = self._begin_lines(key)
         if line.attempt != replica.attempt:
-            self._begin_attempt(key, replica, line.attempt)
+            self._start_attempt(key, replica, line.attempt)
         write = self._writers()[line.stream is _STDERR]
         replica.pieces = 0
         label = _label(key, line)
@@ -371,20 +371,20 @@ class TaskLog:
             metrics.count("log_lines", 1)
 
     def _begin_lines(self, key: str) -> _Replica:
-        # Who wrote last stands last.
+        # Keep the latest writer last.
         replica = self._replicas[key] = self._replicas.pop(key) if key in self._replicas else _Replica([])
         if self._is_early:
-            # Faster than the state: what writes lines runs.
+            # Before the state arrives: a replica that writes lines is running.
             self._change(AppState.RUNNING, "")
         self._quiet_since = time.monotonic()
         if self._line_log is None:
-            # Not before: of a thousand apps in a triggerer most report nothing for long.
+            # Only now: in a triggerer most of a thousand apps write nothing for a long time.
             self._line_log = line_logger(self._log)
         return replica
 
     @staticmethod
     def _keep_tail(replica: _Replica, lines: Sequence[LogLine]) -> None:
-        # A list, for a deque of ten takes as much memory as one of sixty.
+        # A list, because a deque of ten items takes as much memory as one of sixty.
         replica.tail += [last_refresh(line.text)[: _TAIL_CHARS + 1].rstrip("\r\n") for line in lines[-_TAIL_LINES:]]
         del replica.tail[:-_TAIL_LINES]
 
@@ -399,12 +399,12 @@ class TaskLog:
 
 
 def _label(key: str, line: LogLine) -> str:
-    """Return who wrote a line: the program of a replica, or another container beside it."""
+    """Return the writer of a line: the replica, or a sidecar container of it."""
     return f"{key} {line.container}" if line.container else key
 
 
 def pieces(text: str) -> list[str]:
-    """Cut text into pieces of at most 32 KB of UTF-8, which joined are the text again."""
+    """Cut text into pieces of at most 32 KB of UTF-8."""
     data = text.encode("utf-8", "surrogatepass")
     parts: list[str] = []
     start = 0
@@ -419,7 +419,7 @@ def pieces(text: str) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people: `5 s`, `2 min 5 s`, `3 h 0 min`."""
+    """Return a readable duration: `5 s`, `2 min 5 s`, `3 h 0 min`."""
     whole = max(0, round(seconds))
     if whole < 60:  # noqa: PLR2004 - seconds of a minute
         return f"{whole} s"
@@ -432,7 +432,7 @@ def _message(response: DescribeAppResponse) -> str:
 
 
 def _has_run(response: DescribeAppResponse) -> bool:
-    """Whether a replica has ended with an exit code: then it was started before."""
+    """Return whether the app has succeeded or a replica has an exit code, so that it must have run."""
     codes = [replica.exit_code for role in response.roles_statuses for replica in role.replicas]
     return response.state == AppState.SUCCEEDED or any(code is not None for code in codes)
 
@@ -445,20 +445,19 @@ def _shortened(codes: Sequence[int | None]) -> str:
     return ", ".join(f"{count} x {code}" if count > 1 else str(code) for code, count in counts.items()) or "none"
 
 
-_TOKEN = "eyJ"  # noqa: S105 - how each JSON web token begins
+_TOKEN = "eyJ"  # noqa: S105 - the first letters of each JSON web token
 _PATTERN = "JWT_PATTERN"
 
 
 def line_logger(log: Any) -> Any:
-    """Return a logger that writes to the same place, under the same name, level and context.
+    """Return a faster logger with the same destination, name, level and context.
 
-    Airflow's logger checks in each record for an exception, for a stack, for the line of code which wrote it, and in
-    each of its values for a web token. A line of an app has none of the first, and a token only where the text has
-    one; the checking costs as much as the rest of the record. All other processors of the deployment stay: time,
-    masking, its own.
+    Airflow's logger checks each record for an exception, a stack, the line of code that wrote it, and for web tokens in
+    all values. Lines of an app need only the last check, and only in their text; the checks cost as much as the rest of
+    the record. All other processors of the deployment stay, such as time and masking.
 
     Args:
-        log: of an operator, sensor or trigger. One that is not structlog's is returned as it is.
+        log: logger of an operator, sensor or trigger; returned unchanged if it is not from structlog.
     """
     try:
         import structlog
@@ -483,7 +482,7 @@ def line_logger(log: Any) -> Any:
 
 
 def _only_redacts_tokens(processor: Any) -> bool:
-    """Return whether it is Airflow's, and its pattern still what we know."""
+    """Return whether the processor is Airflow's, with the expected pattern."""
     module = sys.modules.get(getattr(processor, "__module__", ""))
     pattern = getattr(getattr(module, _PATTERN, None), "pattern", "")
     return getattr(processor, "__name__", "") == "redact_jwt" and str(pattern).startswith(_TOKEN)

@@ -150,7 +150,7 @@ class StateTracker:
             self._unknown_since = now
         if now - self._unknown_since < min(UNKNOWN_S, self._unavailable_for_s):
             return None
-        return UnknownOutcomeError(f"how {self._name!r} ended cannot be known: {answer.msg}")
+        return UnknownOutcomeError(f"how {self._name!r} ended is unknown: {answer.msg}")
 
     def _gone(self) -> Exception | None:
         # Poll twice: an engine may list an app late, or omit it for a moment.

@@ -1,4 +1,4 @@
-"""The app of one try: launched, or adopted from an earlier try."""
+"""Acquires the app of one try: launches it, or adopts it from an earlier try."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.dryrun import AppDryRunInfo
     from airflow_provider_launch.specs.roles import AppDef
 
-# Airflow cuts what it stores of a rendered field far earlier; a log line must stay below 64 KB.
+# A log line must stay below 64 KB; Airflow cuts stored rendered fields far earlier.
 _SHOWN_CHARS = 16_000
 
 
 class AppAcquirer:
-    """Decides, by what earlier tries have left, which app a try follows.
+    """Decides from the record of earlier tries which app a try follows.
 
     Args:
         operator: the task of the DAG, rendered.
         app: the checked app.
         hook: reaches the scheduler.
-        tracker: gets the current app.
+        tracker: records the current app.
     """
 
     def __init__(self, operator: OperatorFields, app: AppDef, hook: LaunchHook, tracker: AttemptTracker) -> None:
@@ -51,7 +51,7 @@ class AppAcquirer:
         self._log = operator.log
         self._ti: Any = None
         self.value: dict[str, Any] | None = None
-        """What the last try would have returned, of an app that it has removed."""
+        """The return value of the last try, whose app has succeeded and was removed."""
 
     @property
     def _backend(self) -> str:
@@ -62,11 +62,11 @@ class AppAcquirer:
         return self._hook.scheduler
 
     def acquire(self, context: Context, cfg: dict[str, Any]) -> tuple[str, DescribeAppResponse | None]:
-        """Return the handle of the app of this try; with it what is known, if the app was there before.
+        """Return the handle of this try's app, and its status if the app existed before.
 
         Args:
             context: of the task.
-            cfg: the options of a launch.
+            cfg: options for a launch.
         """
         self._ti = context["ti"]
         record = self._tracker.load(context.get("task_state_store"))
@@ -81,7 +81,7 @@ class AppAcquirer:
         if record is not None and step is NextStep.REPLACE and self._is_here(record, step):
             self._cancel_replaced(record)
         if record is not None and step is NextStep.RESUME and self._is_here(record, step):
-            # What was cleared meanwhile was another task of the run.
+            # If a clear happened since then, it concerned another task of the run.
             record = dataclasses.replace(
                 record, clear_number=clear_number, max_tries=max_tries, retries=retries, outcome=""
             )
@@ -111,7 +111,7 @@ class AppAcquirer:
         )
 
     def _is_here(self, record: Record, step: NextStep) -> bool:
-        """Return whether the connection still means the scheduler that has the app of the record."""
+        """Return whether the connection still leads to the scheduler of the recorded app."""
         identity = self._hook.options.identity
         if record.identity == identity:
             return True
@@ -124,39 +124,39 @@ class AppAcquirer:
         if step is NextStep.REPLACE:
             self._log.warning("%s; it cannot be cancelled from here and may be running", text)
             return False
-        raise LaunchError(f"{text}; restore the connection, or clear the task to launch anew")
+        raise LaunchError(f"{text}; restore the connection, or clear the task to launch again")
 
     def _resume(self, record: Record, digest: str) -> tuple[str, DescribeAppResponse | None] | Record | None:
-        """Return the app of the last try, or the record under which it is still to be launched.
+        """Return the app of the last try, or the record under which it must still be launched.
 
-        None: the app is done with, and a new attempt is due.
+        None: the app is over, and a new attempt is due.
         """
         if record.value is not None:
             self._log.info("app %s of the last try has succeeded and was removed; its result was kept", record.app_id)
             self.value = record.value
             return record.handle, None
-        # A kill from here on concerns this app.
+        # From here on a kill cancels this app.
         self._tracker.track(record)
         response = self._tracker.retry_while_unavailable(lambda: self._scheduler.describe(record.app_id))
         if response is None:
             if record.state == "intent":
                 if Capability.ADOPT not in self._scheduler.capabilities:
-                    self._warn_no_adopt("the last try may have launched an app which is not known")
-                # Nothing came of the intent: the same attempt under the same id.
+                    self._warn_no_adopt("the last try may have launched an app that cannot be found")
+                # The last try did not submit: launch the same attempt under the same id.
                 return dataclasses.replace(record, spec_hash=digest)
-            self._log.warning("app %s of the last try vanished: unknown outcome; launching anew", record.app_id)
+            self._log.warning("app %s of the last try vanished: unknown outcome; launching again", record.app_id)
             return None
         if response.state in (AppState.FAILED, AppState.CANCELLED):
-            self._log.info("app %s of the last try ended as %s; launching anew", record.app_id, response.state)
+            self._log.info("app %s of the last try ended as %s; launching again", record.app_id, response.state)
             return None
         if (
             record.state == "intent"
             and not is_terminal(response.state)
             and Capability.ADOPT in self._scheduler.capabilities
         ):
-            # The submission may have been broken off in its middle, and only a repeated one ends it.
+            # The submission may have been interrupted; submitting again completes it.
             return dataclasses.replace(record, spec_hash=digest)
-        self._log.info("going on with app %s of the last try, which is %s", record.app_id, response.state)
+        self._log.info("continuing with app %s of the last try, which is %s", record.app_id, response.state)
         if record.spec_hash != digest:
             self._log.warning("the DAG has changed since app %s was launched; it runs as it was then", record.app_id)
         handle = record.handle or make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
@@ -168,8 +168,8 @@ class AppAcquirer:
         return handle, response
 
     def _cancel_replaced(self, record: Record) -> None:
-        """End the app from before a clear, and wait a while until it has ended."""
-        # A kill from here on concerns this app.
+        """Cancel the app from before a clear, and wait for its end for a limited time."""
+        # From here on a kill cancels this app.
         self._tracker.track(record)
         scheduler = self._scheduler
         response = self._tracker.retry_while_unavailable(lambda: scheduler.describe(record.app_id))
@@ -178,7 +178,7 @@ class AppAcquirer:
         self._log.info("the task was cleared: cancelling app %s, which is %s", record.app_id, response.state)
         self._tracker.retry_while_unavailable(lambda: scheduler.cancel(record.app_id))
         if self._op.kill_policy == "leave":
-            # Else the kill by the clear has counted it.
+            # With other policies the kill by the clear has counted it.
             metrics.count_cancelled(self._backend)
         if self._tracker.await_end(record.app_id) is None:
             self._log.warning("app %s has not ended within `[launch] replace_wait_s` after its cancel", record.app_id)
@@ -187,7 +187,7 @@ class AppAcquirer:
         """Submit the app under the id of the record and return its handle."""
         op = self._op
         runner = self._hook.runner
-        # Launches nothing, so a wrong app leaves no trace; only a workspace needs an engine here.
+        # The dry run starts nothing, so an invalid app leaves no trace; only a workspace needs an engine here.
         info = self._tracker.retry_while_unavailable(
             lambda: runner.dryrun(self._app, self._backend, cfg, parent_run_id=_run_id(self._ti), app_id=record.app_id)
         )
@@ -197,27 +197,27 @@ class AppAcquirer:
         for role in self._app.roles:
             for given, meant in near_misses(role):
                 self._log.warning(
-                    "role %r: ${%s} is no macro and stays as it is, for the shell; did you mean ${%s}?",
+                    "role %r: ${%s} is not a macro and stays as it is, for the shell; did you mean ${%s}?",
                     role.name, given, meant,
                 )  # fmt: skip
         adopts = Capability.ADOPT in self._scheduler.capabilities
         if not adopts:
             self._warn_no_adopt("a worker that dies during the launch may cause a second app")
         if not was_intended:
-            # The build of an image is no part of the wait for a start.
+            # The build of an image does not count as waiting for a start.
             record = dataclasses.replace(record, since=time.time())
         self._tracker.save(record)
         self._tracker.track(record)
-        began = time.monotonic()
+        started_at = time.monotonic()
         handle = self._submit(info, record, adopts=adopts, was_intended=was_intended)
-        metrics.seconds("submit", time.monotonic() - began, backend=self._backend)
+        metrics.seconds("submit", time.monotonic() - started_at, backend=self._backend)
         metrics.count("apps_launched", backend=self._backend)
         app_id = parse_app_handle(handle).app_id
         launched = dataclasses.replace(record, app_id=app_id, state="scheduled", handle=handle)
         self._tracker.track(launched)
         self._tracker.check()
         self._tracker.save(launched)
-        # Not before: the app does not wait for it, and a kill finds the app known.
+        # Only now, so that the app does not wait for it and a kill finds the app recorded.
         show_request(op, self._ti)
         self._log.info("launched %s", handle)
         return handle
@@ -225,12 +225,12 @@ class AppAcquirer:
     def _submit(self, info: AppDryRunInfo[Any], record: Record, *, adopts: bool, was_intended: bool) -> str:
         runner = self._hook.runner
         try:
-            # Where a second submit may start a second app, an outage is not retried.
+            # Do not retry an outage if a second submit may start a second app.
             if not adopts:
                 return runner.schedule(info)
             return self._tracker.retry_while_unavailable(lambda: runner.schedule(info))
         except AppConflictError:
-            # After an intent the id belongs to an earlier try, and the DAG has changed since.
+            # The id belongs to an earlier try with the same intent, and the DAG has changed since.
             if not was_intended:
                 raise
             handle = make_app_handle(self._backend, self._op.launch_conn_id, record.app_id)
@@ -252,6 +252,6 @@ class AppAcquirer:
 
 
 def _run_id(ti: Any) -> str:
-    """Return the id of the task's run, the parent of what its replicas note by trackers; the same in each try."""
+    """Return the id of the task's run, the parent of runs in trackers; it is the same in each try."""
     index = "" if ti.map_index is None or ti.map_index < 0 else f"/{ti.map_index}"
     return f"airflow://{ti.dag_id}/{ti.run_id}/{ti.task_id}{index}"

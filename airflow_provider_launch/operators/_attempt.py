@@ -1,6 +1,6 @@
-"""What a task remembers of its app between tries, and what the next try does with it.
+"""The record of a task's app between tries, and the decision of the next try.
 
-Everything here is pure but `Memory`, which reads and writes one key of Airflow's task state store.
+Everything here is pure except `Memory`, which reads and writes one key of Airflow's task state store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HASH_LENGTH = 10
 
 
 def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_index: int, attempt: int) -> str:
-    """Return the id of an app: readable, and the same only for the same attempt of the same task.
+    """Return the id of an app: readable, and unique for each attempt of each task.
 
     Lower case letters, digits and `-`, starting with a letter, at most 39 characters: valid for every backend.
-    The start of the run distinguishes two runs that were given one `run_id` after a deletion.
+    The start of the run distinguishes two runs with the same `run_id` if the first one was deleted.
     """
-    # The length of each part makes ("a", "b|c") another text than ("a|b", "c").
+    # Lengths keep ("a", "b|c") and ("a|b", "c") apart.
     parts = (dag_id, run_id, run_start, task_id, str(map_index), str(attempt))
     text = "".join(f"{len(part)}:{part}|" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
@@ -36,7 +36,7 @@ def app_id_for(*, dag_id: str, run_id: str, run_start: str, task_id: str, map_in
 
 
 def _readable(dag_id: str, task_id: str) -> str:
-    """Return both names, each with half of the room, and what the other one leaves."""
+    """Return both names; each gets half of the length, and what the other one does not need."""
     dag, task = slug(dag_id, _SLUG_LENGTH), slug(task_id, _SLUG_LENGTH)
     room = _SLUG_LENGTH - 1
     kept = task[: max(room - len(dag), room // 2)].rstrip("-")
@@ -45,38 +45,38 @@ def _readable(dag_id: str, task_id: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """One attempt: which app, where, and how far it got."""
+    """Record of one attempt: its app, its scheduler and its progress."""
 
     attempt: int
     app_id: str
     spec_hash: str
     identity: str
-    """Which scheduler the connection meant when the app was launched; another one does not know the app."""
+    """Identity of the scheduler at the launch; other schedulers do not know the app."""
     clear_number: int
-    """How often tasks of the run had been cleared: without another clear there is only a retry."""
+    """How often tasks of the run had been cleared; the same number means a retry."""
     state: str
-    """`intent` before the submit, `scheduled` after it, `closed` when no try is to adopt the app."""
+    """`intent` before the submit, `scheduled` after it, `closed` when no try may adopt the app."""
     handle: str = ""
     outcome: str = ""
-    """How the app of a closed record ended; `KILLED` in an open one: its task was killed, and the app was not ended."""
+    """How the app of a closed record ended. `KILLED` in an open record: the task was killed, the app was not ended."""
     max_tries: int = -1
-    """Airflow's limit of tries, which a clear of this very task raises, if it did not run then. -1: not known."""
+    """Airflow's limit of tries, which a clear of this task raises unless the task was running. -1: unknown."""
     retries: int = -1
-    """The DAG's value then: the limit is counted anew from it, so another number may give the same one."""
+    """The DAG's value at the launch. A clear computes `max_tries` from it, so that number alone is ambiguous."""
     value: dict[str, Any] | None = None
-    """What the task returns, of an app that has succeeded and is being removed: it cannot be asked any more."""
+    """Return value of the task, saved before its succeeded app is removed."""
 
     since: float = 0.0
-    """Epoch seconds of the first submission; from then on `start_limit_s` is counted. 0: not known."""
+    """Epoch seconds of the first submission, from which `start_limit_s` counts. 0: unknown."""
 
     @property
     def is_open(self) -> bool:
-        """True while a next try has to search for the app."""
+        """Whether the next try must look up the app."""
         return self.state != "closed"
 
     @classmethod
     def from_json(cls, value: object) -> Record | None:
-        """Return the stored record; None if it is not a valid record: users can edit the store in the UI."""
+        """Return the stored record; None if it is not valid, because users can edit the store in the UI."""
         if not isinstance(value, dict):
             return None
         known = {item.name: value.get(item.name) for item in fields(cls) if item.name not in ("value", "since")}
@@ -95,26 +95,26 @@ class Record:
 
 
 class NextStep(Enum):
-    """What a try does first."""
+    """The first action of a try."""
 
-    LAUNCH = "launch the first app, or the next after one that is done with"
-    RESUME = "find the app of the last try and go on with it"
+    LAUNCH = "launch the first app, or the next one after one that is over"
+    RESUME = "find the app of the last try and continue with it"
     REPLACE = "cancel the previous app, then launch a new one"
 
 
 def next_step(record: Record | None, clear_number: int, max_tries: int, retries: int) -> NextStep:
-    """Return what to do about the record of an earlier try.
+    """Return the first action of a try, given the record of an earlier try.
 
     Args:
-        record: what that try has kept.
+        record: record of that try.
         clear_number: how often tasks of the run were cleared, this one or another.
         max_tries: Airflow's limit of tries.
-        retries: the present number in the DAG.
+        retries: the current number in the DAG.
     """
     if record is None:
         return NextStep.LAUNCH
-    # A clear kills a task that runs, and raises the limit of one that does not; else it was meant for another task.
-    # Closed means ended or cancelled, but the cancel of a killed try may not have arrived: check once more.
+    # A clear kills a running task, and raises the limit of one that is not running; otherwise it concerned another
+    # task. Closed means ended or cancelled, but the cancel of a killed try may have failed: check again.
     limits = (record.max_tries, record.retries)
     concerns_us = not record.is_open or record.outcome == KILLED or limits != (max_tries, retries)
     if record.clear_number != clear_number and concerns_us:
@@ -129,18 +129,18 @@ class StateStore(Protocol):
         """Return the value of the key."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        """Keep the value over tries and clears, for `retention`; None: as in Airflow's configuration."""
+        """Keep the value across tries and clears for `retention`; None: as in Airflow's configuration."""
 
 
 class Memory:
-    """The record of this task instance. Without a store (Airflow before 3.3) it forgets with the process."""
+    """Stores the record of this task instance. Without a store (Airflow before 3.3) it is lost with the process."""
 
     def __init__(self, store: StateStore | None) -> None:
         self._store = store
 
     @property
     def is_persistent(self) -> bool:
-        """True if another try will see what is saved."""
+        """Whether another try can load what is saved."""
         return self._store is not None
 
     def load(self) -> Record | None:
@@ -152,6 +152,6 @@ class Memory:
         if self._store is not None:
             from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-            # A task may wait for longer than Airflow keeps such values, and a clear after that must find the app.
-            # The value goes with the run.
+            # A task may run for longer than Airflow keeps such values, and a later clear must find the app.
+            # The value is deleted with the run.
             self._store.set(KEY, clean_json(asdict(record)), retention=NEVER_EXPIRE if record.is_open else None)

@@ -1,4 +1,4 @@
-"""The current app of a task: recorded for the next try, and ended when the task is killed."""
+"""Tracks the current app of a task: records it for the next try, and cancels it when the task is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KILLED_CANCEL_S = 3.0
 
 
 class AttemptTracker:
-    """What one try knows of its app.
+    """Tracks the app of one try.
 
     Args:
         operator: decides what a kill does to the app.
@@ -39,11 +39,11 @@ class AttemptTracker:
         self._hook = hook
         self._memory = Memory(None)
         self.succeeded = False
-        """The app has ended well: a kill from here on ends nothing."""
+        """The app has succeeded, so a kill no longer cancels it."""
         self._record: Record | None = None
 
     def track(self, record: Record) -> None:
-        """Make an app the current one: a kill from here on cancels this one."""
+        """Make an app the current one, which a kill cancels."""
         self._record = record
         if (killer := self._op._killer) is not None:  # noqa: SLF001 - see `OperatorRun`
             killer.app_id = record.app_id
@@ -55,31 +55,31 @@ class AttemptTracker:
 
     @property
     def since(self) -> float | None:
-        """Epoch seconds of the first submission of the current app; None: not known."""
+        """Epoch seconds of the first submission of the current app; None: unknown."""
         return (self._record.since or None) if self._record is not None else None
 
     def load(self, store: StateStore | None) -> Record | None:
-        """Return what the last try has saved in this store, where `save` writes from now on."""
+        """Return the record of the last try from this store; `save` writes to the same store."""
         self._memory = Memory(store)
         return self._memory.load()
 
     @property
     def is_persistent(self) -> bool:
-        """True if another try will load what is saved."""
+        """Whether another try can load what is saved."""
         return self._memory.is_persistent
 
     def save(self, record: Record) -> None:
-        """Let the next try know."""
+        """Save the record for the next try."""
         self._memory.save(record)
 
     def save_value(self, value: dict[str, Any]) -> None:
-        """Let the next try return this, should this worker die before Airflow knows of the success."""
+        """Save the return value for the next try, in case this worker dies before Airflow records the success."""
         if self._record is not None:
             self._record = dataclasses.replace(self._record, value=value)
             self.save(self._record)
 
     def close(self, error: Exception) -> None:
-        """Let the next try know that the app has ended, and as what."""
+        """Save for the next try that the app has ended, and how."""
         record = self._record
         if record is None:
             return
@@ -90,18 +90,18 @@ class AttemptTracker:
             self.save(dataclasses.replace(record, state="closed", outcome=outcome))
 
     def check(self) -> None:
-        """Leave as soon as the task was killed."""
+        """Raise `AppKilledError` if the task was killed."""
         if self._op._killed:  # noqa: SLF001 - set by its `on_kill`
             raise AppKilledError("the task was killed")
 
     def retry_while_unavailable(self, call: Callable[[], T]) -> T:
-        """Return what a call of the scheduler does, which is repeated while an outage may last."""
+        """Return the result of a call of the scheduler, retrying during an outage."""
         return retry_while_unavailable(
             call, self.check, unavailable_for_s=self._op.unavailable_for_s, warn=self._log.warning
         )
 
     def cancel_not_started(self, error: Exception) -> None:
-        """Cancel the app that has not begun in time: the next try launches anew."""
+        """Cancel the app that has not started in time, so that the next try launches again."""
         record = self._record
         if record is None:
             return
@@ -117,24 +117,24 @@ class AttemptTracker:
             self._log.warning("app %s is cancelled; the task was killed before it has ended", record.app_id)
             self._note_kill(record)
             return
-        except Exception as problem:  # noqa: BLE001 - the task fails anyway, and what was left is logged
+        except Exception as problem:  # noqa: BLE001 - the task fails anyway, and the remaining app is logged
             self._log.error("app %s could not be cancelled: %s", record.app_id, problem)
             return
-        # It may have begun in the last moment: then the next try follows it, or takes its result.
+        # It may have started at the last moment: then the next try follows it, or takes its result.
         if state is None:
-            self._log.warning("app %s is cancelled, and has not ended yet; the next try searches it", record.app_id)
+            self._log.warning("app %s is cancelled but has not ended yet; the next try will check it", record.app_id)
         elif state is AppState.SUCCEEDED:
             self._log.warning("app %s has succeeded before its cancel; the next try takes its result", record.app_id)
         elif state is AppState.CANCELLED:
             metrics.count_cancelled(self._hook.options.backend)
-            self._log.warning("app %s has not begun, and is cancelled", record.app_id)
+            self._log.warning("app %s has not started, and is cancelled", record.app_id)
             self.close(error)
         else:
-            self._log.warning("app %s has begun in the last moment, and is %s", record.app_id, state)
+            self._log.warning("app %s has started at the last moment, and is %s", record.app_id, state)
             self.close(error)
 
     def await_end(self, app_id: str) -> AppState | None:
-        """Return the state of a cancelled app when it has ended, CANCELLED of one that is gone.
+        """Wait for the end of a cancelled app and return its state; CANCELLED if it no longer exists.
 
         None: it has not ended within `[launch] replace_wait_s`.
         """
@@ -151,7 +151,7 @@ class AttemptTracker:
         return None
 
     def cancel_killed(self) -> None:
-        """Cancel the app of a killed task: what was submitted after the signal the helper thread did not see."""
+        """Cancel the app of a killed task, also if it was submitted after the helper thread has run."""
         record, killer = self._record, self._op._killer  # noqa: SLF001 - see `OperatorRun`
         if record is None or self.succeeded:
             return
@@ -164,7 +164,7 @@ class AttemptTracker:
         while True:
             try:
                 self._hook.scheduler.cancel(record.app_id)
-            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and what was left is reported
+            except Exception as problem:  # noqa: BLE001 - the task ends anyway, and the remaining app is logged
                 error = problem
             else:
                 if self._had_succeeded(record):
@@ -183,7 +183,7 @@ class AttemptTracker:
         self._log.error("the task was killed, but app %s could not be cancelled: %s", record.app_id, error)
 
     def _note_kill(self, record: Record) -> None:
-        """Keep the record open, and log that a clear may have been the reason of the kill."""
+        """Keep the record open, and note the kill, because a clear may have been its reason."""
         with contextlib.suppress(Exception):
             self.save(dataclasses.replace(record, outcome=KILLED))
 

@@ -1,4 +1,4 @@
-"""The app of a task that names a component: checked when the DAG is parsed, made when the task runs."""
+"""The app of a task that names a component: checked when the DAG is parsed, built when the task runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LATER = "{{ later }}"
 
 
 def component_app(task: OperatorFields, args: Any) -> AppDef:
-    """Return the app that the component makes of the rendered arguments, in which each `$` of data may be marked.
+    """Return the app that the component builds from the rendered arguments, in which each `$` of data may be marked.
 
     Raises:
-        InvalidAppError: there is no such component, its arguments are wrong, or it makes no valid app.
+        InvalidAppError: the component does not exist, its arguments are wrong, or its app is not valid.
     """
     app: AppDef = settled_app(build_app(_function(task), _arguments(args), component_defaults(str(task.component))))
     check_app(app)
@@ -35,7 +35,7 @@ def component_app(task: OperatorFields, args: Any) -> AppDef:
 
 
 def check_component(task: OperatorFields) -> None:
-    """Refuse what the task would refuse when it runs; the component is called only if no argument is a template.
+    """Refuse what the task would refuse at run time; call the component only if no argument is a template.
 
     Raises:
         InvalidAppError: as `component_app`.
@@ -55,7 +55,7 @@ def check_component(task: OperatorFields) -> None:
 
 
 def is_open(value: object) -> bool:
-    """Return whether Airflow gives the value its content when the task runs: a template, or an output of a task."""
+    """Return whether the value gets its content at run time: a template, or the output of a task."""
     if isinstance(value, str):
         return any(mark in value for mark in _TEMPLATE_MARKS)
     return hasattr(value, "resolve") and not isinstance(value, Path)
@@ -90,9 +90,9 @@ def _function(task: OperatorFields) -> Callable[..., AppDef]:
         raise InvalidAppError(f"component must be a name such as 'dist.ddp', not {type(name).__name__}")
     path, colon, function = name.rpartition(":")
     dag = task.get_dag()
-    # As every relative path in a DAG file: from the folder of that file, not from where Airflow was started.
+    # As for every relative path in a DAG file: relative to that file, not to the directory where Airflow was started.
     if colon and path.endswith(".py") and dag is not None and dag.fileloc:
-        beside = Path(dag.fileloc).parent / Path(path).expanduser()
-        if beside.is_file():
-            name = f"{beside}:{function}"
+        module = Path(dag.fileloc).parent / Path(path).expanduser()
+        if module.is_file():
+            name = f"{module}:{function}"
     return get_component(name).fn

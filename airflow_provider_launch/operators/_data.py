@@ -1,6 +1,6 @@
-"""What templates and XComs bring into an app is data: macros of the launcher are not applied to it.
+"""Text from templates and XComs is data: macros of the launcher are not applied to it.
 
-A `$` that was brought in is marked while an app is rendered and made. In the end it is one `$` wherever it stands.
+A `$` in such text is marked while an app is rendered and built, and becomes a plain `$` in the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _MARK = "\U0010fffd"
-"""In place of a `$`: of the last private use area, where nobody assigns letters."""
+"""Stands for a `$`; from the last private use area, where no characters are assigned."""
 
 
 def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.Environment:
@@ -28,7 +28,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.
     Args:
         env: of the DAG.
         native: whether the DAG has `render_template_as_native_obj=True`.
-        as_text: whether the result is text, in a native DAG too: "3.10" is no number, and a list is JSON.
+        as_text: whether the result is text even in a native DAG: "3.10" stays text, and a list becomes JSON.
     """
     import jinja2.compiler
 
@@ -45,7 +45,7 @@ def data_env(env: jinja2.Environment, *, native: bool, as_text: bool) -> jinja2.
         )
 
     if inner is not None:
-        # Its mark, if it takes the context too.
+        # Keep its mark, which shows whether it takes the context.
         functools.update_wrapper(finalize, inner)
     found: jinja2.Environment = env.overlay(finalize=finalize)
     if as_text:
@@ -59,12 +59,12 @@ def marked(value: Any) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """Return the value with each `$` as it was."""
+    """Return the value with each mark turned back into `$`."""
     return _replaced(value, _MARK, "$")
 
 
 def settled_app(app: Any) -> Any:
-    """Return the app with each marked `$` in the form from which macros restore it, where they are applied."""
+    """Return the app with each mark turned into `$`, or into `$$` in fields where macros are applied."""
     if isinstance(app, Mapping):
         return {name: _settled_roles(each) if name == "roles" else settled(each) for name, each in app.items()}
     if not is_plain_object(app):

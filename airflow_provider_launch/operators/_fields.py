@@ -1,4 +1,4 @@
-"""What the inside of a running task needs of its operator."""
+"""The interface of an operator for the parts of a running task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OperatorFields(Protocol):
-    """The rendered fields of a `LaunchAppOperator`, and where a run leaves what `on_kill` and the links need."""
+    """The rendered fields of a `LaunchAppOperator`, and those that a run sets for `on_kill` and the links."""
 
     component: str | None
     component_args: Any
@@ -60,7 +60,7 @@ class OperatorFields(Protocol):
         """Return the DAG of the task."""
 
     def defer(self, *, trigger: Any, method_name: str) -> Any:
-        """Go on in the triggerer."""
+        """Continue in the triggerer."""
 
     def _sources(self, context: Context) -> Sources:
         """Return which files and addresses the app may name."""

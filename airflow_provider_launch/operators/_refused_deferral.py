@@ -1,4 +1,4 @@
-"""A deferral that Airflow refuses, since the task was ended just before: no trigger will ever follow its app."""
+"""Cancels the app if Airflow refuses the deferral of its task, because then no trigger will follow it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
-    """Have `cancel(state)` called at the end of this process if the task is over by then, or its run was deleted.
+    """Call `cancel(state)` at the end of this process if the task is over by then, or its run was deleted.
 
-    Airflow reports the deferral after `execute` has returned. It takes a refusal for a crash of its own, and calls
-    nothing of the operator any more, but it does call listeners after the report (Airflow 3.2 and newer; before that
-    nothing is called, and the reconciler finds the app).
+    Airflow reports the deferral after `execute` has returned. It handles a refusal like a crash of its own and does not
+    call the operator again, but it calls listeners after the report (Airflow 3.2 and newer; with older versions the
+    reconciler finds the app).
     """
     with contextlib.suppress(ImportError):
         from airflow.listeners import hookimpl
@@ -27,7 +27,7 @@ def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
             @hookimpl
             def before_stopping(self, component: Any) -> None:  # noqa: ARG002 - a hook of Airflow
                 manager.pm.unregister(self)
-                with contextlib.suppress(Exception):  # no answer: the reconciler finds the app
+                with contextlib.suppress(Exception):  # on an error the reconciler finds the app
                     if (state := _state_of(task)) is not None:
                         cancel(state)
 
@@ -36,9 +36,9 @@ def cancel_if_refused(task: TaskKey, cancel: Callable[[str], object]) -> None:
 
 
 def _state_of(task: TaskKey) -> str | None:
-    """Return the state of a task that is over; None: it may be wanted."""
+    """Return the state of a task that is over; None: it may still need its app."""
     from airflow_provider_launch.hooks.task_states import ask_states
 
-    # Its run exists, for it has just run: a run that is not there was deleted.
+    # The task has just run, so if its run does not exist, it was deleted.
     state = ask_states([task], lambda _dag, _run: True).get(task)
     return state if state in OVER or state == GONE else None

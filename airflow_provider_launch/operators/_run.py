@@ -1,4 +1,4 @@
-"""One run of a `LaunchAppOperator`: from the memory of the last try to the outcome."""
+"""One run of a `LaunchAppOperator`: from the record of the last try to the outcome."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from airflow_provider_launch.specs.handles import parse_app_handle
 from airflow_provider_launch.specs.owner import DEPLOYMENT, LEAVE, OWNER, POLICY, TRY, TaskKey
 from airflow_provider_launch.specs.roles import AppDef
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.triggers.checkpoint import begin_checkpoint, end_checkpoint
+from airflow_provider_launch.triggers.checkpoint import create_checkpoint, delete_checkpoint
 from airflow_provider_launch.util.untrusted import clean_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ _DEFER_AFTER_S = 10.0
 
 
 class OperatorRun:
-    """Works once, for one try of one task.
+    """Runs one try of one task; for a single use.
 
     Args:
         operator: the task of the DAG, rendered.
@@ -86,7 +86,7 @@ class OperatorRun:
         self._log = operator.log
         self._hook = LaunchHook.for_connection(operator.launch_conn_id)
         self._tracker = AttemptTracker(operator, self._hook)
-        self._has_gap = True  # until the log was read to its end
+        self._has_gap = True  # until the log has been read to its end
         self._sources: Sources | None = None
 
     @property
@@ -105,8 +105,8 @@ class OperatorRun:
             self._hook.close()
 
     def run(self, context: Context) -> dict[str, Any]:
-        """Return what XCom gets; raise whatever is not a success, or `TaskDeferred`."""
-        self._sources = sources = self._op._sources(context)  # noqa: SLF001 - what it has rendered
+        """Return the XCom value of a success; raise an error, or `TaskDeferred`."""
+        self._sources = sources = self._op._sources(context)  # noqa: SLF001 - part of `OperatorFields`
 
         def check(location: str) -> None:
             sources.check(location, location, "an overlay of the app")
@@ -115,17 +115,17 @@ class OperatorRun:
             return self._guarded(lambda: self._run(context, self._cfg()))
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on where the trigger has stopped: report the rest of the log, and return what XCom gets.
+        """Continue where the trigger has stopped: log the rest, and return the XCom value.
 
         Args:
             context: of the task.
-            event: that of `AppStatusTrigger`.
+            event: the event of `AppStatusTrigger`.
         """
         return self._guarded(lambda: self._resumed(context, event))
 
     def _guarded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         op = self._op
-        # The killer's client is made when it is needed; reading the options now spares it a request to Airflow.
+        # Read the options now, so that the killer, which makes its client only when needed, need not ask Airflow.
         _ = self._hook.options
         may_cancel = op.follow_options.may_cancel
         killer = op._killer = CancelThread(self._hook.new_scheduler if may_cancel else None)  # noqa: SLF001 - `on_kill` finds it there
@@ -133,12 +133,12 @@ class OperatorRun:
             value = work()
         except TaskDeferred:
             drop_empty_links(op)
-            # The killer stays: a kill may come before Airflow has noted the deferral.
+            # Keep the killer: a kill may come before Airflow has recorded the deferral.
             self._hook.close()
             raise
         except BaseException as error:
             try:
-                # No `Exception`: `execution_timeout` or an interrupt, raised by Airflow in the middle of anything.
+                # Not an `Exception`: `execution_timeout` or an interrupt, which Airflow raises at any point.
                 if isinstance(error, AppKilledError) or not isinstance(error, Exception):
                     self._tracker.cancel_killed()
                 elif isinstance(error, AppNotStartedError):
@@ -157,18 +157,18 @@ class OperatorRun:
     def _run(self, context: Context, cfg: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
         self._tracker.check()
-        _ = self._on_finish  # what is wrong with it must not show when the app has ended
+        _ = self._on_finish  # an invalid value must be refused now, not after the app has ended
         check_streams(self._scheduler, self._op.streams)
         check_all_results(self._scheduler, self._op.results)
         check_log_roles(self._app, self._op.log_roles)
         self._refuse_overlays()
         self._ti = context["ti"]
         self._app = self._with_owner(with_parent_run(self._with_workspace(), self._ti, self._log.warning))
-        # Before the request is shown, which may repeat such a value anywhere.
+        # Before the request is shown, which may contain such values anywhere.
         register(hidden_values(self._app.roles, {}, ()))
         acquirer = AppAcquirer(self._op, self._app, self._hook, self._tracker)
         handle, response = acquirer.acquire(context, cfg)
-        # An adopted app may have written before.
+        # An adopted app may have old lines.
         is_new = response is None
         if self._op.do_xcom_push:
             context["ti"].xcom_push("handle", clean_text(handle))
@@ -177,13 +177,13 @@ class OperatorRun:
         self._tracker.check()
         places = self._mask_secrets(cfg)
         if not self._op.wait:
-            response = self._wait_for_begin(handle, response, is_new=is_new)
+            response = self._wait_for_start(handle, response, is_new=is_new)
             return as_xcom(handle, response, roles=self._app.roles)
         progress = self._progress()
         if self._op.deferrable and (response is None or not is_terminal(response.state)):
             ended, progress = self._follow_first(handle, is_new=is_new)
             if not ended:
-                begin_checkpoint(self._ti)
+                create_checkpoint(self._ti)
                 if self._op.follow_options.may_cancel:
                     cancel_if_refused(_task_of(self._ti), functools.partial(self._cancel_refused, handle))
                 trigger = self._trigger(handle, began, progress, places, is_new=is_new)
@@ -191,15 +191,15 @@ class OperatorRun:
         return self._conclude(handle, progress, is_new=is_new)
 
     def _progress(self) -> FollowProgress:
-        """Return where this try starts to follow its app."""
+        """Return the progress with which this try starts to follow its app."""
         is_named = self._backend in BACKENDS
         roles = {} if is_named else {role.name: role.num_replicas for role in self._app.roles}
         return FollowProgress(since=self._tracker.since, roles=roles)
 
-    def _wait_for_begin(
+    def _wait_for_start(
         self, handle: str, response: DescribeAppResponse | None, *, is_new: bool
     ) -> DescribeAppResponse | None:
-        """Return the last description of an app that has begun, or has no limit."""
+        """Wait until the app has started, if it has a start limit, and return its last description."""
         if self._op.start_limit_s is None:
             return response
         from airflow_provider_launch.follow.events import StateChanged
@@ -212,9 +212,9 @@ class OperatorRun:
             return follow.response
 
     def _follow_first(self, handle: str, *, is_new: bool) -> tuple[bool, FollowProgress]:
-        """Follow the app for its first seconds; return whether it has ended, and what was shown.
+        """Follow the app for its first seconds; return whether it has ended, and the progress.
 
-        Most that goes wrong does so at once, and Airflow fails deferred tasks whose triggers fire within seconds.
+        Most failures happen early, and Airflow fails deferred tasks whose triggers fire within seconds.
         """
         op = self._op
         limit_s = op.defer_after_s
@@ -228,7 +228,7 @@ class OperatorRun:
             return response is not None, follow.progress
 
     def _follower(self, handle: str, progress: FollowProgress, *, is_new: bool, is_part: bool = False) -> AppFollow:
-        # Not above: the app starts while this is imported.
+        # Imported here, while the app is already starting.
         from airflow_provider_launch._task.follow_app import AppFollow
 
         return AppFollow(
@@ -246,10 +246,10 @@ class OperatorRun:
 
     def _resumed(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         self._ti = context["ti"]
-        end_checkpoint(self._ti)
+        delete_checkpoint(self._ti)
         handle, why, text = (str(event.get(name) or "") for name in ("handle", "why", "text"))
         record = self._tracker.load(context.get("task_state_store"))
-        # The trigger may have failed before it found the app, which runs all the same.
+        # The trigger may have failed before it found the app, which may still be running.
         handle = handle or (record.handle if record is not None else "")
         if not handle:
             raise LaunchError(f"the trigger did not find the app: {text}")
@@ -260,21 +260,21 @@ class OperatorRun:
         if record is None or record.app_id != app_id:
             record = Record(0, app_id, "", self._hook.options.identity, 0, "scheduled", handle)
         self._tracker.track(record)
-        # Else the field would lose what the first part of the task has shown.
+        # Set the field again: it would lose the request that the first part of the task has shown.
         with contextlib.suppress(LaunchError):
             native = self._scheduler.describe_native(app_id)
             register(kept_values(self._scheduler, app_id))
             self._op.request = clean_text(shown_request(native)) if native else None
         self._tracker.check()
         if why == "deadline":
-            # As `execution_timeout` does on a worker; the cancel is repeated, in case that of the trigger failed.
+            # As `execution_timeout` does on a worker; this cancels again, in case the trigger's cancel failed.
             raise AirflowTaskTimeout(text)
         if why == "not started":
             raise AppNotStartedError(text)
         if why == "unreachable":
             raise SchedulerUnavailableError(text)
         if why == "error":
-            self._log.warning("the trigger has given up (%s); following %s here", text, handle)
+            self._log.warning("the trigger has failed (%s); following %s here", text, handle)
         progress = dataclasses.replace(progress, since=progress.since or self._tracker.since)
         if not conf.getboolean("launch", "trigger_logs_last", fallback=True):
             progress = FollowProgress(since=progress.since, roles=progress.roles)
@@ -284,26 +284,26 @@ class OperatorRun:
         try:
             value = self._follow(handle, progress, is_new=is_new)
         except (AppStatusError, AirflowSkipException, UnknownOutcomeError) as error:
-            # After any other error the app may be running, or only its result not be readable: the next try polls it.
+            # After any other error the app may be running, or only its result may be unreadable: the next try polls it.
             self._tracker.close(error)
             self._remove_ended(error)
             raise
-        # The record stays open: should this worker die before Airflow knows of the success, the next try takes the
-        # result; a clear is reported by its number.
+        # Keep the record open: if this worker dies before Airflow records the success, the next try takes the result.
+        # A clear is detected by its number.
         self._tracker.check()
         self._remove_succeeded(handle, value)
         return value
 
-    # ---- what is left of an app ------------------------------------------------------------------------------
+    # ---- removal ---------------------------------------------------------------------------------------------
 
     def _remove_succeeded(self, handle: str, value: dict[str, Any]) -> None:
-        """Remove an app whose result and log were taken, unless `on_finish` keeps it."""
+        """Remove an app whose result and log were read, unless `on_finish` keeps it."""
         if self._on_finish == "keep":
             return
         if self._has_gap:
-            self._log.warning("%s is kept, since its log may not be complete here", handle)
+            self._log.warning("%s is kept, because its log may be incomplete here", handle)
         elif not self._tracker.is_persistent:
-            self._log.info("%s is kept: a retry could not know that it has succeeded", handle)
+            self._log.info("%s is kept: without it a retry could not find out that it has succeeded", handle)
         else:
             try:
                 self._tracker.save_value(value)
@@ -313,7 +313,7 @@ class OperatorRun:
             self._remove()
 
     def _remove_ended(self, error: Exception) -> None:
-        """Remove an app that has failed, or was cancelled, where `on_finish` is "delete"."""
+        """Remove an app that has failed or was cancelled, if `on_finish` is "delete"."""
         if self._on_finish == "delete" and not isinstance(error, UnknownOutcomeError) and not self._has_gap:
             self._remove()
 
@@ -321,7 +321,7 @@ class OperatorRun:
         app_id = self._tracker.app_id
         try:
             self._scheduler.delete(app_id)
-        except Exception as problem:  # noqa: BLE001 - how the task ends is decided
+        except Exception as problem:  # noqa: BLE001 - the outcome of the task is already decided
             self._log.warning("app %s has ended and could not be removed: %s", app_id, problem)
         else:
             self._log.info("app %s was removed (on_finish=%s)", app_id, self._on_finish)
@@ -332,18 +332,18 @@ class OperatorRun:
         return check_on_finish(self._op.on_finish or default)
 
     def _refuse_overlays(self) -> None:
-        """Refuse an overlay in a role, which reaches past the options that the connection locks."""
+        """Refuse overlays in roles if the connection locks options, because an overlay could override them."""
         if not self._hook.options.locked:
             return
         for role in self._app.roles:
             if role.metadata.get(self._backend):
                 raise InvalidAppError(
-                    f"role {role.name!r} has an overlay for {self._backend!r} in its metadata, and connection "
-                    f"{self._op.launch_conn_id!r} locks options past which it reaches; leave it out"
+                    f"role {role.name!r} has an overlay for {self._backend!r} in its metadata, which could override "
+                    f"options that connection {self._op.launch_conn_id!r} locks; leave it out"
                 )
 
     def _mask_secrets(self, cfg: Mapping[str, Any]) -> list[Place]:
-        """Have the values masked that lines of the app may show, and return their places."""
+        """Mask the secrets that lines of the app may show, and return their locations."""
         copied: dict[str, dict[str, str]] = {}
         if cfg.get("copy_env"):
             with contextlib.suppress(LaunchError):
@@ -355,7 +355,7 @@ class OperatorRun:
     def _trigger(
         self, handle: str, began: float, progress: FollowProgress, places: list[Place], *, is_new: bool
     ) -> AppStatusTrigger:
-        # Only deferrable tasks need it, and only when they defer.
+        # Imported here, because only tasks that defer need it.
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         op = self._op
@@ -378,10 +378,10 @@ class OperatorRun:
         op, app_id = self._op, self._tracker.app_id
         results: list[Any] = []
 
-        # Beside the rest of the log: on Docker a result takes 54 to 114 ms, and a whole task `true` 450 ms.
+        # While the rest of the log is read: on Docker a result takes 54 to 114 ms, a whole task `true` 450 ms.
         def read_result(ended: DescribeAppResponse) -> None:
             if ended.state == AppState.SUCCEEDED:
-                # What fails here is asked for again below, and retried or raised there.
+                # After an error the result is read again below, with retries.
                 with contextlib.suppress(Exception):
                     results.append(self._result(app_id))
 
@@ -397,7 +397,7 @@ class OperatorRun:
             result = results[0] if results else self._tracker.retry_while_unavailable(lambda: self._result(app_id))
             return as_xcom(handle, response, result, roles=self._app.roles)
         if op.do_xcom_push:
-            # As after a success, for tasks that run whatever happened before them.
+            # As after a success, for later tasks that run even after a failure.
             with contextlib.suppress(Exception):
                 self._ti.xcom_push("return_value", as_xcom(handle, response, roles=self._app.roles))
         replica = first_failed(response)
@@ -417,7 +417,7 @@ class OperatorRun:
         return with_workspace(self._app, self._op.workspace, dag_file, self._scheduler, self._sources)
 
     def _cfg(self) -> dict[str, Any]:
-        """Return the options of this launch, connection first, and the time limit where it belongs."""
+        """Return the options of this launch: those of the connection, overridden by `cfg` and the time limit."""
         cfg = self._hook.merged_cfg(self._op.cfg)
         limit = self._op.time_limit_s
         if limit is None:
@@ -426,7 +426,7 @@ class OperatorRun:
         if name is None:
             raise UnsupportedError(
                 f"time_limit_s={limit} is set, but scheduler {self._backend!r} has no such option; "
-                f"leave it out, or use execution_timeout, which needs a living worker"
+                f"leave it out, or use execution_timeout, which needs a running worker"
             )
         refuse_locked(self._op.launch_conn_id, self._hook.options, self._scheduler.run_opts(), [name])
         given = cfg.get(name) if "time_limit_s" in (self._op.cfg or {}) else None
@@ -435,7 +435,7 @@ class OperatorRun:
         return {**cfg, name: limit}
 
     def _with_owner(self, app: AppDef) -> AppDef:
-        """Return the app with the task by which `Runner.list` finds it; the given app is not changed."""
+        """Return the app with its task in the metadata, for `Runner.list`; the given app is not changed."""
         stays = not self._op.wait or not self._op.follow_options.may_cancel
         owner = {
             **_task_of(self._ti)._asdict(),
@@ -446,7 +446,7 @@ class OperatorRun:
         return dataclasses.replace(app, metadata={**app.metadata, OWNER: owner})
 
     def _cancel_refused(self, handle: str, state: str) -> None:
-        """Cancel the app of a task that was ended before Airflow took its deferral."""
+        """Cancel the app of a task that was ended before Airflow accepted its deferral."""
         scheduler = self._hook.new_scheduler()
         try:
             scheduler.cancel(parse_app_handle(handle).app_id)

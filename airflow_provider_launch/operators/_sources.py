@@ -1,4 +1,4 @@
-"""Files and addresses that an app makes the worker open: from the DAG file, or where `[launch]` allows it."""
+"""Restricts the files and addresses that an app makes the worker open, to those of the DAG file or of `[launch]`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from airflow_provider_launch.specs.errors import InvalidAppError
 from airflow_provider_launch.specs.workspaces import Workspace
 
 _SHORTEST_PART = 3
-"""A text of a run as short as that may be a part of any path."""
+"""Shorter texts of a run are ignored, because they may be part of any path."""
 
 
 class Sources:
     """Decides which files and addresses the app of a task may name.
 
     Args:
-        literals: texts of the DAG file; an app that is given there names only these. None: any, as no template was
-            rendered.
-        foreign: texts that came from elsewhere to a function that makes the app; it may name all but these. None: the
+        literals: texts of the DAG file; an app that is given there may name only these. None: any, because no template
+            was rendered.
+        foreign: texts from elsewhere, passed to a function that builds the app; it may name any but these. None: the
             app was given.
     """
 
@@ -35,9 +35,9 @@ class Sources:
         """Refuse a location that came from a run, unless the configuration allows it.
 
         Args:
-            given: a path or an address, as it stands in the app.
-            location: what would be opened.
-            what: the field in which it stands.
+            given: path or address as written in the app.
+            location: path or address that would be opened.
+            what: name of the field, for the error.
 
         Raises:
             InvalidAppError: it is not allowed.
@@ -45,7 +45,7 @@ class Sources:
         if self._is_of_dag_file(given) or any(_is_below(location, place) for place in _allowed()):
             return
         raise InvalidAppError(
-            f"{what} names {given!r}, which does not stand in the DAG file: it came from a template, an XCom or the "
+            f"{what} names {given!r}, which is not written in the DAG file: it came from a template, an XCom or the "
             f"configuration of a run, and the worker would open it with its own rights; write it into the DAG file, "
             f"or have the administrator add its folder or address to allowed_app_sources in the section launch"
         )
@@ -62,8 +62,8 @@ def texts_in(value: Any, seen_oids: Collection[int] = ()) -> Iterator[str]:
     """Yield all texts of a field of the DAG file.
 
     Args:
-        value: before templates are rendered.
-        seen_oids: of what Airflow has taken out of XComs; passed over.
+        value: the field before templates are rendered.
+        seen_oids: ids of objects that Airflow has taken out of XComs; they are skipped.
     """
     if id(value) in seen_oids:
         return
@@ -92,10 +92,10 @@ def _allowed() -> list[str]:
 
 
 def _is_below(location: str, place: str) -> bool:
-    """Return whether a location is the place or below it; links count as what they lead to."""
+    """Return whether a location is the allowed place or below it; links are resolved first."""
     given, allowed = urlsplit(location), urlsplit(place)
     if "::" in location:
-        return False  # a chain of file systems, of which the first one only fetches from the next
+        return False  # a chain of file systems: the first one only fetches from the next
     if given.scheme in {"", "file"} or allowed.scheme in {"", "file"}:
         if given.scheme not in {"", "file"} or allowed.scheme not in {"", "file"} or given.netloc:
             return False

@@ -1,4 +1,4 @@
-"""The workspace of a task: paths that begin at the DAG file."""
+"""The workspace of a task, with paths relative to the DAG file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workspace_from(value: Any) -> Workspace | None:
     """Return the workspace that an argument of the operator describes; None: there is none.
 
     Raises:
-        InvalidAppError: it is no path, no mapping of path to sub-directory, and no `Workspace`.
+        InvalidAppError: it is not a path, a mapping of path to sub-directory, or a `Workspace`.
     """
     if value is None or isinstance(value, Workspace):
         return value or None
@@ -47,21 +47,21 @@ def with_workspace(
 
     Args:
         app: the app; roles may have workspaces of their own.
-        value: argument of the operator; it replaces that of the first role.
-        dag_file: relative paths begin in its directory.
-        scheduler: must take workspaces, if there is one.
-        sources: decides which directories are mirrored. None: any.
+        value: argument of the operator; it replaces the workspace of the first role.
+        dag_file: relative paths start in its directory.
+        scheduler: must support workspaces, if there is one.
+        sources: decides which directories may be mirrored. None: any.
 
     Raises:
         InvalidAppError: the workspace is wrong.
-        UnsupportedError: the scheduler takes none.
+        UnsupportedError: the scheduler does not support workspaces.
     """
     workspace = workspace_from(value)
     if workspace is None and not any(role.workspace for role in app.roles):
         return app
     if Capability.WORKSPACE not in scheduler.capabilities:
         raise UnsupportedError(
-            f"scheduler {scheduler.backend!r} does not mirror workspaces; bring the code there in its image"
+            f"scheduler {scheduler.backend!r} does not mirror workspaces; put the code into the image"
         )
     roles = [copy.copy(role) for role in app.roles]
     if workspace is not None:

@@ -40,62 +40,61 @@ if TYPE_CHECKING:
     from airflow_provider_launch.specs.roles import AppDef
     from airflow_provider_launch.specs.workspaces import Workspace
 
-# The core is imported where it is used: each parse of each DAG file pays for what is imported here.
+# The core is imported where it is used, because each parse of each DAG file pays for the imports at the top.
 
 __all__ = ["LaunchAppOperator"]
 
 
 class LaunchAppOperator(BaseOperator):
-    """Launches an app, follows it, and succeeds only if the app was seen to succeed.
+    """Launches an app, follows it, and succeeds only if the app has succeeded.
 
-    States and lines of all replicas stand in the task log. XCom `handle` is there from the launch on;
+    The task log shows states and lines of all replicas. XCom `handle` exists from the launch on;
     `return_value` is `{handle, state, attempts, roles: {name: [exit codes]}, result}`.
 
-    A retry goes on with the app of the last try if that is still running, and launches a new one if it failed.
+    A retry continues with the app of the last try if it is still running, and launches a new one if it failed.
     A cleared task ends the old app and launches a new one. A task that is killed or times out cancels its app.
 
-    What is launched is an `app`, or what a `component` makes of `component_args`: exactly one of the two.
+    Give either an `app` or a `component` with its `component_args`.
 
     Args:
         app: an `AppDef`; a dict as `app_to_dict` gives it; or a callable `(context, jinja_env)` that returns either.
-            Every text in an app of the DAG file is a template, XComs and what the callable returns are not. Airflow
-            calls a callable in each try, and once more when a deferred task goes on.
+            Every text in an app of the DAG file is a template; XComs and the value of the callable are not. Airflow
+            calls a callable in each try, and once more when a deferred task resumes.
         component: name of a function that returns an app: `dist.ddp`, `package.module:function`, or
-            `path/to/file.py:function`, where a relative path begins at the folder of the DAG file.
+            `path/to/file.py:function`, relative to the folder of the DAG file.
         component_args: its arguments by name, or as a list like on a command line. Names and types are checked when
-            the DAG is parsed. Template; the component is called with what the templates give.
+            the DAG is parsed. Template; the component is called with the rendered values.
         launch_conn_id: the connection, which names the scheduler. Template.
         cfg: options of this launch; they win over those of the connection. Template.
         workspace: directory with the code of the first role, relative to the DAG file; or a mapping of directories to
             sub-directories of one tree. A replica finds a copy in its working directory. Template.
         wait: False succeeds right after the launch, with the same XComs.
-        poll_interval_s: seconds between two polls of the app. None: what suits the scheduler.
+        poll_interval_s: seconds between two polls of the app. None: the scheduler's default.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
-        log_roles: whose lines are shown. None: all roles; empty: no lines.
-        logs_from: "start", or "now": an adopted app is shown without its earlier lines.
-        max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
+        log_roles: roles whose lines are shown. None: all roles; empty: no lines.
+        logs_from: "start", or "now" to skip the earlier lines of an adopted app.
+        max_log_bytes: bytes of log shown per replica; of a longer log, the first and the last half of it. None: all.
         on_kill: "cancel", or "leave": a killed task leaves its app running, for the next try to adopt.
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
         time_limit_s: seconds after which the scheduler ends the app; on Docker, an observer does.
-        start_limit_s: seconds from its first submission in which the app must have begun, also over retries that adopt
-            it; one that has not is cancelled, and fails the task with what it waited for. None: it may wait for ever,
-            but for what does not come by itself only a minute.
-            With `wait=False` the task waits until then for the begin; without a limit it waits for nothing.
-        on_finish: what becomes of an app that has ended, once its log and its result are here: "keep" it as long as
-            the scheduler does, "delete_succeeded", or "delete" it however it ended. None: `[launch]
-            on_finish` decides, "delete_succeeded" by default.
-        results: "first" hands back the result of the lowest replica of the first role that wrote one, "all" a list of
-            those of all its replicas.
-        skip_on_exit_code: the task is skipped if the replica that failed first ended with (one of) these.
-        deferrable: True waits in the triggerer and needs no worker meanwhile. None: what `[operators]
-            default_deferrable` sets.
+        start_limit_s: seconds from the first submission within which the app must have started, also across retries
+            that adopt it. Otherwise it is cancelled, and the task fails with the reason for the wait. None: no limit,
+            except that a stuck app, such as one with a missing image, waits only a minute.
+            With `wait=False` the task waits for the start until this limit; without a limit it does not wait.
+        on_finish: removal of an ended app, once its log and its result were read: "keep" it as long as the scheduler
+            does, "delete_succeeded", or "delete" it after any end. None: `[launch] on_finish`, "delete_succeeded" by
+            default.
+        results: "first" returns the result of the lowest replica of the first role that wrote one, "all" a list of the
+            results of all its replicas.
+        skip_on_exit_code: exit code or codes of the replica that failed first with which the task is skipped.
+        deferrable: True waits in the triggerer and needs no worker meanwhile. None: `[operators] default_deferrable`.
         defer_after_s: seconds for which the worker follows the app before it defers; an app that ends by then needs
             no triggerer. None: `[launch] defer_after_s`, 10 by default.
     """
 
     template_fields: Sequence[str] = ("app", "component_args", "cfg", "launch_conn_id", "workspace", "request")
     template_fields_renderers = {"cfg": "json", "component_args": "json"}  # noqa: RUF012 - as Airflow declares it
-    # `request` is known only after the dry run; needed where the link cannot store it at once.
+    # `request` is set only after the dry run; needed if the link cannot store it at once.
     overwrite_rtif_after_execution = True
     operator_extra_links = (
         SchedulerLink(),
@@ -164,13 +163,13 @@ class LaunchAppOperator(BaseOperator):
         self._killer: CancelThread | None = None
         self._literals: set[str] | None = None
         self._is_app_made = component is not None or callable(app)
-        """Whether a function makes the app; else it is a field of its own."""
+        """Whether a function builds the app; otherwise the field `app` contains it."""
         self._brought: list[Any] = []
-        """What such a function is given besides the fields, of runs and other tasks."""
+        """Further arguments of such a function, from runs and other tasks."""
         self._marks_data = self._keeps_types = False
         self._marked_args: Any = None
         self._settled_args: Any = None
-        """The arguments of the component as they were rendered last, with and without marks."""
+        """The last rendered arguments of the component, with and without marks."""
         with _final_errors(self.task_id):
             self._check_arguments()
             self._check_app()
@@ -178,7 +177,7 @@ class LaunchAppOperator(BaseOperator):
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """Return the operator with some of its arguments; `expand` gives the others, for each of its tasks."""
+        """Return the operator with some of its arguments; `expand` adds the others for each mapped task."""
         made = super().partial(**kwargs)
         made.__class__ = _partial_class(type(made))  # type: ignore[arg-type]
         return made
@@ -241,12 +240,12 @@ class LaunchAppOperator(BaseOperator):
 
             check_component(self)
         elif self.component_args is not None:
-            raise InvalidAppError("component_args are those of a component; name it, or leave them out")
+            raise InvalidAppError("component_args needs a component; name it, or leave component_args out")
         elif not callable(self.app) and not _has_xcom(self.app):
             _as_app(self.app)
 
     def _app_now(self) -> AppDef:
-        """Return the app, when templates are rendered."""
+        """Return the app, after templates are rendered."""
         if self.component is None:
             return _as_app(self.app)
         from airflow_provider_launch.operators._component import component_app
@@ -263,14 +262,14 @@ class LaunchAppOperator(BaseOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Return `content` rendered; apps and roles come back as copies, and the DAG's own objects stay as they are."""
+        """Return `content` rendered; apps and roles are copied, so the DAG's own objects do not change."""
         from airflow_provider_launch.operators._data import marked, settled, settled_app
 
         if content is None or not (content is self.app or content is self.component_args):
             return self._render_content(content, context, jinja_env, seen_oids)
         is_app = content is self.app
         is_brought = isinstance(content, str) or hasattr(content, "resolve") or id(content) in (seen_oids or ())
-        # A whole app of a template or XCom is an app, in which macros count; all else that they bring is data.
+        # Macros apply in a whole app from a template or XCom; any other text from there is data.
         self._marks_data, self._keeps_types = not (is_app and is_brought), not is_app
         try:
             rendered = self._render_content(content, context, jinja_env, seen_oids)
@@ -289,7 +288,7 @@ class LaunchAppOperator(BaseOperator):
             self._note_texts(content, seen_oids)
         from airflow_provider_launch.operators._data import marked
 
-        # What came out of an XCom is data, and its text no template.
+        # Values from XComs are data, so their text is not rendered.
         if (seen_oids is not None and id(content) in seen_oids) or isinstance(content, Enum):
             return marked(content) if self._marks_data else content
         env = jinja_env or self.get_template_env()
@@ -333,27 +332,27 @@ class LaunchAppOperator(BaseOperator):
             rendered = super().render_template(content, context, env, seen_oids)
         finally:
             self.render_template_as_native_obj = before
-        # In a text what was brought in is marked already, and the rest is of the DAG file.
+        # In text, data is already marked, and the rest comes from the DAG file.
         return rendered if isinstance(rendered, str) else marked(rendered)
 
     @property
     def _given_fields(self) -> tuple[Any, ...]:
-        """Fields out of which the app is made."""
+        """Fields from which the app is built."""
         return (self.app, self.workspace, self.component_args)
 
     def _note_texts(self, content: Any, seen_oids: set[int] | None) -> None:
-        """Remember what stands in the DAG file, before it is rendered."""
+        """Collect the texts of the DAG file before they are rendered."""
         from airflow_provider_launch.operators._sources import texts_in
 
         self._literals = {*(self._literals or ()), *texts_in(content, seen_oids or ())}
 
     def _sources(self, context: Context) -> Sources:
-        """Return which files and addresses the app may name: where a function makes it, all but those of a run."""
+        """Return the allowed files and addresses of the app; if a function builds it, all but those from a run."""
         from airflow_provider_launch.operators._sources import Sources, texts_in
 
         if not self._is_app_made:
             return Sources(self._literals)
-        # Airflow renders no field that is empty.
+        # Airflow does not render empty fields, so literals may be missing.
         literals = self._literals or set()
         rendered = {text for field in self._given_fields[1:] for text in texts_in(field)}
         brought = {*texts_in(getattr(context["dag_run"], "conf", None)), *texts_in(self._brought)}
@@ -362,13 +361,13 @@ class LaunchAppOperator(BaseOperator):
     # ---- run -------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Launch or adopt the app, follow it, and return what XCom gets.
+        """Launch or adopt the app, follow it, and return the XCom value.
 
         Raises:
-            AirflowFailException: app, options or connection are wrong; no retry helps.
+            AirflowFailException: app, options or connection are wrong; retries do not help.
             AppFailedError: the app failed or was cancelled.
             UnknownOutcomeError: the app vanished.
-            SchedulerUnavailableError: the scheduler was out of reach for too long; the app may be running.
+            SchedulerUnavailableError: the scheduler was unreachable for too long; the app may be running.
         """
         with _final_errors():
             return self._launching(self._app_now()).run(context)
@@ -383,9 +382,9 @@ class LaunchAppOperator(BaseOperator):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Finish a deferred task: what the trigger did not show, and the outcome, as `execute` would.
+        """Finish a deferred task like `execute`: log the rest, and return or raise the outcome.
 
-        Without an event Airflow has gone on with a task that was cleared meanwhile: this is `execute` then.
+        Without an event Airflow has resumed a task that was cleared meanwhile; then this is `execute`.
 
         Raises:
             AirflowTaskTimeout: `execution_timeout` has passed; the app is cancelled.
@@ -394,11 +393,11 @@ class LaunchAppOperator(BaseOperator):
         if event is None:
             return self.execute(context)
         with _final_errors():
-            # Not the app of the DAG: what was launched counts, and a function must not be called again.
+            # Not the app of the DAG, because the launched app counts, and a function must not be called again.
             return self._launching(None).resume(context, event)
 
     def _launching(self, app: AppDef | None) -> OperatorRun:
-        # Runner and follower are not needed to parse a DAG.
+        # Imported here, because parsing a DAG does not need it.
         from airflow_provider_launch.operators._run import OperatorRun
 
         return OperatorRun(self, app)
@@ -406,9 +405,9 @@ class LaunchAppOperator(BaseOperator):
     def dry_run(self) -> None:
         """Print the request that would be sent, with templates as they are."""
         if callable(self.app) or _has_xcom(self.app) or _has_xcom(self.component_args):
-            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - what dry_run is for
+            print(f"{self.task_id}: the app is known only in a run")  # noqa: T201 - the purpose of dry_run
             return
-        print(self._launching(self._app_now()).dry_run())  # noqa: T201 - what dry_run is for
+        print(self._launching(self._app_now()).dry_run())  # noqa: T201 - the purpose of dry_run
 
     def on_kill(self) -> None:
         """Mark the task as killed and cancel the app; called in a signal handler."""
@@ -417,7 +416,7 @@ class LaunchAppOperator(BaseOperator):
             self._killer.fire()
 
     def _app_ended(self, response: DescribeAppResponse) -> None:
-        """Do what an operator built on this one does with the last status of its app."""
+        """Handle the last status of the app; for operators built on this one."""
 
     def is_skipped_by(self, exit_code: int | None) -> bool:
         """Return whether this exit code of the failed replica means "skip"."""
@@ -444,9 +443,9 @@ def _as_app(value: Any) -> AppDef:
 
 
 def _with_masks(value: Any) -> Any:
-    """Return a rendered app as an `AppDef`, whose text hides secrets, and have its secrets masked.
+    """Return a rendered app as an `AppDef`, whose text hides secrets, and mask its secrets.
 
-    Airflow stores rendered fields before the task begins. What is no valid app is refused later.
+    Airflow stores rendered fields before the task starts. Invalid apps are refused later.
     """
     from airflow_provider_launch._task.secrets import hidden_values, places_of, register
     from airflow_provider_launch.specs.app_dict import app_from_dict
@@ -461,7 +460,7 @@ def _with_masks(value: Any) -> Any:
 
 
 def _set_upstream(task: Any, fields: Iterable[object]) -> None:
-    """Let the task run after those whose output stands inside of an object, where Airflow does not find it."""
+    """Make the task depend on tasks whose output is inside an object, where Airflow does not find it."""
     for field in fields:
         for later in _resolved_later(field, of_objects=True):
             if isinstance(later, XComArg):
@@ -487,12 +486,12 @@ def _partial_class(base: type[OperatorPartial]) -> type[OperatorPartial]:
 
 
 def _has_xcom(value: object) -> bool:
-    """Return whether a part of the value is known only in a run: the output of a task, or a `literal`."""
+    """Return whether a part of the value is resolved only in a run: the output of a task, or a `literal`."""
     return any(True for _ in _resolved_later(value))
 
 
 def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool = False) -> Iterator[Any]:
-    """Yield such parts; with `of_objects` those within dataclasses only, as Airflow finds the others itself."""
+    """Yield such parts; with `of_objects` only those in dataclasses, because Airflow finds the others itself."""
     if isinstance(value, Mapping):
         parts: Iterable[Any] = value.values()
     elif isinstance(value, (list, tuple)):
@@ -508,7 +507,7 @@ def _resolved_later(value: object, *, of_objects: bool = False, is_inside: bool 
 
 
 def _final_errors(task_id: str = "") -> contextlib.AbstractContextManager[None]:
-    """Let what only a change of the DAG can mend end the task without retries."""
+    """Fail without retries on errors that need a change of the DAG."""
     from airflow_provider_launch._task.errors import final_errors
 
     return final_errors(task_id)

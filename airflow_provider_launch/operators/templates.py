@@ -1,6 +1,6 @@
-"""Rendering templates in apps without touching the DAG's own objects.
+"""Rendering templates in apps without changing the DAG's own objects.
 
-Airflow renders nested objects in place, which mixes up mapped tasks and repeated runs; these functions return copies.
+Airflow renders nested objects in place, which mixes up mapped tasks and repeated runs. These functions return copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def is_plain_object(value: object) -> bool:
-    """Return whether the value is a dataclass that Airflow would not render by itself, as the specs are."""
+    """Return whether the value is a dataclass that Airflow does not render by itself, such as the specs."""
     return (
         dataclasses.is_dataclass(value)
         and not isinstance(value, type)
@@ -32,13 +32,13 @@ def is_plain_object(value: object) -> bool:
 
 
 def rendered_copy(value: T, render: Callable[[str, Any], Any]) -> T:
-    """Return a copy of the dataclass in which every field went through `render`, which is given its name too.
+    """Return a copy of the dataclass with `render(name, value)` applied to every field.
 
-    With `render_template_as_native_obj=True` Jinja makes numbers, lists and dicts of templates. Arguments and variables
-    of a program are text, so what a template became is turned back into it: JSON for lists and dicts.
+    With `render_template_as_native_obj=True` Jinja turns templates into numbers, lists and dicts. Arguments and
+    variables of a program are text, so these values become text again: JSON for lists and dicts.
     """
     clone = copy.copy(value)
-    for item in dataclasses.fields(value):  # type: ignore[arg-type]  # `is_plain_object` is asked before
+    for item in dataclasses.fields(value):  # type: ignore[arg-type]  # the caller has checked `is_plain_object`
         # Not `replace`: a subclass of Role may have its own constructor or be frozen.
         given = getattr(value, item.name)
         rendered = render(item.name, given)
@@ -71,7 +71,7 @@ def has_template(text: str, jinja_env: jinja2.Environment) -> bool:
 
 
 def with_final_newline(template: str, rendered: object, jinja_env: jinja2.Environment) -> object:
-    """Give back the final newline that Jinja takes away."""
+    """Restore the final newline that Jinja removes."""
     if jinja_env.keep_trailing_newline or not isinstance(rendered, str) or not template.endswith("\n"):
         return rendered
     return rendered + "\n"

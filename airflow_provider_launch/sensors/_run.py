@@ -1,4 +1,4 @@
-"""One run of an `AppStatusSensor`: it follows its app, to its end or for a while."""
+"""One run of an `AppStatusSensor`: follows the app to its end, or for a limited time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from airflow_provider_launch.specs.errors import (
 )
 from airflow_provider_launch.specs.handles import ParsedAppHandle, parse_app_handle
 from airflow_provider_launch.specs.states import AppState, is_terminal
-from airflow_provider_launch.triggers.checkpoint import end_checkpoint
+from airflow_provider_launch.triggers.checkpoint import delete_checkpoint
 from airflow_provider_launch.util.untrusted import clean_json
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ T = TypeVar("T")
 
 KEY = "launch_sensor"
 _KEPT = ("scope", "unreachable_since", "unknown_since")
-"""What is stored beside the progress."""
-# A run in mode "reschedule" ends when no line came for this long after the state was logged.
+"""Keys that are stored in addition to the progress."""
+# A run in mode "reschedule" ends after this many seconds without a line, once the state was logged.
 _QUIET_S = 0.5
 _LONGEST_RUN_S = 60.0
 
 
 class SensorFields(Protocol):
-    """What a run needs of an `AppStatusSensor`."""
+    """The fields of an `AppStatusSensor` that a run uses."""
 
     handle: Any
     launch_conn_id: Any
@@ -87,11 +87,11 @@ class SensorFields(Protocol):
 
 
 class SensorRun:
-    """Follows the app, to its end or for a while.
+    """Follows the app to its end, or for a limited time.
 
     Args:
         sensor: the task of the DAG, rendered.
-        handle: as a trigger has found it. Empty: the sensor's.
+        handle: the handle that a trigger has found. Empty: the sensor's.
     """
 
     def __init__(self, sensor: SensorFields, *, handle: str = "") -> None:
@@ -106,7 +106,7 @@ class SensorRun:
         if self._hook.options.backend != parsed.scheduler_backend:
             raise InvalidAppError(
                 f"{self._handle!r} is an app of scheduler {parsed.scheduler_backend!r}, "
-                f"but connection {self._hook.launch_conn_id!r} means {self._hook.options.backend!r}"
+                f"but connection {self._hook.launch_conn_id!r} is for scheduler {self._hook.options.backend!r}"
             )
         try:
             check_streams(self._scheduler, sensor.streams)
@@ -132,7 +132,7 @@ class SensorRun:
         return self._hook.scheduler
 
     def run(self, context: Context) -> PokeReturnValue:
-        """Return done with the XCom, or not done yet; raise when the app did not succeed."""
+        """Return done with the XCom value, or not done; raise an error if the app did not succeed."""
         self._ti = context["ti"]
 
         def follow() -> PokeReturnValue:
@@ -163,19 +163,19 @@ class SensorRun:
             self._hook.close()
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on where the trigger has stopped, and return what XCom gets.
+        """Continue where the trigger has stopped, and return the XCom value.
 
         Args:
             context: of the task.
-            event: that of `AppStatusTrigger`.
+            event: the event of `AppStatusTrigger`.
         """
-        end_checkpoint(context["ti"])
+        delete_checkpoint(context["ti"])
         why, text = (str(event.get(name) or "") for name in ("why", "text"))
         progress = FollowProgress.from_json(event)
         self._sensor.ui_url = progress.url
         if why == "deadline":
             if self._sensor.kill_policy == "cancel":
-                self.cancel()  # again, in case that of the trigger failed
+                self.cancel()  # again, in case the trigger's cancel failed
             self.close()
             limit = self._sensor.execution_timeout
             is_of_task = limit is not None and limit.total_seconds() <= self._sensor.timeout
@@ -184,9 +184,9 @@ class SensorRun:
             self.close()
             raise SchedulerUnavailableError(text)
         if why == "error":
-            self._sensor.log.warning("the trigger has given up (%s); following %s here", text, self._handle)
+            self._sensor.log.warning("the trigger has failed (%s); following %s here", text, self._handle)
         log_lasts = conf.getboolean("launch", "trigger_logs_last", fallback=True)
-        # Where the log of the trigger is lost, all of it is shown.
+        # If the log of the trigger is lost, show the whole log.
         progress = progress if log_lasts else FollowProgress()
 
         self._ti = context["ti"]
@@ -201,11 +201,11 @@ class SensorRun:
         return self._guarded(follow)
 
     def cancel(self) -> None:
-        """Cancel the app; no-op for one that has ended."""
+        """Cancel the app; no-op if it has ended."""
         try:
             self._scheduler.cancel(self._app_id)
         except LaunchError as error:
-            self._sensor.log.error("app %s could not be cancelled: %s", self._app_id, error)  # noqa: TRY400 - text is all
+            self._sensor.log.error("app %s could not be cancelled: %s", self._app_id, error)  # noqa: TRY400 - the text is enough
         finally:
             self.close()
 
@@ -220,7 +220,7 @@ class SensorRun:
             return app.run(until=time.monotonic() + self._sensor.timeout), app.tails
 
     def _follow_for_a_while(self, context: Context) -> tuple[DescribeAppResponse | None, Mapping[str, Sequence[str]]]:
-        """Show the state and the new lines, and store how far that came."""
+        """Log the state and the new lines, and store the progress."""
         stored = self._stored(context)
         progress = FollowProgress.from_json({**stored, "tails": unpack(stored.get("tails"))})
         self._sensor.ui_url = progress.url
@@ -240,16 +240,16 @@ class SensorRun:
         if response is None:
             self._store(context, stored, progress)
         elif self._sensor.max_log_bytes is not None:
-            # The last lines, which no run has shown.
+            # Show the last lines, which earlier runs left out.
             with self._app_follow(context, progress) as rest:
                 rest.run()
                 return response, rest.tails
         return response, app.tails
 
     def _stored(self, context: Context) -> dict[str, Any]:
-        """Return what the last run of this try has stored."""
+        """Return the values that the last run of this try has stored."""
         store = context.get("task_state_store")
-        # A new try has a new log, which begins at the start; the same try continues in the same file.
+        # A new try has a new log, which starts with the first line; the same try continues in the same log.
         scope = [self._handle, context["ti"].try_number]
         stored: object = None if store is None else store.get(KEY, None)
         return dict(stored) if isinstance(stored, dict) and stored.get("scope") == scope else {"scope": scope}
@@ -271,15 +271,15 @@ class SensorRun:
     def _app_follow(
         self, context: Context, progress: FollowProgress, *, skips_old: bool = True, is_part: bool = False
     ) -> AppFollow:
-        """Return what follows the app from where an earlier part of the task has stopped."""
-        # Not those that a template put into the app: the task that launched it has fetched them, not this one.
+        """Return a follower of the app that continues where an earlier part of the task has stopped."""
+        # Secrets from templates stay unmasked here, because only the task that launched the app has fetched them.
         with contextlib.suppress(LaunchError):
             register(kept_values(self._scheduler, self._app_id), self._sensor.log.warning)
         sensor = self._sensor
         is_known = bool(progress.state)
         options = dataclasses.replace(
             sensor.follow_options,
-            # Only the first part skips; replicas which appear later are shown whole.
+            # Only the first part skips old lines; replicas that appear later are shown whole.
             logs_from=sensor.logs_from if skips_old and not is_known else "start",
             poll_interval_s=None if is_part else sensor.follow_interval_s,
         )
@@ -302,23 +302,23 @@ class SensorRun:
             raise SchedulerUnavailableError(str(event.error)) from event.error
 
     def _check_unknown_limit(self, stored: dict[str, Any], seen: DescribeAppResponse | None) -> None:
-        """Fail when the state stays UNKNOWN: a follower does so by itself, but each run has another one."""
+        """Fail if the state stays UNKNOWN across runs; a follower only checks its own run."""
         if seen is None or seen.state != AppState.UNKNOWN:
             stored.pop("unknown_since", None)
             return
         since = stored.setdefault("unknown_since", time.time())
         if time.time() - since >= min(UNKNOWN_S, self._sensor.unavailable_for_s):
-            raise UnknownOutcomeError(f"how {self._handle!r} ended cannot be known: {seen.msg}")
+            raise UnknownOutcomeError(f"how {self._handle!r} ended is unknown: {seen.msg}")
 
     def _outcome(self, response: DescribeAppResponse, tails: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if response.state == AppState.SUCCEEDED:
             return as_xcom(self._handle, response, self._result())
         if self._sensor.do_xcom_push:
-            # As after a success, for tasks that run whatever happened before them.
+            # As after a success, for later tasks that run even after a failure.
             with contextlib.suppress(Exception):
                 self._ti.xcom_push("return_value", as_xcom(self._handle, response))
         error = failure(self._handle, response, tails)
-        # Another try would find the same end; for `soft_fail` this is the error that Airflow turns into a skip.
+        # No retries, because another try would find the same end. With `soft_fail` Airflow turns this into a skip.
         raise AirflowFailException(str(error)) from error
 
     def _result(self) -> Any:
@@ -335,7 +335,7 @@ class SensorRun:
 
 
 class _QuietPeriod:
-    """Decides when a poll has seen what there is: a state, or none to be had, and no more lines for a while."""
+    """Decides when a run may end: the state (or an outage) was reported, and no more lines came for a while."""
 
     def __init__(self) -> None:
         self.is_state_known = False
@@ -354,6 +354,6 @@ class _QuietPeriod:
         if isinstance(event, Unreachable):
             self._is_reported = True
         if self._has_ended:
-            # The follower bounds the wait for the rest of the log, and another poll would begin it anew.
+            # The follower limits the wait for the rest of the log; another run would wait again.
             return False
         return now >= self._ends or (self._is_reported and now - self._last_line >= _QUIET_S)

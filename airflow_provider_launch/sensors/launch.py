@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_launch._task.cancel_on_kill import CancelThread
     from airflow_provider_launch._task.options import FollowOptions
 
-# The core is imported where it is used: each parse of each DAG file pays for what is imported here.
+# The core is imported where it is used, because each parse of each DAG file pays for the imports at the top.
 
 __all__ = ["AppStatusSensor"]
 
@@ -32,30 +32,30 @@ _TRIGGER = "airflow_provider_launch.triggers.launch.AppStatusTrigger"
 
 
 class AppStatusSensor(BaseSensorOperator):
-    """Waits until an app has ended, and succeeds only if it was seen to succeed.
+    """Waits until an app has ended, and succeeds only if the app has succeeded.
 
-    States and lines of all replicas stand in the task log; `return_value` is that of `LaunchAppOperator`.
-    A failed or cancelled app fails the sensor without retries: it cannot succeed any more.
+    The task log shows states and lines of all replicas; `return_value` is that of `LaunchAppOperator`.
+    A failed or cancelled app fails the sensor without retries, because it can no longer succeed.
 
     In mode "poke" the app is followed without a break. In mode "reschedule" the worker is free between two polls,
-    and the log goes on where it was.
+    and the log continues where it stopped.
 
     Args:
         handle: `backend://connection/app_id`, or the XCom of a `LaunchAppOperator`. Template.
-        launch_conn_id: the connection, or a list of those that the handle may name. None: any that the handle names;
-            name them where others choose the handle, for a sensor shows the lines of the app. Template.
-        poke_interval: seconds between two polls. None: what suits the scheduler; in mode "reschedule" 60, at least 5.
+        launch_conn_id: the connection, or a list of connections that the handle may name. None: any. Set it if others
+            choose the handle, because a sensor shows the lines of the app. Template.
+        poke_interval: seconds between two polls. None: the scheduler's default; in mode "reschedule" 60, at least 5.
         streams: "stdout", "stderr" or "combined". None: all that the scheduler has.
-        log_roles: whose lines are shown. None: all roles; empty: no lines.
-        logs_from: "start", or "now": without the lines before the first poll.
-        max_log_bytes: of a longer log of a replica only the first and the last half of this are shown. None: all.
+        log_roles: roles whose lines are shown. None: all roles; empty: no lines.
+        logs_from: "start", or "now" to skip the lines before the first poll.
+        max_log_bytes: bytes of log shown per replica; of a longer log, the first and the last half of it. None: all.
         on_kill: "leave", or "cancel": a killed sensor cancels the app.
         unavailable_for_s: seconds to retry while the scheduler is unreachable.
-        results: "first" hands back the result of the lowest replica of the first role that wrote one, "all" a list of
-            those of all its replicas.
-        deferrable: True waits in the triggerer, whatever the mode, from the start if nothing has to be rendered on a
-            worker. None: what `[operators] default_deferrable` sets.
-        kwargs: those of `BaseSensorOperator`.
+        results: "first" returns the result of the lowest replica of the first role that wrote one, "all" a list of the
+            results of all its replicas.
+        deferrable: True waits in the triggerer in any mode, from the start if a worker has nothing to render. None:
+            `[operators] default_deferrable`.
+        kwargs: keyword arguments of `BaseSensorOperator`.
     """
 
     template_fields: Sequence[str] = ("handle", "launch_conn_id")
@@ -112,13 +112,13 @@ class AppStatusSensor(BaseSensorOperator):
         starts_there = (
             self.deferrable and self.execution_timeout is None and all(map(_is_plain, conn_ids(launch_conn_id)))
         )
-        place = _place_of(handle) if starts_there else None
-        if place is not None:
+        resolvable = _resolvable_handle(handle) if starts_there else None
+        if resolvable is not None:
             from airflow.triggers.base import StartTriggerArgs
 
-            # Nothing has to be done on a worker before the app has ended.
+            # Start in the triggerer, because a worker has nothing to do before the app has ended.
             self.start_trigger_args = StartTriggerArgs(
-                trigger_cls=_TRIGGER, trigger_kwargs=self._trigger_kwargs(place), next_method="resume"
+                trigger_cls=_TRIGGER, trigger_kwargs=self._trigger_kwargs(resolvable), next_method="resume"
             )
             self.start_from_trigger = True
 
@@ -135,7 +135,7 @@ class AppStatusSensor(BaseSensorOperator):
             )
 
     def execute(self, context: Context) -> Any:
-        """Wait as configured, and return what XCom gets."""
+        """Wait as configured, and return the XCom value."""
         if not self.deferrable:
             return self._execute_here(context)
         from airflow.sdk import conf
@@ -145,11 +145,11 @@ class AppStatusSensor(BaseSensorOperator):
         from airflow_provider_launch._task.outcome import handle_of
         from airflow_provider_launch._task.progress import FIRE_AFTER_S
         from airflow_provider_launch.sensors._run import SensorRun
-        from airflow_provider_launch.triggers.checkpoint import begin_checkpoint
+        from airflow_provider_launch.triggers.checkpoint import create_checkpoint
         from airflow_provider_launch.triggers.launch import AppStatusTrigger
 
         with final_errors():
-            # What is wrong with handle or connection is raised at once.
+            # Raise errors of handle or connection now.
             SensorRun(self).close()
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         kwargs = {
@@ -157,7 +157,7 @@ class AppStatusSensor(BaseSensorOperator):
             "timeout_s": min(limits),
             "fire_after_s": conf.getfloat("launch", "trigger_fire_after_s", fallback=FIRE_AFTER_S),
         }
-        begin_checkpoint(context["ti"])
+        create_checkpoint(context["ti"])
         raise TaskDeferred(trigger=AppStatusTrigger(**kwargs), method_name="resume")
 
     def _execute_here(self, context: Context) -> Any:
@@ -170,7 +170,7 @@ class AppStatusSensor(BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if isinstance(error, AirflowSkipException):
                 self._log_skip(error)
-            # A timeout becomes a skip with `soft_fail`; an app that has ended is not cancelled any more.
+            # A timeout becomes a skip with `soft_fail`. Cancelling is a no-op if the app has ended.
             if self.kill_policy == "cancel":
                 SensorRun(self).cancel()
             raise
@@ -185,9 +185,9 @@ class AppStatusSensor(BaseSensorOperator):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
-        """Finish a deferred sensor: what the trigger did not show, and the outcome, as `poke` would.
+        """Finish a deferred sensor like `poke`: log the rest, and return or raise the outcome.
 
-        Without an event Airflow has gone on with a task that was cleared meanwhile: this is `execute` then.
+        Without an event Airflow has resumed a task that was cleared meanwhile; then this is `execute`.
         """
         if event is None:
             return self.execute(context)
@@ -209,7 +209,7 @@ class AppStatusSensor(BaseSensorOperator):
             if isinstance(error, AirflowSensorTimeout) and (self.soft_fail or self.never_fail):
                 self._log_skip(error)
             raise
-        # Airflow turns these two into a skip around `poke`, and not here.
+        # Around `poke` Airflow turns these two into a skip itself, but not here.
         except AirflowTaskTimeout as error:
             if self.soft_fail or self.never_fail:
                 self._log_skip(error)
@@ -222,7 +222,7 @@ class AppStatusSensor(BaseSensorOperator):
             raise
 
     def _log_skip(self, error: BaseException) -> None:
-        # Airflow itself logs no more than "Skipping task.".
+        # Airflow itself logs only "Skipping task.".
         self.log.warning("the sensor is skipped: %s", error)
 
     @property
@@ -250,7 +250,7 @@ class AppStatusSensor(BaseSensorOperator):
         }
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Follow the app: to its end in mode "poke", else until its state and its new lines are reported."""
+        """Follow the app: to its end in mode "poke", otherwise until its state and its new lines are logged."""
         from airflow_provider_launch._task.cancel_on_kill import AppKilledError
         from airflow_provider_launch._task.errors import final_errors
         from airflow_provider_launch.sensors._run import SensorRun
@@ -259,7 +259,7 @@ class AppStatusSensor(BaseSensorOperator):
             with final_errors():
                 return SensorRun(self).run(context)
         except AppKilledError as error:
-            # Airflow's `silent_fail` and `never_fail` would take it for a check that failed, and go on.
+            # With `silent_fail` and `never_fail` Airflow would treat the error as a failed check and continue.
             raise SystemExit(str(error)) from error
 
     def on_kill(self) -> None:
@@ -269,8 +269,8 @@ class AppStatusSensor(BaseSensorOperator):
             self._killer.fire()
 
 
-def _place_of(handle: object) -> str | list[str] | None:
-    """Return what the trigger can look up by itself: a text, or where the XCom of an unmapped task stands."""
+def _resolvable_handle(handle: object) -> str | list[str] | None:
+    """Return a handle that the trigger can resolve itself: a text, or task id and key of an unmapped task's XCom."""
     if isinstance(handle, str) and _is_plain(handle):
         return handle
     if not isinstance(handle, PlainXComArg):
@@ -281,5 +281,5 @@ def _place_of(handle: object) -> str | list[str] | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether it is text, and no template: the triggerer renders one, but never answers its XCom lookup."""
+    """Return whether it is text without a template, because a triggerer cannot look up XComs in templates."""
     return isinstance(value, str) and "{" not in value

@@ -1,4 +1,4 @@
-"""One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
+"""One run of a trigger: takes answers on the poller's thread, and waits on the event loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class TriggerFields(Protocol):
-    """What a run needs of an `AppStatusTrigger`."""
+    """The fields of an `AppStatusTrigger` that a run uses."""
 
     options: FollowOptions
     deadline: float | None
@@ -71,7 +71,7 @@ class TriggerFields(Protocol):
 
 
 class TriggerRun:
-    """One run of a trigger: what it hears from the poller's thread, and the waiting on the event loop."""
+    """One run of a trigger: takes answers on the poller's thread, and waits on the event loop."""
 
     __slots__ = (
         "_app_id",
@@ -121,14 +121,14 @@ class TriggerRun:
         self._limit = NO_LIMIT
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        # Answers come on the poller's thread, silence is noticed on the event loop.
+        # Answers come on the poller's thread; missing answers are noticed on the event loop.
         self._deciding = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
 
     async def prepare(self) -> None:
-        """Find out where an earlier trigger has left off."""
+        """Load the progress of an earlier trigger."""
         trigger = self._trigger
-        # What an earlier trigger of this try has stored is newer than what the worker gave.
+        # The progress stored by an earlier trigger of this try is newer than that of the worker.
         progress = await self._checkpoint.load() or FollowProgress.from_json(trigger.progress or {})
         self._deadline = self._deadline_of(progress.deadline)
         self._since = progress.since or time.time()
@@ -143,27 +143,27 @@ class TriggerRun:
         )
         if trigger.options.max_log_bytes is not None:
             self._limit = LogLimit(trigger.options.max_log_bytes, progress.shown_bytes)
-        # That of the class, for the context shows whose log is meant: one for each trigger would be a kilobyte.
+        # The logger of the class, because the context selects the log; one for each trigger would take a kilobyte.
         log = type(trigger).logger()
         self._task_log = TaskLog(log, self._app_id, progress, on_url=self._show_ui)
         self._feed = Feed(
             self._shared.scheduler,
             self._app_id,
             self._task_log,
-            # The supervisor finds the task's log by what is in the context.
+            # The supervisor finds the task's log by the context.
             contextvars.copy_context(),
             cursors=progress.cursors,
             streams=trigger.options.stream,
             from_now=trigger.options.logs_from == "now",
             limit=self._limit,
         )
-        # A duration that has begun is kept at once: a trigger that is killed writes no last line.
+        # Save a new deadline at once, because a killed trigger cannot save it.
         is_new_deadline = trigger.timeout_s is not None and progress.deadline is None
         self._saved = None if is_new_deadline else self._feed.checkpoint
         self._feed.on_checkpoint = self._wake
         self._feed.reader.on_program_end = lambda: self._shared.poller.on_end_reported(self._app_id)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Follow the app until `stop`."""
         self._hub.pump.add(self._feed)
         self._shared.poller.subscribe(self._app_id, self._on_answer, self._trigger.options.poll_interval_s)
@@ -171,8 +171,8 @@ class TriggerRun:
         self._await_deadline()
 
     async def wait_once(self) -> tuple[str, str] | None:
-        """Return why the waiting is over and its message; None: it is not over."""
-        # Before the check: what comes after it, while something is saved, must not wait for the next one.
+        """Return the reason why the wait is over and its message; None: it is not over."""
+        # Before the check, so that news that arrives while something is saved is not lost.
         self._news.clear()
         with self._deciding:
             ended, error = self._watch.has_ended(), self._error
@@ -197,37 +197,37 @@ class TriggerRun:
         await self._news.wait()
 
     async def finish(self) -> FollowProgress:
-        """Return what the worker goes on from, when all that was shown has reached the log."""
+        """Return the progress for the worker, after all written lines have reached the log."""
         self._unsubscribe()
-        places = await asyncio.shield(self._stop_soon())
-        # What is in the log's socket when a trigger ends goes into another log.
+        positions = await asyncio.shield(self._stop_soon())
+        # Records that are in the log's socket when a trigger ends go into another log.
         deadline = self._loop.time() + _DRAIN_S
         while (log_bytes_unread() or 0) > 0 and self._loop.time() < deadline:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(_STEP_S)
-        progress = self._progress(places)
+        progress = self._progress(positions)
         await self._checkpoint.save(progress, fired=True)
         return dataclasses.replace(progress, tails=self._tails())
 
     async def abandon(self, error: asyncio.CancelledError) -> None:
-        """Stop because the trigger is ended; the next one goes on where this leaves off."""
-        places = await self._stopped()
+        """Stop because the trigger is cancelled; the next one continues where this one stops."""
+        positions = await self._stopped()
         if not is_of_user(error):
-            progress = self._progress(places)
+            progress = self._progress(positions)
             full = dataclasses.replace(progress, tails=self._task_log.masked_tails())
             await self._checkpoint.save_on_shutdown(full if self._checkpoint.fits(full) else progress)
 
     async def _stopped(self) -> Mapping[str, Any]:
-        """Follow no more, and return where to go on; does not wait for long for a line that is being written."""
+        """Stop following, and return where to continue; wait only briefly for a line that is being written."""
         self._unsubscribe()
         stopping = self._stop_soon()
-        # Another cancellation is the same end.
+        # Ignore further cancellations.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({stopping}, timeout=_STOP_S)
-        # Of a place from before lines are repeated, and none is lost.
+        # An older position repeats lines, but loses none.
         return stopping.result() if stopping.done() and not stopping.cancelled() else self._feed.checkpoint
 
     def stop(self) -> None:
-        """Follow no more; may be repeated. Waits for nothing: this is the event loop."""
+        """Stop following; may be repeated. Does not block the event loop."""
         self._unsubscribe()
         if self._stopping is None:
             self._stop_soon()
@@ -247,17 +247,17 @@ class TriggerRun:
             self._timer.cancel()
 
     def leave(self) -> None:
-        """Give back what is shared."""
-        # Not awaited: this may be the end of the triggerer.
+        """Release the shared connection."""
+        # Not awaited, because the triggerer may be ending.
         self._loop.run_in_executor(None, self._hub.leave, self._shared)
 
     def _tails(self) -> Mapping[str, Sequence[str]]:
-        """Return the last lines of the replica that failed first: the worker's error has them."""
+        """Return the last lines of the replica that failed first, for the worker's error."""
         replica = first_failed(self._watch.response) if self._watch.response else None
         return self._task_log.masked_tails(f"{replica.role}/{replica.id}") if replica else {}
 
     def tick(self) -> None:
-        """Take account of a missing answer; and of the deadline, for clocks may be set."""
+        """Check for missing answers, and for the deadline, because the clock may have been set."""
         with self._deciding:
             if not self._watch.has_ended() and self._error is None:
                 self._take(self._watch.silence(self._shared.poller.asking_since))
@@ -278,7 +278,7 @@ class TriggerRun:
         if self._left() <= 0:
             self._news.set()
         elif self._deadline is not None:
-            # Again where the clock was set back meanwhile.
+            # Waits again if the clock was set back meanwhile.
             self._timer = self._loop.call_later(self._left(), self._await_deadline)
 
     def _left(self) -> float:
@@ -319,15 +319,15 @@ class TriggerRun:
         with self._deciding:
             before = self._watch.response
             learned = self._watch.learn(answer)
-            # A scheduler may give the same answer again, and mostly there is nothing new.
+            # None if the scheduler has returned the same answer again.
             response = None if self._watch.response is before else self._watch.response
-            # Who knows the app has compared.
+            # A worker that knows the app has already checked its roles.
             if response is not None and before is None and not (self._trigger.known or self._trigger.scheduled):
                 gap = gap_of_unknown_roles(self._trigger.options.log_roles, response)
                 learned.events += [gap] if gap else []
             existing = before is None and not self._trigger.scheduled
             if response is None or self._trigger.secret_places == [] or self._is_masked:
-                # Before the reader learns of replicas: another thread may write their lines at once.
+                # Before the reader gets the replicas, because another thread may write their lines at once.
                 self._take(learned)
                 if response is not None:
                     self._want(response, existing=existing)
@@ -350,26 +350,26 @@ class TriggerRun:
         self._error = self._error or learned.error
 
     def _mask(self, response: DescribeAppResponse, *, existing: bool) -> None:
-        """Read no line, and show no text of the engine, before what they must not show is registered."""
+        """Hold back lines and messages until the app's secrets are masked."""
         waits = self._waits_for_masks
         self._waits_for_masks = (response, existing or (waits is not None and waits[1]))
         if waits is None:
-            with contextlib.suppress(RuntimeError):  # the loop may be gone: the triggerer ends
+            with contextlib.suppress(RuntimeError):  # the loop may be closed because the triggerer ends
                 self._masking = asyncio.run_coroutine_threadsafe(self._register_masks(response), self._loop)
 
     async def _register_masks(self, response: DescribeAppResponse) -> None:
         places, copied = self._trigger.secret_places, {}
         roles = response.roles or await self._hub.questions.run(self._roles_of_app, self._conn_id)
         if not roles:
-            # Then its task shows the lines when it has ended, since it knows what they must not show.
+            # Then the worker shows the lines after the end, because it knows the secrets.
             with self._deciding:
                 self._show_withheld()
             return
         if places is None or any(place[1] == "copied" for place in places):
             with contextlib.suppress(LaunchError):
-                # Not on the threads of the event loop, which are few: this may wait for long.
+                # Not on the few threads of the event loop, because this may take long.
                 copied = copied_variables(await self._hub.questions.run(self._native, self._conn_id))
-        # An app may have many values, each with many lines: the event loop must not wait for that work.
+        # Not on the event loop, because an app may have many values with many lines.
         values = await self._hub.questions.run(
             lambda: chosen(hidden_values(roles, copied, places or ()))[0], self._conn_id
         )
@@ -388,18 +388,18 @@ class TriggerRun:
             self._hub.pump.wake(self._feed)
 
     def _roles_of_app(self) -> list[Role]:
-        """Return the roles; an answer about many apps may lack them."""
+        """Return the roles, which an answer about many apps may lack."""
         with contextlib.suppress(LaunchError):
-            found = self._patiently(lambda: self._shared.scheduler.describe(self._app_id))
+            found = self._retry_while_unreachable(lambda: self._shared.scheduler.describe(self._app_id))
             return found.roles if found is not None else []
         return []
 
     def _native(self) -> Any:
-        """Return the request as the scheduler keeps it."""
-        return self._patiently(lambda: self._shared.scheduler.describe_native(self._app_id))
+        """Return the request that the scheduler has stored."""
+        return self._retry_while_unreachable(lambda: self._shared.scheduler.describe_native(self._app_id))
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Return an answer of the scheduler, however long that is not reached."""
+    def _retry_while_unreachable(self, ask: Callable[[], T]) -> T:
+        """Return the result of `ask`, retrying without limit while the scheduler is unreachable."""
         while True:
             try:
                 return ask()
@@ -418,13 +418,13 @@ class TriggerRun:
         self._wake()
 
     def _wake(self) -> None:
-        # The loop may be gone: the triggerer ends.
+        # The loop may be closed because the triggerer ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._news.set)
 
 
 def is_of_user(error: asyncio.CancelledError) -> bool:
-    """Return whether a user's act ended the trigger, and not the end of the triggerer."""
+    """Return whether a user's action cancelled the trigger, and not the end of the triggerer."""
     try:
         from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG
     except ImportError:

@@ -1,4 +1,4 @@
-"""Where the log of a deferred task has got to, kept in an XCom: the only store that a trigger can reach."""
+"""The progress of a deferred task, stored in an XCom, the only store that a trigger can reach."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _STEP_S = 0.02
 _FIRED = "fired"
 
 
-def begin_checkpoint(ti: Any) -> None:
-    """Make room for the checkpoint of a try; without it Airflow logs an error when the trigger reads one."""
+def create_checkpoint(ti: Any) -> None:
+    """Create an empty checkpoint for a try; without it Airflow logs an error when the trigger reads it."""
     with contextlib.suppress(Exception):
         ti.xcom_push(_key(ti.try_number), "")
 
 
-def end_checkpoint(ti: Any) -> None:
-    """Remove the checkpoint of a try that is followed by a worker now."""
+def delete_checkpoint(ti: Any) -> None:
+    """Delete the checkpoint of a try, because a worker now follows the app."""
     with contextlib.suppress(Exception):
         from airflow.sdk.execution_time.comms import DeleteXCom
         from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-        # Not `XCom.delete`, which reads the value first for the sake of backends that keep it elsewhere.
+        # Not `XCom.delete`, which first reads the value, for XCom backends.
         SUPERVISOR_COMMS.send(
             DeleteXCom(
                 key=_key(ti.try_number),
@@ -39,14 +39,15 @@ def end_checkpoint(ti: Any) -> None:
 
 
 def _key(try_number: int) -> str:
-    # One for each try: after a clear the old trigger and the new try overlap for a moment.
+    # One for each try, because after a clear the old trigger and the new try overlap for a moment.
     return f"launch_cursor_{try_number}"
 
 
 def waits_for_trigger(ti: Any) -> bool:
-    """Return whether the checkpoint of a try is there, and no trigger of it has fired; may take a request to Airflow.
+    """Return whether the checkpoint of a try exists and no trigger of it has fired; sends a request to Airflow.
 
-    A task that is scheduled while its trigger has not fired was cleared. Without a checkpoint a new try has started.
+    A task that is scheduled although its trigger has not fired was cleared. If the checkpoint is gone, a new try has
+    started.
     """
     from airflow.sdk.bases.xcom import BaseXCom
 
@@ -63,7 +64,7 @@ class Checkpoint:
     """The progress of one try of one task.
 
     Args:
-        task_instance: as the triggerer gives it; None (in `dag.test()`): nothing is kept.
+        task_instance: from the triggerer; None (in `dag.test()`): nothing is stored.
     """
 
     __slots__ = ("_saved", "_ti")
@@ -73,12 +74,12 @@ class Checkpoint:
         self._saved = ""
 
     async def load(self) -> FollowProgress | None:
-        """Return what an earlier trigger of this try has stored; None: nothing."""
+        """Return the progress that an earlier trigger of this try has stored, or None."""
         if self._ti is None:
             return None
         from airflow.sdk.bases.xcom import BaseXCom
 
-        # Lines shown twice are better than a task that fails for want of a cursor.
+        # Repeated lines are better than a task that fails because its cursor cannot be read.
         with contextlib.suppress(Exception):
             self._saved = str(await BaseXCom.aget_one(**_where(self._ti)) or "")
         stored = unpack(self._saved)
@@ -86,15 +87,15 @@ class Checkpoint:
 
     @staticmethod
     def fits(progress: FollowProgress) -> bool:
-        """Whether the progress is small enough to be stored."""
+        """Return whether the progress is small enough to be stored."""
         return len(pack(progress.to_json())) <= MAX_PACKED
 
     async def save(self, progress: FollowProgress, *, fired: bool = False) -> None:
         """Store the progress; a failure only means that lines may be shown twice after a crash.
 
         Args:
-            progress: what was shown.
-            fired: the trigger has done its work: another one of the same deferral must not take its end for a clear.
+            progress: the progress to store.
+            fired: the trigger fires, so that another trigger of the same deferral does not assume a clear.
         """
         packed = pack({**progress.to_json(), **({_FIRED: True} if fired else {})})
         if fired and len(packed) > MAX_PACKED:
@@ -108,16 +109,16 @@ class Checkpoint:
             self._saved = packed
 
     async def save_on_shutdown(self, progress: FollowProgress) -> None:
-        """Store the progress during triggerer shutdown: replies are not delivered any more, requests are processed."""
+        """Store the progress during triggerer shutdown, when requests are still sent but replies no longer arrive."""
         saving = asyncio.ensure_future(self.save(progress))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _SHUTDOWN_SAVE_S
         while loop.time() < deadline:
-            # The second cancellation is the same end; what is being sent is worth the moment.
+            # Ignore a second cancellation, so that the request can be sent.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(_STEP_S)
             if saving.cancelled():
-                # The end takes all tasks, this one too, perhaps before it has sent anything; twice is no harm.
+                # Shutdown cancels all asyncio tasks, perhaps before this one has sent anything; saving twice is safe.
                 saving = asyncio.ensure_future(self.save(progress))
             elif saving.done() or not comms_bytes_unread():
                 break

@@ -1,4 +1,4 @@
-"""The connections in use by the triggers of one process: scheduler and poller of each."""
+"""The connections used by the triggers of one process, each with its scheduler and poller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shared:
-    """What all triggers of one connection use."""
+    """Scheduler and poller shared by all triggers of one connection."""
 
     hook: LaunchHook
     poller: Poller
@@ -35,9 +35,9 @@ class Shared:
         return self.hook.scheduler
 
     def for_kills(self) -> Scheduler[Any]:
-        """Return another scheduler of the connection, which asks Airflow nothing.
+        """Return a separate scheduler for cancels; makes no request to Airflow.
 
-        A request of the pollers that hangs does not keep it busy.
+        It is not blocked by a request of the poller that hangs.
         """
         with self._mutex:
             if self._for_kills is None:
@@ -45,7 +45,7 @@ class Shared:
             return self._for_kills
 
     def close(self) -> None:
-        """Free both."""
+        """Close poller and schedulers."""
         self.poller.join(0.5)
         if self._for_kills is not None:
             self._for_kills.close()
@@ -53,16 +53,16 @@ class Shared:
 
 
 class Connections:
-    """Connections in use. Called from helper threads: reading a connection asks Airflow."""
+    """The connections in use. Called from helper threads, because reading a connection asks Airflow."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, str], Shared] = {}
         self._mutex = threading.Lock()
 
     def join(self, conn_id: str) -> Shared:
-        """Return what the triggers of a connection share; each `join` needs its `leave`.
+        """Return the shared parts of a connection; each `join` needs a `leave`.
 
-        The connection is read each time: two that were changed in between do not share a scheduler.
+        The connection is read each time, so that triggers do not share a scheduler across a change of it.
         """
         hook = LaunchHook.for_connection(conn_id)
         options = hook.options
@@ -75,7 +75,7 @@ class Connections:
             return shared
 
     def keep(self, shared: Shared) -> bool:
-        """Join again what is still in use, without a request; False: its last user has gone."""
+        """Join again without a request; False: the last user has left."""
         with self._mutex:
             if shared.users == 0:
                 return False
@@ -83,7 +83,7 @@ class Connections:
             return True
 
     def leave(self, shared: Shared) -> None:
-        """Go; the last one closes the scheduler."""
+        """Leave the connection; the last user closes the scheduler."""
         with self._mutex:
             shared.users -= 1
             if shared.users:

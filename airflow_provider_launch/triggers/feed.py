@@ -1,4 +1,4 @@
-"""The log of one app on its way into the log of one trigger: small turns, and a place that is always exact."""
+"""The log of one app, written into the log of one trigger in small turns, with an exact position at any time."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 TURN_BYTES = 8 * 1024
 LONG_CHARS = 16 * 1024
-"""A line of more is written in pieces, each in a turn of its own."""
+"""Longer lines are written in pieces, each in a turn of its own."""
 HEAVY_CHARS = 512 * 1024
 RECORD_BYTES = 150
-"""What a log record adds to the text of its line."""
+"""Bytes that a log record adds to the text of its line."""
 
-# One for all: nobody waits on it, and in a thousand feeds they would be a megabyte.
+# Shared by all feeds, because no thread waits on it, and a thousand of them would take a megabyte.
 _CHANGED = threading.Condition()
-# Each call of frozenset makes another one.
+# Shared, because each call of frozenset creates another object.
 _NOTHING: frozenset[str] = frozenset()
 _NOWHERE: Mapping[str, JsonValue] = {}
 
 
 class Feed:
-    """The log of one app on its way into the log of one trigger.
+    """Writes the log of one app into the log of one trigger.
 
     Args:
         scheduler: where the app runs.
         app_id: the app.
         task_log: writes the lines.
-        context: in which it writes; it shows the supervisor which trigger's log is meant.
-        cursors: where another feed or follower left off.
-        streams: which stream is read. None: what the backend has.
-        from_now: without what was written before; replicas with a cursor go on from there.
+        context: context in which it writes; the supervisor finds the log of the trigger by it.
+        cursors: where another feed or follower stopped.
+        streams: which stream is read. None: all that the backend has.
+        from_now: skip older lines; replicas with a cursor continue from there.
         limit: how much of each replica is shown here.
     """
 
@@ -59,7 +59,7 @@ class Feed:
         "_limit",
         "_parts",
         "_parts_written",
-        "_places",
+        "_positions",
         "_task_log",
         "_turn",
         "_written",
@@ -94,14 +94,14 @@ class Feed:
             own_thread=False,
         )
         self.checkpoint: Mapping[str, JsonValue] = begin
-        """Places up to which the supervisor has everything."""
+        """Positions up to which the supervisor has received everything."""
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when `checkpoint` has changed, on the pump's thread."""
         self._task_log = task_log
         self._context = context
         self._limit = limit
         self._left = _NOTHING
-        self._places = dict(begin)
+        self._positions = dict(begin)
         self._events: list[Event] = []
         self._item: LogItem | None = None
         self._written = 0
@@ -110,15 +110,15 @@ class Feed:
         self._parts_written = 0
         self._closed = False
         self.is_heavy = False
-        """Whether the latest read brought much."""
-        # Held while a turn is written, so that a place is never taken in the middle of one.
+        """Whether the latest read returned much text."""
+        # Held while a turn is written, so that positions are never read in the middle of one.
         self._turn = threading.Lock()
 
     @property
-    def places(self) -> dict[str, JsonValue]:
-        """Where to go on, over all lines that were handed to the log."""
+    def positions(self) -> dict[str, JsonValue]:
+        """Where to continue, after all lines that were written to the log."""
         with self._turn:
-            return self._places_now()
+            return self._positions_now()
 
     def add_event(self, event: Event) -> None:
         """Write an event before the next lines."""
@@ -129,7 +129,7 @@ class Feed:
         return not self._closed and (bool(self._events) or self._item is not None or bool(self.reader))
 
     def held_bytes(self) -> int:
-        """Return about how much was read and not written."""
+        """Return the approximate size of text that was read and not yet written."""
         return self.reader.held_chars()
 
     def take_turn(self) -> int:
@@ -146,24 +146,24 @@ class Feed:
             return 0 if self._item is None else self._write_part(self._item)
 
     def close(self) -> dict[str, JsonValue]:
-        """Write nothing more but what was reported, and return where to go on."""
+        """Write the pending events, stop, and return where to continue."""
         self.reader.stop()
         with self._turn:
             while self._events and not self._closed:
                 self._write(self._events.pop(0))
             self._closed = True
-            # Again and again the same, also without the current lines.
-            self._places = self._places_now()
+            # Stored, so that repeated calls return the same after the current lines are dropped.
+            self._positions = self._positions_now()
             if self._item is not None:
                 self._drop(self._item)
-            return dict(self._places)
+            return dict(self._positions)
 
-    def _places_now(self) -> dict[str, JsonValue]:
-        places = dict(self._places)
+    def _positions_now(self) -> dict[str, JsonValue]:
+        positions = dict(self._positions)
         if self._item is not None and (self._written or self._parts_written) and self._item.key is not None:
             skip = self._item.start_skip + self._written
-            places[self._item.key] = position_after(self._item.start, skip, self._parts_written)
-        return places
+            positions[self._item.key] = position_after(self._item.start, skip, self._parts_written)
+        return positions
 
     def _write_part(self, item: LogItem) -> int:
         if item.key is not None and item.key in self._left:
@@ -193,7 +193,7 @@ class Feed:
         return size
 
     def _write_piece(self, item: LogItem, key: str, lines: Sequence[LogLine]) -> int:
-        """Write one piece of a long line: all of it at once would silence the other apps for as long."""
+        """Write one piece of a long line, because the whole line would delay the other apps."""
         line = lines[self._written]
         if not self._parts:
             shown, is_cut = self._limit.first_lines(key, [line])
@@ -201,8 +201,8 @@ class Feed:
                 self._leave(item, is_cut=is_cut)
                 return RECORD_BYTES
             self._parts = pieces(last_refresh(line.text.removesuffix("\n")))
-            # An earlier trigger has written some, if this is the line at which it was ended.
-            written = pieces_in(self._places.get(key)) if self._written == 0 else 0
+            # An earlier trigger may have written some pieces of the line at which it was cancelled.
+            written = pieces_in(self._positions.get(key)) if self._written == 0 else 0
             self._parts_written = written if written < len(self._parts) else 0
         part = self._parts[self._parts_written]
         try:
@@ -218,9 +218,9 @@ class Feed:
         return len(part) + RECORD_BYTES
 
     def _leave(self, item: LogItem, *, is_cut: bool) -> None:
-        """Read a replica no further whose first lines are shown; the worker shows its last ones."""
+        """Stop reading a replica whose first lines are shown; the worker shows its last ones."""
         key = item.key or ""
-        self._places[key] = position_after(item.start, item.start_skip + self._written)
+        self._positions[key] = position_after(item.start, item.start_skip + self._written)
         self._left |= {key}
         self.reader.leave(key)
         if is_cut:
@@ -234,8 +234,8 @@ class Feed:
 
     def _finish(self, item: LogItem) -> None:
         if item.key is not None:
-            written = pieces_in(self._places.get(item.key)) if item.event is None else 0
-            self._places[item.key] = with_pieces(item.cursor, written) if written else item.cursor
+            written = pieces_in(self._positions.get(item.key)) if item.event is None else 0
+            self._positions[item.key] = with_pieces(item.cursor, written) if written else item.cursor
         self._drop(item)
 
     def _write(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Threads of our own for requests that no cancellation of a trigger may cut off."""
+"""Own threads for requests that must survive the cancellation of a trigger."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Helpers:
-    """A few daemon threads for each key, started when there is work and gone when there is none.
+    """Runs calls on a few daemon threads for each key, which exist only while there is work.
 
-    Not the executor of the event loop: it has few threads, which all triggers of a process share, and a call that
-    waits there for its turn is dropped when the trigger is cancelled.
+    Not the executor of the event loop: all triggers of a process share its few threads, and a call that waits there is
+    dropped when the trigger is cancelled.
 
     Args:
-        name: of the threads.
-        limit: how many calls of one key run at a time.
+        name: name of the threads.
+        limit: number of calls of one key that run at a time.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -35,19 +35,19 @@ class Helpers:
         """Run the call, which must not raise, as soon as a thread of its key is free.
 
         Args:
-            call: may hang; then it keeps waiting only those of its key.
-            key: such as a connection.
+            call: may hang; then only calls of the same key wait for it.
+            key: for example a connection.
         """
         with self._mutex:
             self._calls.setdefault(key, deque()).append(call)
             if self._running.get(key, 0) >= self._limit:
                 return
             self._running[key] = self._running.get(key, 0) + 1
-        # A daemon: a request that is never answered must not keep the process alive.
+        # A daemon, so that a request without an answer does not keep the process alive.
         threading.Thread(target=self._work, args=(key,), name=self._name, daemon=True).start()
 
     async def run(self, call: Callable[[], T], key: str = "") -> T:
-        """Return what a blocking call returns, which runs to its end also when its caller is cancelled."""
+        """Return the result of a blocking call, which runs to its end even if the caller is cancelled."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()
         context = contextvars.copy_context()
@@ -55,7 +55,7 @@ class Helpers:
         def work() -> None:
             try:
                 result = context.run(call)
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 done.set_exception(error)
             else:
                 done.set_result(result)

@@ -1,4 +1,4 @@
-"""What the triggers of one process share: connections, the log pump, a timer, kills, orphans."""
+"""Services shared by the triggers of one process: connections, log pump, timer, kills, reconciler."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from airflow_provider_launch.triggers.task_states import TaskStates
 
 _BYTES_PER_S = 256 * 1024
 _CHECK_S = 5.0
-"""How often triggers check for silence and the clock; all else wakes them."""
+"""Seconds between checks of triggers for missing answers and the clock; other events wake them."""
 _CANCELS = 16
-"""How many apps of ended tasks are cancelled at a time, at each connection."""
+"""Number of apps of ended tasks that are cancelled at a time for each connection."""
 _QUESTIONS = 4
-"""How many other questions each connection is asked at a time."""
+"""Number of other requests at a time for each connection."""
 
 
 class Hub(Connections):
-    """Connections in use, and what writes, wakes and cancels for their triggers.
+    """The connections in use, and the services that write, wake and cancel for their triggers.
 
     Args:
-        log_bytes_per_s: what the log pump may write for all triggers together.
-        reconcile_interval_s: seconds between two checks for apps without a task. 0: none.
+        log_bytes_per_s: bytes per second that the log pump may write for all triggers together.
+        reconcile_interval_s: seconds between two checks for apps without a task. 0: no checks.
     """
 
     def __init__(self, log_bytes_per_s: float, reconcile_interval_s: float = INTERVAL_S) -> None:
@@ -39,9 +39,9 @@ class Hub(Connections):
         self.ticker = Ticker(_CHECK_S)
         self.cancels = Helpers("launch-kills", _CANCELS)
         self.questions = Helpers("launch-questions", _QUESTIONS)
-        """What triggers ask a scheduler beside its states; it may wait for as long as that is not reached."""
+        """Runs requests of triggers other than polls; they may wait while the scheduler is unreachable."""
         self.task_states = TaskStates(self.cancels)
-        # One: they would wait for the same pipe.
+        # One thread, because several would wait for the same pipe.
         self.kills = Kills(self, self.task_states, self.cancels, Helpers("launch-kills-log", 1))
         self.reconciler = Reconciler(self, reconcile_interval_s)
 
@@ -51,7 +51,7 @@ _making = threading.Lock()
 
 
 def _forget() -> None:
-    """Begin anew in a forked child: the threads of the hub, and who held its lock, stayed behind."""
+    """Reset in a forked child, where the threads of the hub, and any holder of its lock, do not exist."""
     global _hub, _making
     _hub, _making = None, threading.Lock()
 
@@ -61,7 +61,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def hub() -> Hub:
     """Return the hub of this process."""
-    global _hub  # noqa: PLW0603 - one for a process is the point
+    global _hub  # noqa: PLW0603 - one hub per process
     with _making:
         if _hub is None:
             from airflow.sdk import conf
@@ -76,19 +76,19 @@ log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """A member that checks something."""
+    """An object that the ticker calls."""
 
     def tick(self) -> None:
-        """Check; called on the event loop, so it must not block."""
+        """Run the check; called on the event loop, so it must not block."""
 
 
 class Ticker:
-    """Calls its members every few seconds; to be used on the thread of their event loop.
+    """Calls its members every few seconds; use it on the thread of their event loop.
 
-    A timer for each would be a quarter of a kilobyte in each of a thousand triggers.
+    One timer for all, because a timer for each of a thousand triggers would take a quarter of a kilobyte each.
 
     Args:
-        period_s: seconds from one check to the next.
+        period_s: seconds between two checks.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -97,7 +97,7 @@ class Ticker:
         self._timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
     def add(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
-        """Call it from now on."""
+        """Call this member from now on."""
         for ended in [other for other in self._members if other.is_closed()]:
             del self._members[ended], self._timers[ended]
         self._members.setdefault(loop, set()).add(member)
@@ -105,7 +105,7 @@ class Ticker:
             self._start(loop)
 
     def remove(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
-        """Call it no more; the last one to leave ends the timer."""
+        """Stop calling this member; the timer ends with the last member."""
         members = self._members.get(loop, set())
         members.discard(member)
         if not members and loop in self._timers:
@@ -113,7 +113,7 @@ class Ticker:
             del self._members[loop]
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not in the context of one member, which shows whose log is meant.
+        # In an empty context, because a member's context selects its log.
         self._timers[loop] = contextvars.Context().run(loop.call_later, self._period_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -122,5 +122,5 @@ class Ticker:
             try:
                 member.tick()
             except Exception:
-                # One that fails must not stop the checks of the others.
+                # Continue with the other members.
                 log.exception("the check of a trigger failed")

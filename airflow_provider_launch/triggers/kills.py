@@ -1,4 +1,4 @@
-"""The apps of tasks which a user has ended: cancelled on threads that Airflow's cancellations do not reach."""
+"""Cancels the apps of tasks that a user has ended, on threads that Airflow's cancellations do not reach."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from airflow_provider_launch.triggers.task_states import TaskStates
 
 KILL_S = 60.0
-"""How long a cancel is repeated while Airflow or the scheduler does not answer."""
+"""Seconds for which a cancel is repeated while Airflow or the scheduler does not answer."""
 _PAUSE_S = 0.5
 _CLEARED = (None, "scheduled", "queued")
-"""States of a task whose trigger Airflow ends, and that has not fired: it was cleared. A new try replaces the app when
-it runs, and with a full pool that may take hours."""
+"""States that show that a task was cleared, if Airflow ends its trigger before it has fired. The next try would replace
+the app, but with a full pool that may take hours."""
 
 
 @dataclass
@@ -43,15 +43,14 @@ class _Kill:
 class Kills:
     """Cancels the apps of tasks that are really over.
 
-    Airflow cancels a trigger again about each second, also while its `on_kill` runs, and ends many at the same time:
-    nothing of this may depend on the trigger that asked for it.
+    Airflow cancels a trigger again about each second, also while its `on_kill` runs, and ends many at the same time.
+    So a kill must not depend on the trigger that requested it.
 
     Args:
-        connections: those in use.
-        states: knows which tasks are over: a trigger that moves to another triggerer is ended in the same way.
-        helpers: where the cancels run; a connection that hangs keeps only its own waiting.
-        writers: where their outcomes are written: Airflow reads what many triggers write only now and then, and no
-            cancel waits for that.
+        connections: the connections in use.
+        states: finds out which tasks are over, because a trigger that moves to another triggerer ends in the same way.
+        helpers: threads for the cancels; a connection that hangs delays only its own cancels.
+        writers: threads that log the outcomes: Airflow may read them late, and no cancel waits for that.
     """
 
     def __init__(self, connections: Connections, states: TaskStates, helpers: Helpers, writers: Helpers) -> None:
@@ -63,17 +62,17 @@ class Kills:
     def end(
         self, handle: str, app_id: str, conn_id: str, ti: Any, log: Any, *, shared: Shared | None = None
     ) -> Future[None]:
-        """Cancel the app if its task is over; the future is done when nothing more will happen, and never raises.
+        """Cancel the app if its task is over; the future is done when the kill is complete, and never raises.
 
-        What could not be cancelled is an error in the log.
+        An app that could not be cancelled is logged as an error.
 
         Args:
             handle: of the app, for the log.
             app_id: of the handle.
             conn_id: the connection.
-            ti: the task instance, as the triggerer gives it.
-            log: where the outcome goes, in the context of the caller.
-            shared: what the trigger shares of the connection, which then need not be read again.
+            ti: the task instance from the triggerer.
+            log: logger for the outcome, used in the context of the caller.
+            shared: the trigger's shared connection, so that it is not read again.
         """
         kept = shared if shared is not None and self._connections.keep(shared) else None
         kill = _Kill(handle, app_id, conn_id, ti, log, contextvars.copy_context(), time.monotonic() + KILL_S, kept)
@@ -83,17 +82,17 @@ class Kills:
 
     def _ask(self, kill: _Kill, after_s: float = 0.0) -> None:
         self._states.ask(kill.ti, after_s).add_done_callback(
-            lambda found: self._helpers.submit(lambda: self._go_on(kill, found), kill.conn_id)
+            lambda found: self._helpers.submit(lambda: self._continue(kill, found), kill.conn_id)
         )
 
-    def _go_on(self, kill: _Kill, found: Future[str | None]) -> None:
+    def _continue(self, kill: _Kill, found: Future[str | None]) -> None:
         try:
             ended = self._why_ended(kill, found.result())
-        except Exception as error:  # noqa: BLE001 - Airflow does not answer, however that shows
+        except Exception as error:  # noqa: BLE001 - any error means that Airflow has not answered
             if time.monotonic() + _PAUSE_S < kill.deadline:
                 self._ask(kill, _PAUSE_S)
                 return
-            self._report(kill, f"Airflow did not answer what state the task is in: {error}")
+            self._report(kill, f"Airflow did not return the state of the task: {error}")
         else:
             if ended:
                 why_not = self._cancel(kill)
@@ -106,16 +105,16 @@ class Kills:
 
     @staticmethod
     def _why_ended(kill: _Kill, state: str | None) -> str:
-        """Return "ended" or "cleared"; empty: the task may want its app.
+        """Return "ended" or "cleared"; empty: the task may still need its app.
 
-        When another triggerer has fired for the same deferral, its task looks like one that was cleared.
+        After another triggerer has fired for the same deferral, the task has the same states as a cleared one.
         """
         if state in OVER or state == GONE:
             return "ended"
         return "cleared" if state in _CLEARED and kill.ti is not None and waits_for_trigger(kill.ti) else ""
 
     def _cancel(self, kill: _Kill) -> str | None:
-        """Return why the app could not be cancelled; None: it is."""
+        """Cancel the app; return why it could not be cancelled, or None."""
         while True:
             try:
                 if kill.shared is None:
@@ -125,17 +124,17 @@ class Kills:
                 if time.monotonic() + _PAUSE_S >= kill.deadline:
                     return str(error)
                 time.sleep(_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - it is reported in the log, and nobody else can do better
+            except Exception as error:  # noqa: BLE001 - reported in the log
                 return str(error)
             else:
                 return None
 
     def _report(self, kill: _Kill, why_not: str | None, ended: str = "ended") -> None:
-        """Have the outcome written, after which nothing more will happen."""
+        """Log the outcome on a writer thread, then complete the kill."""
 
         def write() -> None:
             with contextlib.suppress(Exception):
-                # The supervisor finds the task's log by what is in the context.
+                # The supervisor finds the task's log by the context.
                 kill.context.run(self._write, kill, why_not, ended)
             kill.done.set_result(None)
 
@@ -144,7 +143,7 @@ class Kills:
         self._writers.submit(write)
 
     def _leave(self, kill: _Kill) -> None:
-        # Here and not by who writes: the clients that it closes may take a moment.
+        # Here and not on a writer thread, because closing clients may take a moment.
         if kill.shared is not None:
             with contextlib.suppress(Exception):
                 self._connections.leave(kill.shared)

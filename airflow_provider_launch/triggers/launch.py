@@ -109,7 +109,7 @@ class AppStatusTrigger(BaseTrigger):
             try:
                 await watch.prepare()
                 try:
-                    watch.begin()
+                    watch.start()
                     while (over := await watch.wait_once()) is None:
                         await watch.news()
                     event = self._event(*over, await watch.finish())
@@ -117,12 +117,12 @@ class AppStatusTrigger(BaseTrigger):
                     if is_of_user(error):
                         hub().reconciler.check_soon(self._conn_id())
                         # First: a thousand that are ended at once share the threads on which the following stops.
-                        self._begin_ending()
+                        self._start_cancel()
                     await watch.abandon(error)
                     if is_of_user(error):
                         # Not only in `on_kill`: the next cancellation ends what waits for that, and the task's log.
                         # Here already: the connection is still joined.
-                        await self._end_killed()
+                        await self._cancel_killed()
                     raise
                 finally:
                     watch.stop()
@@ -130,7 +130,7 @@ class AppStatusTrigger(BaseTrigger):
                 watch.leave()
         except asyncio.CancelledError as error:
             if is_of_user(error):
-                await self._end_killed()
+                await self._cancel_killed()
             raise
         except Exception as error:  # noqa: BLE001 - the worker meets it itself; a trigger that raises fails the task without a word
             given = FollowProgress.from_json(self.progress or {})
@@ -152,14 +152,14 @@ class AppStatusTrigger(BaseTrigger):
             return
         # A trigger may be ended before it has begun.
         await self._resolve()
-        await self._end_killed()
+        await self._cancel_killed()
 
-    async def _end_killed(self) -> None:
+    async def _cancel_killed(self) -> None:
         """Cancel the app if the task is over, and wait for it however often Airflow cancels this trigger meanwhile.
 
         Airflow does so each second; with fifty tasks ended at once one second is too short.
         """
-        ending = self._begin_ending()
+        ending = self._start_cancel()
         if ending is None:
             return
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ class AppStatusTrigger(BaseTrigger):
         """Return the connection; None: it is not known yet."""
         return allowed_conn_id(self.options.launch_conn_id, self._parsed) if self._parsed is not None else None
 
-    def _begin_ending(self) -> Future[None] | None:
+    def _start_cancel(self) -> Future[None] | None:
         """Have the app cancelled if the task is over; None: nothing is to be ended."""
         if self._fired or self._parsed is None or not self.options.may_cancel:
             return None

@@ -86,7 +86,7 @@ class LogPump:
             if not self._threads:
                 for job in (self._write, *[self._read] * _READERS):
                     self._start(job)
-            self._place(feed)
+            self._enqueue(feed)
 
     def remove(self, feed: Feed) -> dict[str, JsonValue]:
         """Serve a feed no more, and return where to go on; waits for a turn that is being written."""
@@ -99,14 +99,14 @@ class LogPump:
     def wake(self, feed: Feed) -> None:
         """Check a feed: it has something to write or to read."""
         with self._lock:
-            self._place(feed)
+            self._enqueue(feed)
 
     def _start(self, job: Callable[[], None]) -> None:
         thread = threading.Thread(target=job, name=f"launch-pump-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _place(self, feed: Feed) -> None:
+    def _enqueue(self, feed: Feed) -> None:
         """Put a feed into the queue in which it is to stand; the lock is held."""
         served = self._feeds.get(feed)
         if served is None:
@@ -159,7 +159,7 @@ class LogPump:
                     if served := self._feeds.get(feed):
                         # Who wrote more than a turn waits as many turns: its debt is its own.
                         served.last_turn += size // TURN_BYTES
-                    self._place(feed)
+                    self._enqueue(feed)
         # Else the last values would stand for ever.
         metrics.gauge("deferred_apps", 0)
         metrics.gauge("log_bytes_held", 0)
@@ -218,9 +218,9 @@ class LogPump:
         with self._lock:
             feeds = list(self._feeds)
         for feed in feeds:
-            places = feed.places
-            if places != feed.checkpoint:
-                feed.checkpoint = places
+            positions = feed.positions
+            if positions != feed.checkpoint:
+                feed.checkpoint = positions
                 try:
                     feed.on_checkpoint()
                 except Exception as error:  # noqa: BLE001 - the same
@@ -243,7 +243,7 @@ class LogPump:
                     if feed.has_more():
                         # Reads that bring something are limited by what may be written.
                         self._next_idle_read -= 1 / _IDLE_READS_PER_S
-                    self._place(feed)
+                    self._enqueue(feed)
 
     def _next_to_read(self) -> Feed | None:
         """Wait for a feed that is to be read; None: this thread is not needed any more."""

@@ -1,4 +1,4 @@
-"""States of tasks, asked for many triggers at a time."""
+"""Requests states of tasks for many triggers at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_provider_launch.specs.owner import TaskKey
 if TYPE_CHECKING:
     from airflow_provider_launch.triggers.helpers import Helpers
 
-# A run that is marked as failed ends its triggers in one go: one request then answers for a whole mapped task.
+# A run that is marked as failed ends all its triggers at once, so one request can answer for a whole mapped task.
 _GATHER_S = 0.05
 
 _Task = tuple[str, str, str]
 
 
 class TaskStates:
-    """Asks Airflow for states of tasks: one request for all the triggers of a mapped task that ask together.
+    """Asks Airflow for states of tasks, with one request for all triggers of a mapped task that ask together.
 
     Args:
-        helpers: where the requests are made.
+        helpers: threads for the requests.
     """
 
     def __init__(self, helpers: Helpers) -> None:
@@ -33,19 +33,19 @@ class TaskStates:
         self._mutex = threading.Lock()
 
     def ask(self, ti: Any, after_s: float = 0.0) -> Future[str | None]:
-        """Return the state of a task instance from now on: None after a clear, `GONE` if its run was deleted.
+        """Return the current state of a task instance: None after a clear, `GONE` if its run was deleted.
 
-        `ABSENT`: Airflow knows no such task, though there is its run; that alone proves nothing.
+        `ABSENT`: Airflow knows the run but not the task, which alone proves nothing.
 
         Args:
-            ti: as the triggerer gives it; None: a trigger without a task.
-            after_s: seconds until it is asked, together with what else is asked of the same mapped task.
+            ti: from the triggerer; None: a trigger without a task.
+            after_s: seconds until the request, which also answers other requests for the same mapped task.
 
         Raises:
             LookupError: as the result of the future: Airflow did not answer.
         """
         future: Future[str | None] = Future()
-        # Nobody can take it back: a trigger that is cancelled leaves it to be answered.
+        # It cannot be cancelled: it is answered even if its trigger is cancelled.
         future.set_running_or_notify_cancel()
         if ti is None:
             future.set_result(GONE)
@@ -63,18 +63,18 @@ class TaskStates:
     def _answer(self, key: _Task, after_s: float) -> None:
         time.sleep(max(_GATHER_S, after_s))
         with self._mutex:
-            # Before the request: who asks from here on gets the answer of a later one.
+            # Before the request, so that later callers get the answer of a later request.
             asking = self._asking.pop(key)
         errors: list[str] = []
         states = {}
         try:
-            # Each run has existed: its trigger is here.
+            # Each run existed, because its trigger is here.
             states = ask_states(
                 {TaskKey(*key, index) for index, _ in asking},
                 lambda _dag, _run: True,
                 lambda error: errors.append(f"{type(error).__name__}: {error}"),
             )
-        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it, also a cancellation
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets any error, even a cancellation
             errors.append(f"{type(error).__name__}: {error}")
         for index, future in asking:
             task = TaskKey(*key, index)

@@ -117,7 +117,7 @@ def test_a_late_kill_of_an_older_try_spares_the_app_that_a_newer_try_has_adopted
     events: list[Any] = []
 
     def act() -> None:
-        heard.until("going on with app")
+        heard.until("continuing with app")
         until(lambda: place.alive() == 1)
         events.append(run_triggers(old, during=kill))
         # Longer than a cancel needs to show.
@@ -153,7 +153,7 @@ def test_a_late_deadline_of_an_older_try_spares_the_app_that_a_newer_try_has_ado
     task_state(state)
 
     def act() -> None:
-        heard.until("going on with app")
+        heard.until("continuing with app")
         ((event,),) = run_triggers(old, during=lambda _cancel: None)
         assert event.payload["why"] == "deadline"
         assert "is cancelled" not in event.payload["text"]

@@ -105,7 +105,7 @@ def test_a_retry_with_another_parent_takes_up_its_app(lineage, engine, make_api)
     ran = run_task(on_cluster(), api, try_number=2)
 
     assert engine.started == 1
-    assert ran.logged("going on with app")
+    assert ran.logged("continuing with app")
     assert not ran.logged("the DAG has changed")
 
 

@@ -68,7 +68,7 @@ def test_a_retry_goes_on_with_an_app_that_lives(engine, make_api, play) -> None:
 
     assert second.state == "success"
     assert engine.started == 1
-    assert second.logged("going on with app")
+    assert second.logged("continuing with app")
 
 
 def test_a_retry_takes_the_result_of_an_app_that_succeeded_meanwhile(engine, make_api) -> None:
@@ -187,7 +187,7 @@ def test_a_clear_of_another_task_of_the_run_is_none_of_ours(engine, make_api, pl
     play(AppState.SUCCEEDED)
     third = run_task(on_cluster(), api, try_number=3)
 
-    assert second.logged("going on with app")
+    assert second.logged("continuing with app")
     assert third.state == "success"
     assert (engine.started, engine.cancelled) == (1, [])
 

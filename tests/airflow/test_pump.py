@@ -196,7 +196,7 @@ def test_a_log_that_fails_does_not_stop_the_others(engine: FakeEngine, piece_fee
     good, log, good_id = piece_feeds("good")
     engine.write(broken_id, "worker", 0, text)
     pump.add(broken)
-    until(lambda: broken.places)
+    until(lambda: broken.positions)
     engine.write(good_id, "worker", 0, "line\n")
     pump.add(good)
     until(lambda: log.lines)
@@ -426,7 +426,7 @@ def test_a_checkpoint_mutes_nobody_for_long(engine: FakeEngine, feeds: Any, monk
         time.sleep(0.2)
     muted = feed.checkpoint
     monkeypatch.setattr(module, "log_bytes_unread", lambda: 0)
-    until(lambda: feed.checkpoint == feed.places)
+    until(lambda: feed.checkpoint == feed.positions)
     pump.remove(feed)
 
     assert sorted(delays)[4] < 0.5, delays

@@ -566,7 +566,7 @@ def test_the_worker_follows_the_app_of_a_trigger_that_failed(engine: FakeEngine,
     ran = run_task(task, airflow)
 
     assert ran.state == "success", ran.error
-    assert ran.logged("the trigger has given up (Trigger failure: ImportError: no module named 'newer')")
+    assert ran.logged("the trigger has failed (Trigger failure: ImportError: no module named 'newer')")
     assert ran.logged("a line")
 
 

@@ -391,7 +391,7 @@ def test_attempt_and_page_are_named_once(engine, api, launched, how) -> None:
 
     assert ran.state == "success"
     assert [line for line in shown if line.startswith("[")] == [
-        "[worker/0] --- attempt 0 ended: how is not known ---",
+        "[worker/0] --- attempt 0 ended: cause unknown ---",
         "[worker/0] --- attempt 1 ---",
         "[worker/0] again",
         "[worker/0] more",

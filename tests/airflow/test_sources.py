@@ -15,7 +15,7 @@ from airflow_provider_launch.specs.overlays import get_overlay, guarded
 from tests.airflow import support
 from tests.airflow.support import FakeExecutionApi, a_dag, run_task
 
-REFUSED = "does not stand in the DAG file"
+REFUSED = "is not written in the DAG file"
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ def test_an_app_that_does_not_begin_is_cancelled(engine, api, pending, how) -> N
     assert "has not started within its start_limit_s; it waited for: queue research is full" in str(ran.error)
     assert engine.cancelled == pending
     assert time.monotonic() - began > 1.0
-    assert ran.logged("has not begun, and is cancelled")
+    assert ran.logged("has not started, and is cancelled")
 
 
 @in_modes
@@ -219,10 +219,10 @@ def test_a_limit_is_a_duration() -> None:
 @pytest.mark.parametrize(
     ("becomes", "text"),
     [
-        (AppState.CANCELLED, "has not begun, and is cancelled"),
-        (AppState.FAILED, "has begun in the last moment, and is FAILED"),
+        (AppState.CANCELLED, "has not started, and is cancelled"),
+        (AppState.FAILED, "has started at the last moment, and is FAILED"),
         (AppState.SUCCEEDED, "has succeeded before its cancel; the next try takes its result"),
-        (None, "is cancelled, and has not ended yet; the next try searches it"),
+        (None, "is cancelled but has not ended yet; the next try will check it"),
     ],
 )
 def test_what_became_of_an_app_that_did_not_begin_is_logged(engine, api, pending, monkeypatch, becomes, text) -> None:

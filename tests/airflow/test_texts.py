@@ -111,7 +111,7 @@ def test_a_misspelt_macro_is_warned_of(api, tmp_path, monkeypatch) -> None:
     ran = run_task(launch(sh("echo ${replicaid}"), launch_conn_id="c"), api)
 
     assert ran.state == "success"
-    assert ran.logged("${replicaid} is no macro and stays as it is, for the shell; did you mean ${replica_id}?")
+    assert ran.logged("${replicaid} is not a macro and stays as it is, for the shell; did you mean ${replica_id}?")
 
 
 # ---- what a failed task hands on -------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_a_worker_killed_while_it_follows_causes_one_app(place: Place, worker_ho
     second = killed.next_try()
 
     assert second.state == "success", second.lines
-    assert second.logged("going on with app")
+    assert second.logged("continuing with app")
     assert place.starts() == [str(k) for k in range(REPLICAS)]
     assert len(place.apps()) == 1
 

@@ -35,7 +35,7 @@ def test_apps_outlive_a_restart_of_all_workers(live) -> None:
 
     for (engine, mode), (run, app_id) in runs.items():
         if mode == "sync":
-            going_on = f"going on with app {app_id} of the last try, which is RUNNING"
+            going_on = f"continuing with app {app_id} of the last try, which is RUNNING"
             until(lambda run=run, text=going_on: text in lines_of(run), STARTED_WITHIN_S, POLL_S)
         live.engines[engine].tell_to_stop(app_id)
     for (engine, mode), (run, app_id) in runs.items():

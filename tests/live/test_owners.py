@@ -239,7 +239,7 @@ def test_the_app_of_a_lost_worker_waits_for_the_retry(on_postgres) -> None:
         live.airflow.start("scheduler")
         orphans.see_one_end()
         assert lives(live, app_id)
-    until(lambda: any(f"going on with app {app_id}" in line for line in lines_of(run)), STARTED_WITHIN_S, POLL_S)
+    until(lambda: any(f"continuing with app {app_id}" in line for line in lines_of(run)), STARTED_WITHIN_S, POLL_S)
     live.engines["local"].tell_to_stop(app_id)
 
     assert run.end(STARTED_WITHIN_S)["state"] == "success"

@@ -77,7 +77,7 @@ def test_a_retry_after_the_loss_of_a_worker_goes_on_with_the_app(live, engine: s
     run, app_id = begun(live, f"retried_{mode}", engine, script)
 
     live.airflow.lose_worker(run.task()["id"])
-    going_on = f"going on with app {app_id} of the last try, which is RUNNING"
+    going_on = f"continuing with app {app_id} of the last try, which is RUNNING"
     until(lambda: going_on in lines_of(run), STARTED_WITHIN_S, POLL_S)
     place.tell_to_stop(app_id)
 

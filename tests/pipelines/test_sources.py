@@ -79,7 +79,7 @@ def opened(write, tmp_path, monkeypatch):
     ],
 )
 def test_what_an_earlier_step_names_is_not_opened(opened, tmp_path, step: str, given: str) -> None:
-    with pytest.raises(Exception, match="does not stand in the DAG file") as raised:
+    with pytest.raises(Exception, match="is not written in the DAG file") as raised:
         opened(step, {"path": given.format(folder=tmp_path)})
     assert isinstance(raised.value, InvalidAppError) or "allowed_app_sources" in str(raised.value)
 
